@@ -1,0 +1,80 @@
+"""What trains: a Trainer is a machine with weights; a Backbone runs a whole job."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from ajet.base import Plugin
+from ajet.engine import Engine
+from ajet.progress import Progress
+from ajet.types import Batch, ConfigError, Metrics
+
+if TYPE_CHECKING:
+    from ajet.job import Job
+    from ajet.learning.settings import TrainSettings
+
+
+class Trainer(Protocol):
+    """Weights, optimizer and the engine that samples from them. `ajet.learning.loop` drives it."""
+
+    engine: Engine
+    version: int
+    """Weight version that the engine serves; `publish` raises it by one."""
+
+    def update(self, batch: Batch) -> Metrics:
+        """One optimizer step per mini-batch. Blocking; raises FloatingPointError on a non-finite loss."""
+        ...
+
+    async def publish(self) -> int:
+        """Bring the new weights to the engine, drop its caches, return the new version."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write model and tokenizer (Hugging Face layout) and the optimizer's state into a new folder."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Restore exactly what `save` wrote, bit for bit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backbone can honour. A job that asks for more is refused at start, by the key's name."""
+
+    trains: bool = True
+    trained_targets: int = 1
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended. ``before`` and ``after`` are the validation metrics, where there were tasks."""
+
+    run_dir: Path
+    steps: int
+    checkpoint: Path | None = None
+    before: Metrics = field(default_factory=dict)
+    after: Metrics = field(default_factory=dict)
+    train_seconds: float = 0.0
+
+
+class Backbone(Plugin):
+    """Base of backbones: what runs a whole job. Its fields are the job's ``backbone.<name>`` section."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    @abstractmethod
+    def run(self, job: Job) -> RunResult:
+        """Run the job to its end. Raises AjetError when nothing could be done."""
+
+    def trainer(
+        self, model: str, train: TrainSettings, *, seed: int, deterministic: bool, progress: Progress
+    ) -> Trainer:
+        """A Trainer over a model, for backbones that the core's own loop can drive. Raises ConfigError."""
+        raise ConfigError(
+            f"the backbone {self.name!r} owns its training loop; use one with a trainer, such as local."
+        )

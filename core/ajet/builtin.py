@@ -1,0 +1,31 @@
+"""The core's own plugins, registered like anyone's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ajet.algorithm import Algorithm
+from ajet.backbone import Backbone
+from ajet.engine import ChatModelPlugin
+from ajet.hookspecs import hookimpl
+
+
+@hookimpl
+def ajet_algorithms() -> Iterable[type[Algorithm]]:
+    from ajet.learning.algorithms import GRPO, SFT
+
+    return [GRPO, SFT]
+
+
+@hookimpl
+def ajet_backbones() -> Iterable[type[Backbone]]:
+    from ajet.debug import Debug
+
+    return [Debug]
+
+
+@hookimpl
+def ajet_chat_models() -> Iterable[type[ChatModelPlugin]]:
+    from ajet.chat_models import OpenAIChatModel, ScriptChatModel
+
+    return [OpenAIChatModel, ScriptChatModel]

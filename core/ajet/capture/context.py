@@ -1,0 +1,44 @@
+"""Which episode a call belongs to, as contextvars, and the labels that a user may set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ajet.capture.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    agent: str | None = None
+    target: str | None = None
+
+
+current_session: ContextVar[Session | None] = ContextVar("ajet_session", default=None)
+current_label: ContextVar[Label] = ContextVar("ajet_label", default=Label())
+passing_through: ContextVar[bool] = ContextVar("ajet_passthrough", default=False)
+
+
+@contextmanager
+def label(*, agent: str | None = None, target: str | None = None) -> Iterator[None]:
+    """Name the agent (or the target) of the LLM calls made inside the block."""
+    outer = current_label.get()
+    token = current_label.set(Label(agent or outer.agent, target or outer.target))
+    try:
+        yield
+    finally:
+        current_label.reset(token)
+
+
+@contextmanager
+def passthrough() -> Iterator[None]:
+    """LLM calls made inside the block go to their own endpoint: not answered, recorded or trained."""
+    token = passing_through.set(True)
+    try:
+        yield
+    finally:
+        passing_through.reset(token)

@@ -1,0 +1,35 @@
+"""Targets: named sets of agents that share weights, trained or answered by a frozen model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from ajet.capture.wires import Refused
+from ajet.engine import ChatModel
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``model`` None means our engine."""
+
+    name: str
+    agents: tuple[str, ...] = ("*",)
+    """Name patterns of its agents, as in a shell."""
+    model: ChatModel | None = None
+    trained: bool = True
+
+
+def choose_target(targets: Sequence[Target], agent: str, asked: str | None) -> Target:
+    """The target that a label asked for, else the first whose patterns match the agent. Raises Refused."""
+    for target in targets:
+        if asked == target.name or (
+            asked is None and any(fnmatchcase(agent, pattern) for pattern in target.agents)
+        ):
+            return target
+    what = f"target {asked!r}" if asked else f"agent {agent!r}"
+    raise Refused(
+        f"{what} belongs to no target of this job ({', '.join(t.name for t in targets)}); name it in `targets.<name>.agents`",
+        code="unknown_target",
+    )

@@ -1,0 +1,84 @@
+"""``ajet config explain``: what a key does, its default, its value and where that came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ajet.config import KeyHelp, Layers
+
+app = typer.Typer(help="Explain the keys of a job.", rich_markup_mode=None, no_args_is_help=True)
+
+SLOTS = {
+    "task.reader": "reader",
+    "task.validation": "reader",
+    "judge": "judge",
+    "train.algorithm": "algorithm",
+}
+"""Keys that hold a plugin, with its kind."""
+
+
+@app.callback()
+def _config() -> None:
+    pass
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        str | None, typer.Argument(metavar="[KEY]", help="A key or a section; default: all keys.")
+    ] = None,
+    job_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[JOB.yaml]", help="Say its values too, and where they came from."),
+    ] = None,
+) -> None:
+    """Say what a key does, its default and where its value came from."""
+    from ajet.cli.layers import job_layers
+    from ajet.cli.table import table
+    from ajet.config import explain
+
+    if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
+        key, job_file = None, Path(key)
+    layers = job_layers(job_file) if job_file is not None else None
+    found = explain(key or "", list(plugin_keys(layers)))
+    if len(found) == 1:
+        print(describe_key(found[0], layers))
+    else:
+        head = ("KEY", "TYPE", "DEFAULT" if layers is None else "VALUE", "" if layers is None else "FROM", "")
+        rows = [(k.key, k.type, *_value(k, layers), k.help) for k in found]
+        print(table([head, *rows]))
+
+
+def describe_key(key: KeyHelp, layers: Layers | None) -> str:
+    """Everything about one key."""
+    from ajet.cli.table import table
+
+    rows = [("type", key.type), ("default", _show(key.default))]
+    if layers is not None:
+        value, source = _value(key, layers)
+        rows += [("value", value), ("from", source)]
+    return f"{key.key}: {key.help}\n{table(rows, indent='  ')}"
+
+
+def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
+    """Keys that plugins bring: every backbone's section, and the fields of readers, judges and
+    algorithms: the chosen one's where a job is given, else all."""
+    from dataclasses import replace
+
+    from ajet.config import TargetSettings, all_keys
+    from ajet.plugins import load_plugins
+
+    yield from all_keys(TargetSettings, "targets.NAME.")
+    chosen = {key: kind for key, kind, _ in _choices(layers)} if layers else {}
+    for installed in load_plugins().classes.values():
+        if installed.kind == "backbone":
+            yield from all_keys(installed.cls, f"backbone.{installed.name}.")
+        for slot, kind in SLOTS.items():
+            if kind == installed.kind and chosen.get(slot, installed.name) == installed.name:
+                for key in all_keys(installed.cls, f"{slot}."):
+                    yield replace(key, help=f"{kind} {installed.name}: {key.help}")

@@ -1,0 +1,95 @@
+"""``ajet eval``: score a workflow with a checkpoint, a model, or any OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Workflow
+
+if TYPE_CHECKING:
+    from ajet.engine import ChatModelPlugin
+    from ajet.job import Job
+
+
+def evaluate(
+    job_file: JobFile = None,
+    workflow: Workflow = None,
+    tasks: Tasks = None,
+    judge: JudgeName = None,
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint folder or Hugging Face id, answered by the local engine.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="OpenAI-compatible address, up to and with /v1.")
+    ] = None,
+    endpoint_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the model at the endpoint.")
+    ] = None,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Temperature 0 for calls in which the agent names none.")
+    ] = False,
+    episodes: Annotated[int | None, typer.Option(help="Most tasks to run, one episode each.")] = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Score a workflow on the validation tasks of a job, else on its tasks."""
+    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks
+    from ajet.job import prepare
+
+    layers = job_layers(job_file)
+    if tasks is not None:  # the tasks to score on, whatever the job validates on
+        lay_flag(layers, "--tasks", "task.validation", None)
+        (layers.values.get("task") or {}).pop("validation", None)
+    lay_flag(layers, "--workflow", "workflow", workflow)
+    lay_tasks(layers, "--tasks", "task.reader", tasks)
+    lay_flag(layers, "--judge", "judge", judge)
+    lay_flag(layers, "--model", "model", model)
+    lay_flag(layers, "--episodes", "eval.episodes", episodes)
+    lay_flag(layers, "--seed", "run.seed", seed)
+    if greedy:
+        lay_flag(layers, "--greedy", "eval.sampling.temperature", 0.0)
+        lay_flag(layers, "--greedy", "eval.greedy", False)  # it is greedy already: once is enough
+    lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so none need be installed
+    lay_sets(layers, sets)
+    import_from_here()
+    answers = _endpoint(endpoint, endpoint_model, model)
+    _evaluate(prepare(layers), answers, as_json)
+
+
+def _endpoint(url: str | None, name: str | None, model: str | None) -> ChatModelPlugin | None:
+    from ajet.chat_models import OpenAIChatModel
+    from ajet.plugins import validated
+    from ajet.types import ConfigError
+
+    if url is None and name is None:
+        return None
+    if url is None or name is None:
+        raise ConfigError("--endpoint URL and --endpoint-model NAME go together; give both.")
+    if model is not None:
+        raise ConfigError("--model and --endpoint exclude each other; leave one out.")
+    return validated(OpenAIChatModel, {"base_url": url, "model": name}, "--endpoint")
+
+
+def _evaluate(job: Job, answers: ChatModelPlugin | None, as_json: bool) -> None:
+    import json
+
+    from ajet.cli.progress import make_progress
+    from ajet.cli.summary import describe_interrupted, describe_metrics_table
+    from ajet.run import evaluate
+
+    with make_progress() as progress:
+        try:
+            metrics = evaluate(job.with_progress(progress), answers=answers)
+        except KeyboardInterrupt:
+            progress.say(describe_interrupted(progress.run_dir))
+            raise
+    print(describe_metrics_table(metrics))
+    if as_json:
+        print(
+            json.dumps(
+                {"model": job.model if answers is None else answers.model_dump(mode="json"), **metrics}
+            )
+        )

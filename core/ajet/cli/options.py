@@ -1,0 +1,23 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JobFile = Annotated[
+    Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file; flags lie over it.")
+]
+Workflow = Annotated[str | None, typer.Option(help="The agent: pkg.module:Name or path/to/file.py:Name.")]
+Tasks = Annotated[Path | None, typer.Option(help="Tasks, one JSON object a line (.jsonl, .jsonl.gz).")]
+Validation = Annotated[Path | None, typer.Option(help="Validation tasks, in the same form.")]
+JudgeName = Annotated[
+    str | None, typer.Option("--judge", help="A judge by name, or a function pkg.module:name.")
+]
+Seed = Annotated[int | None, typer.Option(help="Of tasks' order, sampling and recipes.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set any key of the job: a.b.c=value. Repeatable."),
+]

@@ -1,0 +1,93 @@
+"""``ajet plugins``: what is installed, and the fields of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ajet.plugins import Installed, Plugins
+
+app = typer.Typer(
+    help="List the installed plugins, or show one.", rich_markup_mode=None, invoke_without_command=True
+)
+
+
+@app.callback()
+def plugins(context: typer.Context) -> None:
+    """List the installed plugins."""
+    if context.invoked_subcommand is not None:
+        return
+    from ajet.base import first_line
+    from ajet.cli.table import table
+    from ajet.plugins import load_plugins
+
+    found = load_plugins()
+    rows = [(i.kind, i.name, i.distribution, i.version, first_line(i.cls)) for i in found.classes.values()]
+    rows += function_rows(found)
+    print(table([("KIND", "NAME", "DISTRIBUTION", "VERSION", ""), *sorted(rows)]))
+    for broken in found.broken:
+        print(f"broken  {broken.entry_point}  {broken.distribution}  {broken.error}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Name of a plugin, as `ajet plugins` lists it.")],
+    kind: Annotated[str | None, typer.Option(help="Its kind, where several plugins share the name.")] = None,
+) -> None:
+    """Show a plugin: what it is for, and its fields."""
+    from ajet.plugins import load_plugins
+
+    print("\n\n".join(describe_plugin(installed) for installed in find_plugins(load_plugins(), name, kind)))
+
+
+def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[Installed]:
+    """The plugins of a name, of all kinds or one. Raises ConfigError with the nearest name."""
+    from ajet.suggest import nearest
+    from ajet.types import ConfigError
+
+    kinds = {k for k, _ in plugins.classes}
+    if kind is not None and kind not in kinds:
+        raise ConfigError(
+            f"--kind {kind}: unknown kind{nearest(kind, kinds)}. Known: {', '.join(sorted(kinds))}."
+        )
+    candidates = [i for i in plugins.classes.values() if kind in (None, i.kind)]
+    found = [i for i in candidates if i.name == name]
+    if not found:
+        names = {i.name for i in candidates}
+        reasons = "".join(f" ({b.distribution} did not load: {b.error})" for b in plugins.broken)
+        raise ConfigError(f"{name}: no such plugin{nearest(name, names)}. `ajet plugins` lists all.{reasons}")
+    return found
+
+
+def describe_plugin(installed: Installed) -> str:
+    """A plugin's name, its docstring and a table of its fields."""
+    import inspect
+
+    from ajet.cli.table import table
+    from ajet.config import all_keys
+
+    head = f"{installed.kind} {installed.name}  ({installed.distribution} {installed.version})"
+    rows = [(k.key, k.type, str(k.default), k.help) for k in all_keys(installed.cls)]
+    fields = table([("FIELD", "TYPE", "DEFAULT", ""), *rows], indent="  ") if rows else "  It has no fields."
+    return f"{head}\n\n{inspect.getdoc(installed.cls) or ''}\n\n{fields}"
+
+
+def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
+    """Plugins that bring functions instead of classes: model handles, and other hooks."""
+    import importlib.metadata
+
+    from ajet.base import first_line
+    from ajet.plugins import KINDS
+
+    for label, plugin in plugins.manager.list_name_plugin():
+        distribution = label.partition(":")[0]
+        version = importlib.metadata.version(distribution)
+        for caller in plugins.manager.get_hookcallers(plugin) or ():
+            if caller.name == "ajet_handles":
+                for name, handle in plugin.ajet_handles().items():
+                    yield "handle", name, distribution, version, first_line(handle)
+            elif caller.name not in KINDS.values():
+                yield "hook", caller.name.removeprefix("ajet_"), distribution, version, ""

@@ -1,0 +1,94 @@
+"""``ajet run``: prepare a job, run it on its backbone, say what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, Workflow
+
+if TYPE_CHECKING:
+    from ajet.config import Layers
+    from ajet.job import Job
+
+
+def run(
+    job_file: JobFile = None,
+    workflow: Workflow = None,
+    tasks: Tasks = None,
+    validation: Validation = None,
+    judge: JudgeName = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder, Hugging Face id, or the recipe `starter`.")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="What runs the job: debug, local, or any that `ajet plugins` lists.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    seed: Seed = None,
+    deterministic: Annotated[bool | None, typer.Option(help="Make two runs equal bit for bit.")] = None,
+    sets: Sets = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the resolved job; run nothing.")
+    ] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN_DIR", help="Go on with a run from its last checkpoint.")
+    ] = None,
+    break_: Annotated[
+        str | None,
+        typer.Option("--break", metavar="TAG1,TAG2", help='Stop at ajet.breakpoint("TAG1"); * means all.'),
+    ] = None,
+) -> None:
+    """Run a job: from a file, from flags, or both."""
+    from ajet.breakpoints import enable
+    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, resumed_layers
+    from ajet.job import prepare
+    from ajet.types import ConfigError
+
+    if resume is not None and job_file is not None:
+        raise ConfigError(f"--resume goes on with the job in {resume}; leave out {job_file}.")
+    layers = resumed_layers(resume) if resume is not None else job_layers(job_file)
+    lay_flag(layers, "--workflow", "workflow", workflow)
+    lay_tasks(layers, "--tasks", "task.reader", tasks)
+    lay_tasks(layers, "--validation", "task.validation", validation)
+    lay_flag(layers, "--judge", "judge", judge)
+    lay_flag(layers, "--model", "model", model)
+    lay_flag(layers, "--backbone", "backbone", backbone)
+    lay_flag(layers, "--steps", "train.steps", steps)
+    lay_flag(layers, "--seed", "run.seed", seed)
+    lay_flag(layers, "--[no-]deterministic", "run.deterministic", deterministic)
+    lay_sets(layers, sets)
+    enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
+    import_from_here()
+    job = prepare(layers, resume=resume.resolve() if resume is not None else None)
+    if dry_run:
+        print(describe_job(job, layers))
+    else:
+        _run(job)
+
+
+def describe_job(job: Job, layers: Layers) -> str:
+    """The resolved job as a job file, with what was set, and where, in its comments."""
+    from ajet.cli.layers import provenance
+    from ajet.cli.table import table
+    from ajet.job import resolved_yaml
+
+    counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."
+    given = table([(key, value, source) for key, value, source in provenance(layers)], indent="#   ")
+    return f"# {counts}\n# Set by the user (everything else is a default):\n{given}\n{resolved_yaml(job)}".rstrip()
+
+
+def _run(job: Job) -> None:
+    from ajet.cli.progress import make_progress
+    from ajet.cli.summary import describe_interrupted, describe_result
+
+    with make_progress() as progress:
+        progress.run_dir = job.resume
+        try:
+            result = job.backbone.run(job.with_progress(progress))
+        except KeyboardInterrupt:
+            progress.say(describe_interrupted(progress.run_dir))
+            raise
+    print(describe_result(result))

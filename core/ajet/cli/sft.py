@@ -1,0 +1,46 @@
+"""``ajet sft``: supervised fine-tuning on transcripts, through the trainer that ``ajet run`` uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ajet.cli.options import Sets
+
+
+def sft(
+    model: Annotated[str, typer.Option(help="Folder or Hugging Face id to start from.")],
+    transcripts: Annotated[Path, typer.Option(help='File with one {"messages": […], "tools": […]} a line.')],
+    output: Annotated[Path, typer.Option(help="New folder for the fine-tuned model.")],
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the transcripts.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Transcripts in an optimizer step.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the transcripts' order.")] = 0,
+) -> None:
+    """Fine-tune a model on transcripts: every assistant turn is learned."""
+    from ajet.cli.progress import make_progress
+    from ajet.run import sft
+    from ajet.types import ConfigError
+
+    if not transcripts.is_file():
+        raise ConfigError(f"--transcripts {transcripts}: no such file.")
+    if output.exists():
+        raise ConfigError(f"--output {output}: exists already; name a new folder.")
+    with make_progress() as progress:
+        try:
+            sft(
+                model=model,
+                transcripts=transcripts,
+                output=output,
+                epochs=epochs,
+                batch_size=batch_size,
+                learning_rate=learning_rate,
+                seed=seed,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            progress.say("interrupted; nothing was written")
+            raise
+    print(f"model written to {output}")

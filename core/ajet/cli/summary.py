@@ -1,0 +1,70 @@
+"""What a finished or interrupted run leaves, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ajet.cli.table import table
+
+if TYPE_CHECKING:
+    from ajet.backbone import RunResult
+    from ajet.types import Metrics
+
+FIGURES = (
+    ("accuracy", "accuracy, sampled", ".3f"),
+    ("greedy_accuracy", "accuracy, greedy", ".3f"),
+    ("reward", "reward, sampled", ".3f"),
+    ("greedy_reward", "reward, greedy", ".3f"),
+    ("calls_per_episode", "calls per episode", ".2f"),
+    ("episodes", "episodes", ".0f"),
+    ("episodes_failed", "episodes failed", ".0f"),
+)
+"""Metric, its words, its format: in the order of a table."""
+
+
+def describe_result(result: RunResult) -> str:
+    """Figures before and after, the run folder, and what to look at next."""
+    parts = []
+    if result.after:
+        parts.append(table([("validation", "before", "after"), *_figures(result.before, result.after)]))
+    facts = [("run folder", str(result.run_dir))]
+    if result.steps:
+        facts.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))
+    if result.checkpoint:
+        facts.append(("checkpoint", str(result.checkpoint)))
+        facts.append(("evaluate it", f"ajet eval {result.run_dir / 'job.yaml'} --model {result.checkpoint}"))
+    if list(result.run_dir.rglob("events.out.tfevents.*")):
+        facts.append(("curves", f"tensorboard --logdir {result.run_dir}"))
+    facts.append(("every episode", str(result.run_dir / "episodes.jsonl")))
+    return "\n\n".join([*parts, table(facts)])
+
+
+def describe_metrics_table(metrics: Metrics) -> str:
+    """The figures of one evaluation, with its failures by cause."""
+    rows = [(words, format(metrics[name], form)) for name, words, form in FIGURES if name in metrics]
+    rows += [(name, f"{value:.0f}") for name, value in metrics.items() if "failed/" in name]
+    return table(rows)
+
+
+def describe_interrupted(run_dir: Path | None) -> str:
+    """Where an interrupted run can be taken up again."""
+    if run_dir is None:
+        return "interrupted before the run folder was made"
+    from ajet.rollout.recorder import checkpoints
+
+    last = checkpoints(run_dir)
+    kept = (
+        f"last checkpoint: {last[-1]}; go on with: ajet run --resume {run_dir}"
+        if last
+        else "no checkpoint yet"
+    )
+    return f"interrupted. Run folder: {run_dir}; {kept}"
+
+
+def _figures(before: Metrics, after: Metrics) -> list[tuple[str, str, str]]:
+    shown = [f for f in FIGURES if f[0] in after]
+    return [
+        (words, format(before[name], form) if name in before else "-", format(after[name], form))
+        for name, words, form in shown
+    ]

@@ -1,0 +1,17 @@
+"""Plain aligned columns: the same on a terminal, in a log and in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+MOST = 44
+
+
+def table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
+    """Rows as lines, each column as wide as its widest cell; a long cell does not push the others."""
+    rows = [tuple(row) for row in rows]
+    columns = max((len(row) for row in rows), default=0)
+    widths = [min(MOST, max((len(r[i]) for r in rows if i < len(r)), default=0)) for i in range(columns)]
+    return "\n".join(
+        indent + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows
+    )

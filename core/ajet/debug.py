@@ -1,0 +1,134 @@
+"""The `debug` backbone: a few episodes in this process, no training, then what a batch would have been."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from ajet.backbone import Backbone, Capabilities, RunResult
+from ajet.engine import ChatModelPlugin, Engine
+from ajet.job import Job
+from ajet.learning.batch import build_batch
+from ajet.learning.rollouts import plan_step
+from ajet.rollout.episode import Episode
+from ajet.rollout.recorder import RunRecorder
+from ajet.rollout.summary import describe_failures, summarize
+from ajet.run import local_engine, new_run_dir, open_runtime, training_policy
+from ajet.types import AjetError, Metrics
+
+
+class Debug(Backbone):
+    """No training: runs a few episodes in this process, one at a time, so that breakpoints work."""
+
+    name = "debug"
+    capabilities: ClassVar[Capabilities] = Capabilities(trains=False)
+    answers: dict[str, Any] | None = Field(
+        None,
+        description="Chat model that answers ({type: openai, …} or {type: script, path: …}); default: the local engine over `model`.",
+    )
+    tasks: int = Field(4, ge=1, description="Tasks to run.")
+    group_size: int = Field(2, ge=1, description="Episodes of each task.")
+    concurrency: int = Field(1, ge=1, description="Episodes at once.")
+
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _by_type(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    def run(self, job: Job) -> RunResult:
+        """Run the episodes and print each. Raises AjetError if all of them failed."""
+        answers = self._answers(job)
+        engine = None if answers else local_engine(job)
+        for line in skipped(job):
+            job.progress.say(line)
+        return asyncio.run(self._run(job, engine, answers))
+
+    def _answers(self, job: Job) -> ChatModelPlugin | None:
+        if self.answers is None:
+            return None
+        from ajet.job import build_plugin
+
+        model = build_plugin(job.layers, "chat model", self.answers, "backbone.debug.answers")
+        assert isinstance(model, ChatModelPlugin)
+        return model
+
+    async def _run(self, job: Job, engine: Engine | None, answers: ChatModelPlugin | None) -> RunResult:
+        rollout = job.config.rollout.model_copy(update={"concurrency": self.concurrency})
+        job = replace(job, config=job.config.model_copy(update={"rollout": rollout}))
+        run_dir = new_run_dir(job)
+        recorder = RunRecorder(run_dir)
+        plans = plan_step(
+            job.tasks,
+            1,
+            batch_size=min(self.tasks, len(job.tasks)),
+            group_size=self.group_size,
+            seed=job.config.run.seed,
+        )
+        started = time.monotonic()
+
+        def done(episode: Episode) -> None:
+            recorder.episode(episode, phase="debug", step=1)
+            job.progress.say(describe(episode))
+
+        try:
+            async with open_runtime(job, engine=engine, answers=answers) as runtime:
+                episodes = await runtime.rollout(training_policy(job)).run(plans, done)
+            metrics = summarize(episodes, time.monotonic() - started)
+            recorder.metrics("debug", 1, metrics)
+        finally:
+            recorder.close()
+        if all(e.failure for e in episodes):
+            raise AjetError(f"all {len(episodes)} episodes failed: {describe_failures(episodes)}")
+        for line in describe_batch(job, episodes, metrics):
+            job.progress.say(line)
+        return RunResult(run_dir, 0)
+
+
+def skipped(job: Job) -> list[str]:
+    """The keys that the user set and that mean nothing without training."""
+    keys = [
+        key
+        for key in job.layers.sources
+        if key.split(".")[0] in ("train", "eval") or key == "task.validation"
+    ]
+    return (
+        [f"debug: nothing is trained, so these keys have no effect now: {', '.join(sorted(keys))}"]
+        if keys
+        else []
+    )
+
+
+def describe(episode: Episode) -> str:
+    """One line: how an episode ended."""
+    if episode.failure:
+        return f"FAIL  {episode.plan.id}  {episode.failure}: {episode.error}"
+    verdict = {True: "pass", False: "miss", None: "done"}[episode.is_success]
+    tokens = sum(len(c.generation.token_ids) for c in episode.record.calls)
+    response = " ".join(str(episode.output.response).split())[:80]
+    return f"{verdict}  {episode.plan.id}  reward {episode.reward:g}  {len(episode.exchanges)} calls  {tokens} tokens  {response}"
+
+
+def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> list[str]:
+    """What these episodes would have been as a training batch."""
+    lines = [
+        f"{len(episodes)} episodes, reward {metrics.get('reward', 0.0):.3f}, failures: {describe_failures(episodes)}"
+    ]
+    batch = build_batch(episodes, job.algorithm, mini_batches=1, learning_rate=0.0, seed="")
+    if batch is None:
+        return [*lines, "no batch: the answers came from a chat model, which gives no tokens to train on"]
+    total = sum(len(s.token_ids) for s in batch.batch.samples)
+    share = batch.metrics["groups_zero_advantage"]
+    lines.append(
+        f"batch: {len(batch.batch.samples)} samples, {total} tokens, {batch.sampled_tokens} of them trained"
+    )
+    lines.append(f"groups with zero advantage (nothing to learn): {share:.0%}")
+    if share == 1:
+        lines.append(
+            "every group's rewards are equal: use a larger group, harder or easier tasks, or a finer reward"
+        )
+    return lines

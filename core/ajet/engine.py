@@ -1,0 +1,68 @@
+"""What answers LLM calls: an Engine (tokens in, tokens out) or a ChatModel (messages in, message out)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ajet.base import Plugin
+from ajet.progress import Progress
+from ajet.types import Float32, GenerateRequest, Generation, Int32, Sampling
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`)."""
+
+    context_length: int
+    """Most tokens that prompt and completion may have together."""
+    tokenizer: Any
+    """The Hugging Face tokenizer of the model; `ajet.chat` renders with it."""
+    model_type: str
+    """The architecture's name in Hugging Face configs ("qwen3", "llama", …): a hint at the chat family."""
+
+    async def start(self) -> None: ...
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one completion. Cancelling the awaiting task stops the generation.
+
+        The stop token that ended it is part of ``token_ids``. With stop strings the text may run
+        past the string by the rest of a token. Raises ValueError if the prompt leaves no room.
+        """
+        ...
+
+    async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
+        """Logprobs of given tokens, ``float32[T]``; the first, having no context, is NaN."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ChatModel(Protocol):
+    """A model behind messages: hosted APIs, scripts, frozen targets. Its answers have no tokens, so
+    they are never trained."""
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Mapping[str, Any]:
+        """The assistant message, in the chat completions form (``role``, ``content``, ``tool_calls``)."""
+        ...
+
+
+class EnginePlugin(Plugin):
+    """An engine to choose by name, for answering without training."""
+
+    @abstractmethod
+    def build(self, model: str, seed: int, progress: Progress) -> Engine:
+        """The engine over a model (folder, Hugging Face id or recipe); `start` is called later."""
+
+
+class ChatModelPlugin(Plugin):
+    """A ChatModel to choose by name: its fields say which endpoint, file or model."""
+
+    @abstractmethod
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Mapping[str, Any]:
+        """See `ChatModel.complete`."""

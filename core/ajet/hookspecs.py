@@ -1,0 +1,101 @@
+"""Every hook of AgentJet. A plugin is a module (or object) with some of these functions, marked
+``@ajet.hookimpl`` and named by an entry point of group ``ajet``:
+
+    [project.entry-points.ajet]
+    my_judges = "my_package"
+
+Hooks that return classes are called once, at start; classes carry their name in ``name: ClassVar[str]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    import typer
+
+    from ajet.base import Plugin
+    from ajet.types import Metrics
+
+hookspec = pluggy.HookspecMarker("ajet")
+hookimpl = pluggy.HookimplMarker("ajet")
+
+# ------------------------------------------------------------------ classes, chosen by `type: name`
+
+
+@hookspec
+def ajet_readers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Reader`: where tasks come from."""
+
+
+@hookspec
+def ajet_judges() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Judge`: what an episode is worth."""
+
+
+@hookspec
+def ajet_engines() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.EnginePlugin`: ``build(model, seed, progress)`` makes an `ajet.Engine`."""
+
+
+@hookspec
+def ajet_chat_models() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.ChatModelPlugin`: models behind messages, never trained."""
+
+
+@hookspec
+def ajet_algorithms() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Algorithm`: rewards to advantages, and the loss per token."""
+
+
+@hookspec
+def ajet_backbones() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Backbone`: what runs and trains a whole job."""
+
+
+@hookspec
+def ajet_loggers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Logger`: where the metrics of each step go besides the run folder."""
+
+
+# ------------------------------------------------------------------ functions
+
+
+@hookspec
+def ajet_handles() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
+    """Explicit model handles: ``{"as_openai_client": f}`` makes ``tuner.as_openai_client(...)`` call
+    ``f(tuner, ...)``."""
+
+
+@hookspec
+def ajet_doctor() -> Iterable[tuple[str, str, str]]:  # type: ignore[empty-body]
+    """Lines for `ajet doctor`: (what, found, remedy); an empty remedy means it is well."""
+
+
+@hookspec
+def ajet_commands(app: typer.Typer) -> None:
+    """Add commands to the `ajet` program."""
+
+
+@hookspec(firstresult=True)
+def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
+    """The name of the agent that makes this call, or None. Runs in the caller's context (its
+    contextvars are visible); the first answer wins; an exception is counted, never raised."""
+
+
+@hookspec
+def ajet_episode_start(episode: str) -> None:
+    """An attempt at an episode begins, in the context in which its workflow will run."""
+
+
+@hookspec
+def ajet_episode_end(episode: str, failure: str | None) -> None:
+    """An attempt at an episode has ended; ``failure`` is its cause or None."""
+
+
+@hookspec
+def ajet_step_end(step: int, metrics: Metrics) -> None:
+    """A training step has been recorded."""

@@ -1,0 +1,267 @@
+"""A job made ready: every name resolved and every input checked before anything expensive starts."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ajet.algorithm import Algorithm
+from ajet.backbone import Backbone, Capabilities
+from ajet.base import Plugin
+from ajet.config import JobConfig, Layers, leaves
+from ajet.engine import ChatModelPlugin
+from ajet.judge import FunctionJudge, Judge, RewardFromWorkflow
+from ajet.logger import Logger
+from ajet.plugins import Plugins, load_plugins, validated
+from ajet.progress import Progress, Silent
+from ajet.reader import Reader, read_all
+from ajet.suggest import nearest
+from ajet.types import ConfigError, Task
+from ajet.workflow import Workflow, load_object, load_workflow
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPlan:
+    """A target before its model is opened."""
+
+    name: str
+    agents: tuple[str, ...]
+    model: ChatModelPlugin | None
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a backbone runs."""
+
+    config: JobConfig
+    layers: Layers
+    plugins: Plugins
+    backbone: Backbone
+    workflow: Workflow
+    judge: Judge
+    tasks: Sequence[Task]
+    validation: Sequence[Task]
+    targets: Sequence[TargetPlan]
+    algorithm: Algorithm
+    loggers: Sequence[Logger]
+    model: str
+    progress: Progress = field(default_factory=Silent)
+    resume: Path | None = None
+    """The run folder to go on with."""
+
+    def with_progress(self, progress: Progress) -> Job:
+        """The same job, reporting elsewhere."""
+        return replace(self, progress=progress)
+
+
+def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
+    """Resolve and check everything. Raises ConfigError naming the key, the place and the remedy."""
+    config = layers.job()
+    plugins = load_plugins()
+    build = _Builder(plugins, layers)
+    backbone = build.backbone(config)
+    if config.workflow is None:
+        raise ConfigError("workflow: is required: pkg.module:Name or path/to/file.py:Name.")
+    if config.task is None:
+        raise ConfigError(
+            "task.reader: is required, for example task.reader: {type: jsonl, path: tasks.jsonl}."
+        )
+    workflow = load_workflow(build.place("workflow", config.workflow))
+    judge = build.judge(config.judge)
+    algorithm = build.plugin("algorithm", config.train.algorithm, "train.algorithm")
+    assert isinstance(algorithm, Algorithm)
+    loggers = [build.logger(spec, i) for i, spec in enumerate(config.run.loggers)]
+    targets = _targets(config, build)
+    _check_capabilities(config, backbone, targets)
+    tasks = read_all(build.reader(config.task.reader, "task.reader"), "task.reader")
+    validation = (
+        read_all(build.reader(config.task.validation, "task.validation"), "task.validation")
+        if config.task.validation
+        else []
+    )
+    model = build.place("model", config.model, must_exist=True)
+    return Job(
+        config,
+        layers,
+        plugins,
+        backbone,
+        workflow,
+        judge,
+        tasks,
+        validation,
+        targets,
+        algorithm,
+        loggers,
+        model,
+        resume=resume,
+    )
+
+
+def build_plugin(layers: Layers, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
+    """A plugin from a spec that stands at ``where`` in the job."""
+    return _Builder(load_plugins(), layers).plugin(kind, spec, where)
+
+
+def resolved_yaml(job: Job) -> str:
+    """The whole job with every default and absolute paths, as a job file."""
+    data = job.config.model_dump(mode="json")
+    data["workflow"], data["model"] = job.workflow.spec, job.model
+    for key, value in leaves(job.layers.values):
+        if key.rpartition(".")[2] == "path" and isinstance(value, str):
+            _put(data, key, str(_absolute(value, job.layers.base_of(key))))
+    if data["judge"] and ".py:" in data["judge"]["type"]:
+        place, _, name = data["judge"]["type"].rpartition(":")
+        data["judge"]["type"] = f"{_absolute(place, job.layers.base_of('judge'))}:{name}"
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+
+class _Builder:
+    """Makes plugins from the job's values, with paths made absolute by where each was written."""
+
+    def __init__(self, plugins: Plugins, layers: Layers) -> None:
+        self.plugins = plugins
+        self.layers = layers
+
+    def plugin(self, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
+        name = spec.get("type")
+        if isinstance(name, str):
+            spec = self.absolute(self.plugins.get(kind, name, f"{where}.type"), spec, where)
+        return self.plugins.build(kind, spec, where)
+
+    def reader(self, spec: Mapping[str, Any], where: str) -> Reader:
+        reader = self.plugin("reader", spec, where)
+        assert isinstance(reader, Reader)
+        return reader
+
+    def logger(self, spec: Any, index: int) -> Logger:
+        logger = self.plugin(
+            "logger", {"type": spec} if isinstance(spec, str) else spec, f"run.loggers.{index}"
+        )
+        assert isinstance(logger, Logger)
+        return logger
+
+    def judge(self, spec: Mapping[str, Any] | None) -> Judge:
+        if spec is None:
+            return RewardFromWorkflow()
+        kind = spec.get("type")
+        if not isinstance(kind, str) or ":" not in kind:
+            judge = self.plugin("judge", spec, "judge")
+            assert isinstance(judge, Judge)
+            return judge
+        found = load_object(self.place("judge", kind), "judge")
+        fields = {k: v for k, v in spec.items() if k != "type"}
+        if isinstance(found, type) and issubclass(found, Judge):
+            return validated(found, fields, "judge")
+        if not callable(found):
+            raise ConfigError(
+                f"judge {kind}: {type(found).__name__} is not callable; name a function or a Judge class."
+            )
+        if fields:
+            raise ConfigError(
+                f"judge.{next(iter(fields))}: a plain function takes no settings; write a Judge class for that."
+            )
+        return FunctionJudge(function=found)
+
+    def backbone(self, config: JobConfig) -> Backbone:
+        name = config.backbone.name
+        installed = sorted(n for kind, n in self.plugins.classes if kind == "backbone")
+        cls = self.plugins.get("backbone", name, "backbone.name")
+        for other in config.backbone.model_extra or {}:
+            hint = nearest(other, [*installed, "name"])
+            if other not in installed and hint:
+                raise ConfigError(f"backbone.{other}: unknown key{hint}.")
+            if other in installed and other != name:
+                where = f"backbone.{other}"
+                validated(self.plugins.get("backbone", other, where), config.backbone.section(other), where)
+        fields = self.absolute(cls, config.backbone.section(name), f"backbone.{name}")
+        backbone = validated(cls, fields, f"backbone.{name}")
+        assert isinstance(backbone, Backbone)
+        return backbone
+
+    def absolute(self, cls: type[Plugin], spec: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The spec with relative values of ``Path`` fields made absolute."""
+        hints = typing.get_type_hints(cls)
+        paths = {n for n in cls.model_fields if hints.get(n) is Path or Path in typing.get_args(hints.get(n))}
+        return {
+            k: _absolute(v, self.layers.base_of(f"{where}.{k}")) if k in paths and isinstance(v, str) else v
+            for k, v in spec.items()
+        }
+
+    def place(self, key: str, value: str, *, must_exist: bool = False) -> str:
+        """A value that may begin with a path, made absolute if it does."""
+        base = self.layers.base_of(key)
+        if must_exist:
+            return str(_absolute(value, base)) if _absolute(value, base).exists() else value
+        path, colon, name = value.rpartition(":")
+        return f"{_absolute(path, base)}{colon}{name}" if path.endswith(".py") else value
+
+
+def _absolute(value: str | Path, base: Path) -> Path:
+    path = Path(value).expanduser()
+    return path if path.is_absolute() else (base / path).resolve()
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        tree = tree[parent]
+    tree[last] = value
+
+
+def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
+    if not config.targets:
+        if config.train.targets not in (None, ("policy",)):
+            raise ConfigError(
+                f"train.targets: unknown target {config.train.targets[0]!r}; the job has only the default one, 'policy'."
+            )
+        return [TargetPlan("policy", ("*",), None, True)]
+    named = config.train.targets
+    for name in named or ():
+        if name not in config.targets:
+            raise ConfigError(
+                f"train.targets: unknown target {name!r}{nearest(name, config.targets)}. Known: {', '.join(config.targets)}."
+            )
+    plans = []
+    for name, target in config.targets.items():
+        where = f"targets.{name}.frozen_model"
+        trained = target.frozen_model is None and (named is None or name in named)
+        if target.frozen_model is not None and name in (named or ()):
+            raise ConfigError(
+                f"train.targets: {name!r} has a frozen_model, so it cannot be trained. Remove one of the two."
+            )
+        if target.frozen_model is None and not trained:
+            raise ConfigError(
+                f"targets.{name}: is neither trained nor has a frozen_model. Add it to train.targets or give it {where}."
+            )
+        model = (
+            build.plugin("chat model", target.frozen_model, where)
+            if target.frozen_model is not None
+            else None
+        )
+        assert model is None or isinstance(model, ChatModelPlugin)
+        plans.append(TargetPlan(name, target.agents, model, trained))
+    if not any(plan.trained for plan in plans):
+        raise ConfigError("targets: none is trained; leave at least one without a frozen_model.")
+    return plans
+
+
+def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence[TargetPlan]) -> None:
+    can: Capabilities = backbone.capabilities
+    if not can.trains:
+        return  # it accepts everything and says what it skipped
+    trained = [t.name for t in targets if t.trained]
+    if len(trained) > can.trained_targets:
+        raise ConfigError(
+            f"targets: the backbone {backbone.name!r} trains {can.trained_targets} target, but {', '.join(trained)} are trained. "
+            "Give all but one a frozen_model, or let them share one target."
+        )
+    if config.run.deterministic and not can.deterministic:
+        raise ConfigError(
+            f"run.deterministic: the backbone {backbone.name!r} cannot repeat runs bit for bit; remove the key."
+        )

@@ -1,0 +1,48 @@
+"""The job's ``train`` section."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from ajet.base import Settings
+
+
+class TrainSettings(Settings):
+    """What is learned, how fast, and how often it is saved."""
+
+    algorithm: dict[str, Any] = Field(
+        {"type": "grpo"}, description="Algorithm by name, or {type: name, …} with its fields."
+    )
+    targets: tuple[str, ...] | None = Field(
+        None, description="Names of the targets to train; default: all without a frozen_model."
+    )
+    steps: int = Field(100, ge=0, description="Training steps; 0 only validates.")
+    batch_size: int = Field(8, ge=1, description="Tasks in a step; each is run rollout.group_size times.")
+    mini_batches: int = Field(
+        1, ge=1, description="Optimizer steps per training step, each on its share of the groups."
+    )
+    learning_rate: float = Field(1e-5, gt=0, description="AdamW learning rate.")
+    warmup_steps: int = Field(
+        0, ge=0, description="Steps over which the learning rate rises linearly from 0."
+    )
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+    save_every: int = Field(
+        10, ge=1, description="Write a checkpoint every so many steps, and after the last."
+    )
+    keep_last: int = Field(2, ge=1, description="Checkpoints that are kept.")
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        return (
+            self.learning_rate * min(1.0, step / self.warmup_steps)
+            if self.warmup_steps
+            else self.learning_rate
+        )

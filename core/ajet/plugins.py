@@ -1,0 +1,155 @@
+"""The plugin manager: finds plugins by entry points, checks them when they register."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import pluggy
+from pydantic import ValidationError
+
+from ajet import hookspecs
+from ajet.base import Plugin, Settings
+from ajet.suggest import nearest
+from ajet.types import ConfigError
+
+GROUP = "ajet"
+T = TypeVar("T", bound=Settings)
+KINDS = {
+    "reader": "ajet_readers",
+    "judge": "ajet_judges",
+    "engine": "ajet_engines",
+    "chat model": "ajet_chat_models",
+    "algorithm": "ajet_algorithms",
+    "backbone": "ajet_backbones",
+    "logger": "ajet_loggers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One plugin class and where it came from."""
+
+    kind: str
+    name: str
+    cls: type[Plugin]
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An entry point that could not be loaded, with the reason."""
+
+    entry_point: str
+    distribution: str
+    error: str
+
+
+class Plugins:
+    """All installed plugins. Two of one kind and name are an error that names both distributions."""
+
+    def __init__(self) -> None:
+        self.manager = pluggy.PluginManager(GROUP)
+        self.manager.add_hookspecs(hookspecs)
+        self.classes: dict[tuple[str, str], Installed] = {}
+        self.broken: list[Broken] = []
+        self.handles: dict[str, Any] = {}
+
+    def register(self, plugin: Any, distribution: str, version: str) -> None:
+        """Add a plugin module. Raises ConfigError if it clashes or breaks the contract."""
+        self.manager.register(plugin, name=f"{distribution}:{getattr(plugin, '__name__', plugin)}")
+        for kind, hook in KINDS.items():
+            implementation = getattr(plugin, hook, None)
+            for cls in implementation() if implementation else ():
+                self._add(Installed(kind, _checked_name(cls, hook, distribution), cls, distribution, version))
+        for name, handle in (getattr(plugin, "ajet_handles", None) or dict)().items():
+            self.handles[name] = handle
+
+    def _add(self, new: Installed) -> None:
+        old = self.classes.setdefault((new.kind, new.name), new)
+        if old.cls is not new.cls:
+            raise ConfigError(
+                f"two plugins are called {new.kind} {new.name!r}: one of {old.distribution} {old.version}, one of "
+                f"{new.distribution} {new.version}. Uninstall one of them."
+            )
+
+    def get(self, kind: str, name: str, where: str) -> type[Plugin]:
+        """The class of a kind and name. Raises ConfigError that lists what is installed."""
+        found = self.classes.get((kind, name))
+        if found:
+            return found.cls
+        names = sorted(n for k, n in self.classes if k == kind)
+        reasons = "".join(f" ({b.distribution} did not load: {b.error})" for b in self.broken)
+        raise ConfigError(
+            f"{where}: unknown {kind} {name!r}{nearest(name, names)}. Installed: {', '.join(names) or 'none'}.{reasons}"
+        )
+
+    def build(self, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
+        """A plugin from ``{type: name, field: value, …}``. Raises ConfigError naming the key."""
+        fields = dict(spec)
+        name = fields.pop("type", None)
+        if not isinstance(name, str):
+            raise ConfigError(f"{where}: needs `type`, the name of a {kind}.")
+        cls = self.get(kind, name, where)
+        return validated(cls, fields, where)
+
+
+def validated(cls: type[T], fields: Mapping[str, Any], where: str) -> T:
+    """An instance of a settings class; ConfigError in one line that names key and remedy."""
+    try:
+        return cls(**fields)
+    except ValidationError as error:
+        raise ConfigError(explain_validation(error, cls, where)) from None
+
+
+def explain_validation(error: ValidationError, cls: type[Any], where: str) -> str:
+    """The first fault of a pydantic error, in one line, with the nearest key for a misspelt one."""
+    fault = error.errors()[0]
+    path = ".".join([where, *map(str, fault["loc"])]).strip(".")
+    if fault["type"] == "extra_forbidden":
+        known = _keys_at(cls, fault["loc"][:-1])
+        return f"{path}: unknown key{nearest(str(fault['loc'][-1]), known)}. Known: {', '.join(known)}."
+    if fault["type"] == "missing":
+        return f"{path}: is required."
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{path}: {message[0].lower() + message[1:]} (found {fault['input']!r})."
+
+
+def _keys_at(cls: type[Any], path: Iterable[Any]) -> list[str]:
+    for key in path:
+        field = cls.model_fields.get(key)
+        if field is None or not hasattr(field.annotation, "model_fields"):
+            return []
+        cls = cast(type[Any], field.annotation)
+    return list(cls.model_fields)
+
+
+def _checked_name(cls: Any, hook: str, distribution: str) -> str:
+    if not (isinstance(cls, type) and issubclass(cls, Plugin)):
+        raise ConfigError(f"{distribution}: {hook} returned {cls!r}, which is not a subclass of ajet.Plugin.")
+    name = getattr(cls, "name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{distribution}: {cls.__qualname__} has no `name: ClassVar[str]`.")
+    return name
+
+
+@functools.cache
+def load_plugins() -> Plugins:
+    """The core's plugins and all entry points of group ``ajet``, loaded once per process."""
+    from ajet import builtin
+
+    plugins = Plugins()
+    plugins.register(builtin, "ajet", importlib.metadata.version("ajet"))
+    for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
+        distribution = entry.dist.name if entry.dist else "?"
+        try:
+            module = entry.load()
+        except Exception as error:
+            plugins.broken.append(Broken(entry.value, distribution, f"{type(error).__name__}: {error}"))
+            continue
+        plugins.register(module, distribution, entry.dist.version if entry.dist else "?")
+    return plugins

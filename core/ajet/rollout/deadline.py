@@ -1,0 +1,36 @@
+"""A deadline that holds even for code that swallows its cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_GRACE = 2.0  # seconds that cancelled code has to clean up
+
+
+class DeadlinePassed(Exception):
+    """Unlike TimeoutError, cannot be mistaken for a time-out of the code that was awaited."""
+
+
+async def within(
+    seconds: float | None, coroutine: Coroutine[Any, Any, T], excused: Callable[[], float] = lambda: 0.0
+) -> T:
+    """The coroutine's result. Raises DeadlinePassed after ``seconds`` (None: no limit) not counting
+    those that ``excused`` reports, at most two seconds late: code that refuses to be cancelled is left
+    behind."""
+    task = asyncio.ensure_future(coroutine)
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    try:
+        while not task.done():
+            left = None if seconds is None else seconds + excused() - (clock() - started)
+            if left is not None and left <= 0:
+                raise DeadlinePassed
+            await asyncio.wait({task}, timeout=left and max(left, 0.05))
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_GRACE)

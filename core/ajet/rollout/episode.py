@@ -1,0 +1,183 @@
+"""One attempt at an episode: a fresh workflow, its captured calls, its end under a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ajet.breakpoints import under_debugger
+from ajet.capture.context import current_session
+from ajet.capture.hook import BASE_URL, Capture
+from ajet.capture.session import Answerer, Exchange, Session
+from ajet.rollout.deadline import DeadlinePassed, within
+from ajet.rollout.watchdog import Board
+from ajet.tracker.record import EpisodeRecord
+from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
+from ajet.workflow import Tuner, Workflow, coerce_output
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An episode to run: ``member`` of the group of ``task``."""
+
+    id: str
+    seed_key: str
+    task: Task
+    member: int
+    group: int
+
+
+@dataclass(slots=True)
+class Episode:
+    """What became of one episode. ``failure`` is its cause, None when it was judged."""
+
+    plan: Plan
+    attempt: int
+    output: WorkflowOutput
+    record: EpisodeRecord
+    exchanges: list[Exchange]
+    counters: Counter[str] = field(default_factory=Counter)
+    failure: str | None = None
+    error: str = ""
+    reward: float = 0.0
+    is_success: bool | None = None
+    metrics: Metrics = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def view(self) -> EpisodeView:
+        """What a judge may know."""
+        chats: dict[int, tuple[Mapping[str, Any], ...]] = {}
+        for exchange in self.exchanges:
+            held = chats[exchange.parent][: exchange.held] if exchange.parent is not None else ()
+            chats[exchange.number] = (*held, *exchange.messages, exchange.answer)
+        return EpisodeView(
+            self.plan.id, self.plan.task.id, self.plan.member, self.attempt, tuple(chats.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRunner:
+    """Runs attempts at episodes with one workflow and one answerer. Never raises but for cancellation."""
+
+    workflow: Workflow
+    answerer: Answerer
+    capture: Capture
+    handles: Mapping[str, Callable[..., Any]]
+    timeout: float
+    board: Board
+    hook: Any
+    """The plugin manager's hook caller, for `ajet_episode_start` and `ajet_episode_end`."""
+    excused: Callable[[str], float] = lambda episode: 0.0
+    """Seconds of an episode's life that its deadline does not count."""
+
+    async def run(self, plan: Plan, attempt: int) -> Episode:
+        """One attempt. Its failure, if any, is in the result by cause."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer)
+        session.on_change = lambda: self.board.set(plan.id, "engine" if session.in_flight else "workflow")
+        self.capture.open(session)
+        self.board.set(plan.id, "workflow")
+        output, failure, error = WorkflowOutput(), None, ""
+        excused = self.excused(plan.id)  # by earlier attempts
+        try:
+            output = coerce_output(
+                await within(
+                    self._deadline(), self._execute(plan, session), lambda: self.excused(plan.id) - excused
+                )
+            )
+        except DeadlinePassed:
+            failure, error = "timeout", f"no result within {self.timeout:g} s; {self.board.describe(1)}"
+        except Exception as exception:
+            failure, error = f"workflow:{type(exception).__name__}", _where(exception)
+        finally:
+            await self.capture.end(session)
+            self.board.set(plan.id, None)
+        failure, error = _explain(session, failure, error)
+        self.hook.ajet_episode_end(episode=plan.id, failure=failure)
+        return Episode(
+            plan,
+            attempt,
+            output,
+            session.record,
+            session.exchanges,
+            session.counters,
+            failure,
+            error,
+            seconds=loop.time() - started,
+        )
+
+    async def _execute(self, plan: Plan, session: Session) -> Any:
+        tuner = Tuner(BASE_URL, session.key, self.handles)
+        token = current_session.set(session)
+        try:
+            self.hook.ajet_episode_start(episode=plan.id)
+            if self.workflow.is_async:
+                return await self.workflow.fresh()(plan.task, tuner)
+            return await _in_thread(lambda: self.workflow.fresh()(plan.task, tuner), plan.id)
+        finally:
+            current_session.reset(token)
+
+    def _deadline(self) -> float | None:
+        return None if under_debugger() else self.timeout
+
+
+def _explain(session: Session, failure: str | None, error: str) -> tuple[str | None, str]:
+    """The true cause: an engine or a context that failed shows in the workflow only as some SDK error."""
+    if failure and failure.startswith("workflow:"):
+        if session.engine_error:
+            return "engine", session.engine_error
+        if session.counters["context_overflow"]:
+            return "context_overflow", error
+    if failure is None and not session.exchanges:
+        refused = ", ".join(k for k in session.counters if k.startswith("refused:"))
+        return "nothing_captured", (
+            "the workflow ended without an answered LLM call"
+            + (f" ({refused})" if refused else "")
+            + "; it must use an httpx-based client (the OpenAI SDK, LangChain, …) on chat completions, inside the episode"
+        )
+    return failure, error
+
+
+async def _in_thread(call: Callable[[], Any], name: str) -> Any:
+    """Run in a daemon thread with the caller's context. A thread cannot be stopped: after a timeout it
+    is left behind, its LLM calls are refused, and it does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = (context.run(call), None)
+        except Exception as error:
+            outcome = (None, error)
+        except BaseException as error:  # SystemExit and the like would vanish with the thread
+            outcome = (None, RuntimeError(f"{type(error).__name__}: {error}"))
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=work, name=f"ajet-{name}", daemon=True).start()
+    return await future
+
+
+def _where(exception: BaseException) -> str:
+    """``ValueError: text (agent.py:17)``: the innermost line of the user's own code."""
+    frames = traceback.extract_tb(exception.__traceback__)
+    own = [f for f in frames if "site-packages" not in f.filename and "/ajet/" not in f.filename]
+    frame = (own or frames)[-1] if frames else None
+    place = f" ({frame.filename}:{frame.lineno})" if frame else ""
+    return f"{type(exception).__name__}: {str(exception)[:500]}{place}"

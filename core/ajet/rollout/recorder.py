@@ -1,0 +1,119 @@
+"""The run folder and its only writer: resolved job, versions, metrics, journal, checkpoints.
+
+Files are append-only. Work that a resumed run repeats is marked superseded, never deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ajet.rollout.episode import Episode
+from ajet.rollout.journal import episode_to_json
+from ajet.types import AjetError, Metrics
+
+JOURNAL, METRICS, CHECKPOINTS = "episodes.jsonl", "metrics.jsonl", "checkpoints"
+
+
+class RunRecorder:
+    """Appends to one run folder. Appending an episode id twice changes nothing."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.dir = run_dir
+        (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        self._live = {line["id"] for line in live_lines(run_dir / JOURNAL)}
+        self._journal = _open_for_append(run_dir / JOURNAL)
+        self._metrics = _open_for_append(run_dir / METRICS)
+
+    def episode(self, episode: Episode, *, phase: str, step: int) -> None:
+        """Append an episode, unless its id is there already."""
+        if episode.plan.id not in self._live:
+            self._live.add(episode.plan.id)
+            _append(self._journal, episode_to_json(episode, phase=phase, step=step))
+
+    def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Append the metrics of a step or a validation."""
+        _append(self._metrics, {"type": phase, "step": step, **metrics})
+
+    def supersede(self, step: int, keep: Mapping[str, Any]) -> None:
+        """Mark all episodes of ``step`` and later ones as superseded, but for the ids in ``keep``."""
+        mark = {"type": "superseded", "from_step": step, "keep": sorted(keep)}
+        _append(self._journal, mark)
+        _append(self._metrics, {"type": "superseded", "from_step": step})
+        self._live = {line["id"] for line in live_lines(self.dir / JOURNAL)}
+
+    def checkpoint(self, step: int, save: Callable[[Path], None], state: Metrics, keep_last: int) -> Path:
+        """Write a checkpoint atomically: it is complete under its name or not there at all."""
+        final = self.dir / CHECKPOINTS / f"step_{step:06d}"
+        if final.exists():  # written by a run that was killed right after: equal by the resume rule
+            return final
+        partial = final.with_name(f".partial_{final.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        save(partial)
+        (partial / "ajet.json").write_text(json.dumps({"step": step, **state}))
+        os.replace(partial, final)
+        for old in checkpoints(self.dir)[:-keep_last]:
+            shutil.rmtree(old)
+        return final
+
+    def close(self) -> None:
+        """Close the files."""
+        self._journal.close()
+        self._metrics.close()
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    return sorted((run_dir / CHECKPOINTS).glob("step_*"))
+
+
+def live_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Journal lines that no later mark superseded. A last line cut by a kill is passed over."""
+    lines = list(_read(path))
+    dead: set[int] = set()
+    for position, line in enumerate(lines):
+        if line["type"] == "superseded":
+            keep = set(line.get("keep", ()))
+            dead |= {
+                p
+                for p, earlier in enumerate(lines[:position])
+                if earlier["type"] != "superseded"
+                and earlier["step"] >= line["from_step"]
+                and earlier.get("id") not in keep
+            }
+    return (
+        line for position, line in enumerate(lines) if line["type"] != "superseded" and position not in dead
+    )
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            if not raw.endswith(b"\n"):
+                return
+            try:
+                yield json.loads(raw)
+            except ValueError as error:
+                raise AjetError(
+                    f"{path}:{number}: not JSON ({error}). The journal was edited; restore or remove that line."
+                ) from None
+
+
+def _open_for_append(path: Path) -> Any:
+    """Open for appending, after cutting a last line that a kill left unfinished."""
+    if path.exists():
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            os.truncate(path, data.rfind(b"\n") + 1)
+    return path.open("a", encoding="utf-8")
+
+
+def _append(file: Any, line: Mapping[str, Any]) -> None:
+    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    file.flush()

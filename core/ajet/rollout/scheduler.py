@@ -1,0 +1,119 @@
+"""Runs a plan of episodes: so many at once, retried when they fail, judged in a stage of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ajet.capture.context import passthrough
+from ajet.judge import Judge
+from ajet.rollout.deadline import DeadlinePassed, within
+from ajet.rollout.episode import Episode, EpisodeRunner, Plan
+from ajet.rollout.settings import RolloutSettings
+from ajet.rollout.watchdog import Board, watch
+
+if TYPE_CHECKING:
+    from ajet.capture.portal import Portal
+    from ajet.rollout.lockstep import Lockstep
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Everything that running episodes needs. ``lockstep`` is there in deterministic runs."""
+
+    runner: EpisodeRunner
+    judge: Judge
+    settings: RolloutSettings
+    portal: Portal
+    lockstep: Lockstep | None
+    say: Callable[[str], None]
+    board: Board
+
+    async def run(self, plans: Sequence[Plan], done: Callable[[Episode], None]) -> list[Episode]:
+        """Run and judge all; ``done`` is called as each ends. Results are in the order of ``plans``."""
+        queue = deque(plans)
+        judging: dict[str, asyncio.Task[Episode]] = {}
+        first = [queue.popleft() for _ in range(min(self.settings.concurrency, len(queue)))]
+        if self.lockstep:
+            self._swap(set(), {p.id for p in first})
+        watcher = asyncio.ensure_future(watch(self.board, self.settings.stall_warning, self.say))
+        limit = asyncio.Semaphore(self.settings.concurrency)
+        workers = [asyncio.ensure_future(self._work(p, queue, judging, limit, done)) for p in first]
+        try:
+            await asyncio.gather(*workers)
+            await asyncio.gather(*judging.values())
+        finally:
+            pending = [watcher, *workers, *judging.values()]
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        return [judging[p.id].result() for p in plans]
+
+    async def _work(
+        self,
+        plan: Plan,
+        queue: deque[Plan],
+        judging: dict[str, asyncio.Task[Episode]],
+        limit: asyncio.Semaphore,
+        done: Callable[[Episode], None],
+    ) -> None:
+        while True:
+            episode = await self._attempts(plan)
+            judging[plan.id] = asyncio.ensure_future(self._judge(episode, limit, done))
+            following = queue.popleft() if queue else None
+            if self.lockstep:
+                self._swap({plan.id}, {following.id} if following else set())
+            if following is None:
+                return
+            plan = following
+
+    async def _attempts(self, plan: Plan) -> Episode:
+        for attempt in range(self.settings.retries + 1):
+            episode = await self.runner.run(plan, attempt)
+            # What cannot end otherwise next time is not tried again.
+            if episode.failure in (None, "context_overflow", "nothing_captured"):
+                break
+        return episode
+
+    async def _judge(
+        self, episode: Episode, limit: asyncio.Semaphore, done: Callable[[Episode], None]
+    ) -> Episode:
+        if episode.failure is None:
+            async with limit:
+                await self._ask_judge(episode)
+        done(episode)
+        return episode
+
+    async def _ask_judge(self, episode: Episode) -> None:
+        plan = episode.plan
+        self.board.set(plan.id, "judge")
+        try:
+            with passthrough():
+                verdict = await within(
+                    self.settings.judge_timeout, self.judge.judge(plan.task, episode.output, episode.view())
+                )
+            reward = float(verdict.reward)
+            if reward != reward or reward in (float("inf"), float("-inf")):
+                raise ValueError(f"the reward is {reward}, which is not a finite number")
+        except DeadlinePassed:
+            episode.failure, episode.error = (
+                "judge:timeout",
+                f"no verdict within {self.settings.judge_timeout:g} s",
+            )
+        except Exception as error:
+            episode.failure, episode.error = (
+                f"judge:{type(error).__name__}",
+                f"judge {self.judge.name}: {type(error).__name__}: {error}",
+            )
+        else:
+            episode.reward, episode.is_success = reward, verdict.is_success
+            episode.metrics = {**episode.output.metrics, **verdict.metrics}
+        finally:
+            self.board.set(plan.id, None)
+
+    def _swap(self, leave: set[str], enter: set[str]) -> None:
+        assert self.lockstep
+        self.portal.loop.call_soon_threadsafe(self.lockstep.swap, leave, enter)

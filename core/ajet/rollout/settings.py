@@ -1,0 +1,96 @@
+"""The job's ``rollout`` and ``eval`` sections."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ajet.base import Settings
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(value: Any) -> Any:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|)\s*", value)
+        if not match:
+            raise ValueError("expected a duration such as 300s, 5m or 1h")
+        return float(match[1]) * _UNITS[match[2]]
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+
+
+class TrainingSampling(Settings):
+    """Sampling in training: over the agent's own temperature, top_p and seed."""
+
+    temperature: float = Field(1.0, gt=0, le=10, description="Temperature of every trained call.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; below 1 only with allow_truncated.")
+    top_k: int = Field(
+        0,
+        ge=0,
+        description="Sample among the k likeliest tokens; 0 means all. Above 0 only with allow_truncated.",
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="Most tokens of an answer, for calls that say none."
+    )
+    allow_truncated: bool = Field(
+        False,
+        description="Accept top_p < 1 or top_k in training, where logprobs no longer match the distribution sampled from.",
+    )
+
+    @model_validator(mode="after")
+    def _no_silent_truncation(self) -> TrainingSampling:
+        for name, bad in (("top_p", self.top_p < 1), ("top_k", self.top_k > 0)):
+            if bad and not self.allow_truncated:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} truncates the distribution, so recorded logprobs would be wrong for training; "
+                    f"remove it or set rollout.sampling.allow_truncated: true"
+                )
+        return self
+
+
+class EvalSampling(Settings):
+    """Sampling in evaluation, where the agent says nothing itself."""
+
+    temperature: float = Field(1.0, ge=0, le=10, description="0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling.")
+    top_k: int = Field(0, ge=0, description="Sample among the k likeliest tokens; 0 means all.")
+    max_tokens: int | None = Field(
+        None, ge=1, description="Most tokens of an answer, for calls that say none."
+    )
+
+
+class RolloutSettings(Settings):
+    """How episodes are run."""
+
+    group_size: int = Field(8, ge=1, description="Episodes of each task in a training step.")
+    concurrency: int = Field(64, ge=1, description="Episodes that run at once.")
+    timeout: Seconds = Field(
+        300.0, description="Most time of one attempt at an episode (300s, 5m); off under a debugger."
+    )
+    judge_timeout: Seconds = Field(60.0, description="Most time of judging one episode.")
+    retries: int = Field(
+        1, ge=0, description="New attempts after a failed one, each with a fresh workflow instance."
+    )
+    stall_warning: Seconds = Field(
+        60.0, description="Say who waits for whom after so long without any progress."
+    )
+    strict: bool = Field(True, description="Refuse LLM calls that belong to no episode.")
+    sampling: TrainingSampling = Field(
+        TrainingSampling(), description="Sampling parameters of trained calls."
+    )
+
+
+class EvalSettings(Settings):
+    """Validation during training, and `ajet eval`."""
+
+    every: int = Field(
+        0, ge=0, description="Validate every so many steps; 0: only before and after training."
+    )
+    episodes: int = Field(128, ge=1, description="Most validation tasks, one episode each.")
+    greedy: bool = Field(False, description="Validate a second time at temperature 0.")
+    sampling: EvalSampling = Field(EvalSampling(), description="Sampling parameters for calls that say none.")

@@ -1,0 +1,169 @@
+"""The data of the system, in the order it flows. Imports nothing of ours.
+
+task -> group -> episode -> calls (spans of a token tree) -> reward -> samples -> batch.
+Token arrays are numpy: ``token_ids int32[T]``, ``mask bool[T]``, ``logprobs float32[T]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+Metrics = dict[str, float]
+
+
+class AjetError(Exception):
+    """An error that is meant for the user: names the thing, the place and the remedy in one line."""
+
+
+class ConfigError(AjetError):
+    """The job, its flags or a plugin's fields are wrong."""
+
+
+# --------------------------------------------------------------------------- what the user brings
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem. ``id`` is unique among the tasks of a job."""
+
+    id: str
+    query: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """Initial chat messages, where the data has more than a query."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Everything else the record holds: the expected ``answer``, a difficulty, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowOutput:
+    """What a workflow returns. A ``reward`` given here makes the judge optional."""
+
+    reward: float | None = None
+    response: Any = None
+    is_success: bool | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOutput:
+    """A judge's verdict on one episode."""
+
+    reward: float
+    is_success: bool | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeView:
+    """What a judge may know of an episode besides its output."""
+
+    id: str
+    task_id: str
+    member: int
+    attempt: int
+    messages: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    """The chat of each recorded call, its answer last."""
+
+
+# --------------------------------------------------------------------------- inference
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. ``temperature`` 0 means greedy; its logprobs are those at temperature 1."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    """Of this request alone: equal seeds and equal prompts draw equal tokens."""
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    prompt_ids: Int32
+    sampling: Sampling
+    key: tuple[str, int] = ("", 0)
+    """(episode id, number of the call in it): names the request in reports and orders batches."""
+    blocks_loop: bool = False
+    """The caller holds the rollout's event loop, so nobody else can move until it is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """``token_ids int32[T]``; ``logprobs float32[T] = log_softmax(logits / temperature)[token]``,
+    before top-p and top-k; ``weight_versions int32[T]``."""
+
+    token_ids: Int32
+    logprobs: Float32
+    weight_versions: Int32
+    finish_reason: Literal["stop", "length"]
+
+
+# --------------------------------------------------------------------------- training
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Trained tokens ``[start, end)`` of a sample: who sampled them, and how."""
+
+    start: int
+    end: int
+    call: int
+    agent: str
+    target: str
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A timeline with its credit. All arrays have the length of ``token_ids``.
+
+    ``mask`` marks the trained tokens; ``logprobs`` are the sampling ones, NaN where not sampled;
+    ``weights`` already hold every normalisation (1/E · 1/T_e), so a trainer only sums.
+    """
+
+    token_ids: Int32
+    mask: Bool
+    logprobs: Float32
+    advantages: Float32
+    weights: Float32
+    spans: tuple[Span, ...] = ()
+    episode: str = ""
+
+
+class Loss(Protocol):
+    """Per-token loss as a pure function of arrays of one shape; ``xp`` is torch or numpy."""
+
+    def __call__(self, xp: Any, new: Any, old: Any, advantages: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One update's work. A trainer minimises ``Σ_samples Σ_t weights[t] · loss(...)[t]`` over each
+    mini-batch; ``mini_batches`` is a list of index groups into ``samples``, one optimizer step each.
+    The weights of a mini-batch are already scaled for it."""
+
+    samples: Sequence[Sample]
+    loss: Loss
+    mini_batches: Sequence[Sequence[int]]
+    learning_rate: float

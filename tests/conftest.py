@@ -1,0 +1,126 @@
+"""Fixtures that several areas share: a real tokenizer, a session on a scripted engine, whole rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from ajet.capture.context import current_session
+from ajet.capture.hook import Capture
+from ajet.capture.portal import Portal
+from ajet.capture.sampling import SamplingPolicy
+from ajet.capture.session import Answerer, Session
+from ajet.capture.targets import Target
+from ajet.chat import Chat
+from ajet.engine import Engine
+from ajet.judge import FunctionJudge, Judge
+from ajet.plugins import load_plugins
+from ajet.rollout.episode import Episode, EpisodeRunner, Plan
+from ajet.rollout.lockstep import Lockstep
+from ajet.rollout.scheduler import Rollout
+from ajet.rollout.settings import RolloutSettings
+from ajet.rollout.watchdog import Board
+from ajet.types import Task
+from ajet.workflow import Workflow
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    from ajet_local.starter.tokenizer import build_tokenizer
+
+    return build_tokenizer(0)
+
+
+@dataclass
+class Bench:
+    """An engine behind installed capture."""
+
+    engine: Engine
+    portal: Portal
+    capture: Capture
+    chat: Chat
+    lines: list[str] = field(default_factory=list)
+    board: Board = field(default_factory=Board)
+
+    def answerer(
+        self, policy: SamplingPolicy | None = None, targets: Sequence[Target] = (Target("policy"),)
+    ) -> Answerer:
+        return Answerer(self.engine, self.chat, targets, policy or SamplingPolicy(training=True))
+
+    @contextmanager
+    def session(self, name: str = "e", **options: Any) -> Iterator[Session]:
+        """A block whose LLM calls belong to one episode."""
+        session = Session(name, name, self.answerer(**options))
+        self.capture.open(session)
+        token = current_session.set(session)
+        try:
+            yield session
+        finally:
+            current_session.reset(token)
+            asyncio.run(self.capture.end(session))
+
+    def run(
+        self,
+        workflow: Callable[..., Any] | type,
+        judge: Judge | Callable[..., Any] = lambda task, output: 1.0,
+        *,
+        tasks: int = 1,
+        group_size: int = 1,
+        lockstep: bool = False,
+        **settings: Any,
+    ) -> list[Episode]:
+        """Episodes of a workflow on tasks t0, t1, …"""
+        rollout = RolloutSettings(**{"retries": 0, **settings})
+        step = Lockstep(self.engine) if lockstep else None
+        answerer = Answerer(
+            step or self.engine, self.chat, (Target("policy"),), SamplingPolicy(training=True)
+        )
+        is_async = asyncio.iscoroutinefunction(getattr(workflow, "execute", workflow))
+        arguments = (
+            workflow.execute if isinstance(workflow, type) else workflow
+        ).__code__.co_argcount - isinstance(workflow, type)
+        plugins = load_plugins()
+        runner = EpisodeRunner(
+            Workflow("test", workflow, is_async, arguments),
+            answerer,
+            self.capture,
+            plugins.handles,
+            rollout.timeout,
+            self.board,
+            plugins.manager.hook,
+        )
+        if step:
+            runner = replace(runner, excused=step.waited)
+        judge = judge if isinstance(judge, Judge) else FunctionJudge(function=judge)
+        plans = [
+            Plan(f"1.{g}/t{g}/{m}", f"{g}/{m}", Task(f"t{g}", f"question {g}"), m, g)
+            for g in range(tasks)
+            for m in range(group_size)
+        ]
+        whole = Rollout(runner, judge, rollout, self.portal, step, self.lines.append, self.board)
+        return asyncio.run(whole.run(plans, lambda episode: None))
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    """Make a `Bench` over an engine; capture is installed until the test ends."""
+    opened: list[tuple[Capture, Portal, Engine]] = []
+
+    def make(engine: Engine, *, strict: bool = True) -> Bench:
+        portal = Portal()
+        portal.submit(engine.start()).result(10)
+        capture = Capture(portal, strict=strict)
+        capture.__enter__()
+        opened.append((capture, portal, engine))
+        return Bench(engine, portal, capture, Chat(engine.tokenizer, engine.model_type))
+
+    yield make
+    for capture, portal, engine in opened:
+        capture.__exit__(None, None, None)
+        portal.submit(engine.close()).result(10)
+        portal.close()

@@ -1,0 +1,220 @@
+"""Episodes at once: failures by cause, retries, deadlines, judging, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import openai
+
+from ajet.judge import Judge
+from ajet.rollout.summary import failures, summarize
+from ajet.testing import ScriptedEngine
+from ajet.types import JudgeOutput
+
+CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+
+
+async def ask(text: str = "hi") -> str:
+    answer = await CLIENT.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+    return answer.choices[0].message.content or ""
+
+
+async def asks_once(task: Any) -> str:
+    return await ask(task.query)
+
+
+def echo(request: Any, prompt: str) -> str:
+    return prompt.split("question ")[-1].split("<")[0]
+
+
+def test_episodes_run_at_once_each_with_its_own_calls(bench, tokenizer) -> None:
+    started = time.monotonic()
+    episodes = bench(ScriptedEngine(tokenizer, echo, seconds=0.2)).run(asks_once, tasks=20)
+    assert time.monotonic() - started < 20 * 0.2 / 2, "not one after the other"
+    assert [e.output.response for e in episodes] == [str(i) for i in range(20)]
+    assert all(len(e.record.calls) == 1 for e in episodes)
+
+
+def test_sync_workflows_run_in_threads_at_once(bench, tokenizer) -> None:
+    sync = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+
+    def agent(task: Any) -> str:
+        answer = sync.chat.completions.create(model="m", messages=[{"role": "user", "content": task.query}])
+        return answer.choices[0].message.content or ""
+
+    started = time.monotonic()
+    episodes = bench(ScriptedEngine(tokenizer, echo, seconds=0.2)).run(agent, tasks=20)
+    assert time.monotonic() - started < 20 * 0.2 / 2
+    assert [e.output.response for e in episodes] == [str(i) for i in range(20)]
+
+
+def test_failures_are_counted_by_cause_and_end_nothing(bench, tokenizer) -> None:
+    async def flaky(task: Any) -> Any:
+        if task.id == "t1":
+            raise KeyError("lost")
+        if task.id == "t2":
+            await asyncio.sleep(60)
+        if task.id == "t3":
+            return "no call at all"
+        return await ask(task.query)
+
+    def judge(task: Any, output: Any) -> float:
+        return 1 / 0 if task.id == "t4" else float("nan") if task.id == "t5" else 1.0
+
+    episodes = bench(ScriptedEngine(tokenizer, echo)).run(flaky, judge, tasks=7, timeout=0.5)
+    assert failures(episodes) == {
+        "workflow:KeyError": 1,
+        "timeout": 1,
+        "nothing_captured": 1,
+        "judge:ZeroDivisionError": 1,
+        "judge:ValueError": 1,
+    }
+    by_task = {e.plan.task.id: e for e in episodes}
+    assert "test_rollout.py:" in by_task["t1"].error, "the line of the user's own code"
+    assert "httpx" in by_task["t3"].error, "says what to do about it"
+    metrics = summarize(episodes, 1.0)
+    assert metrics["episodes_failed"] == 5 and metrics["reward"] == 1.0
+
+
+def test_a_retry_gets_a_fresh_instance_and_a_fresh_record(bench, tokenizer) -> None:
+    made = []
+
+    class Flow:
+        def __init__(self) -> None:
+            made.append(self)
+            self.asked = 0
+
+        async def execute(self, task: Any, tuner: Any) -> str:
+            self.asked += 1
+            answer = await ask(task.query)
+            if len(made) == 1:
+                raise RuntimeError("first attempt")
+            return f"{answer}{self.asked}"
+
+    (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(Flow, retries=2)
+    assert (episode.attempt, episode.output.response, len(episode.record.calls)) == (1, "01", 1)
+
+
+def test_a_blocking_workflow_is_left_behind_at_its_deadline(bench, tokenizer) -> None:
+    release = threading.Event()
+
+    def hangs(task: Any) -> None:
+        release.wait(30)
+
+    started = time.monotonic()
+    (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(hangs, timeout=0.3)
+    release.set()
+    assert episode.failure == "timeout" and time.monotonic() - started < 5
+
+
+def test_code_that_swallows_its_cancellation_is_left_behind(bench, tokenizer) -> None:
+    async def stubborn(task: Any) -> None:
+        for _ in range(50):
+            try:
+                await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                continue
+
+    (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(stubborn, timeout=0.3)
+    assert episode.failure == "timeout" and episode.seconds < 4
+
+
+def test_a_judge_that_hangs_fails_its_episode_only(bench, tokenizer) -> None:
+    class Slow(Judge):
+        name = "slow"
+
+        async def judge(self, task: Any, output: Any, episode: Any) -> JudgeOutput:
+            if task.id == "t0":
+                await asyncio.sleep(60)
+            return JudgeOutput(1.0, True, {"calls": len(episode.messages)})
+
+    episodes = bench(ScriptedEngine(tokenizer, echo)).run(asks_once, Slow(), tasks=3, judge_timeout=0.3)
+    assert [e.failure for e in episodes] == ["judge:timeout", None, None]
+    assert episodes[1].metrics == {"calls": 1}
+
+
+def test_a_judges_own_llm_calls_are_not_recorded(bench, tokenizer) -> None:
+    async def judge(task: Any, output: Any) -> float:
+        try:
+            await ask("grade this")
+        except openai.APIConnectionError:  # it went to its own endpoint, where nobody listens
+            return 0.5
+        return 1.0
+
+    (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(asks_once, judge)
+    assert episode.reward == 0.5 and len(episode.exchanges) == 1
+
+
+def test_an_engine_failure_is_named_as_such(bench, tokenizer) -> None:
+    def broken(request: Any, prompt: str) -> str:
+        raise RuntimeError("device lost")
+
+    (episode,) = bench(ScriptedEngine(tokenizer, broken)).run(asks_once)
+    assert episode.failure == "engine" and "device lost" in episode.error
+
+
+def test_overflow_is_counted_and_not_retried(bench, tokenizer) -> None:
+    made = []
+
+    async def long(task: Any) -> str:
+        made.append(1)
+        return await ask("word " * 200)
+
+    (episode,) = bench(ScriptedEngine(tokenizer, echo, context_length=32)).run(long, retries=3)
+    assert episode.failure == "context_overflow" and len(made) == 1
+
+
+def test_the_watchdog_names_who_waits_for_whom(bench, tokenizer) -> None:
+    b = bench(ScriptedEngine(tokenizer, echo, seconds=1.0))
+    b.run(asks_once, stall_warning=0.3)
+    assert any("1 wait for the engine" in line and "1.0/t0/0 in engine" in line for line in b.lines)
+
+
+def test_a_sync_client_in_an_async_workflow_is_answered_all_the_same(bench, tokenizer) -> None:
+    sync = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+
+    async def agent(task: Any) -> str:
+        answer = sync.chat.completions.create(model="m", messages=[{"role": "user", "content": task.query}])
+        return answer.choices[0].message.content or ""
+
+    b = bench(ScriptedEngine(tokenizer, echo))
+    for lockstep in (False, True):
+        episodes = b.run(agent, tasks=3, lockstep=lockstep)
+        assert [e.output.response for e in episodes] == ["0", "1", "2"]
+
+
+def test_lockstep_forms_the_same_rounds_however_the_agents_dawdle(bench, tokenizer) -> None:
+    def rounds(delays: list[float]) -> list[tuple[str, int]]:
+        order = iter(delays)
+
+        async def agent(task: Any) -> str:
+            text = ""
+            for _ in range(1 + int(task.id[1:]) % 3):
+                await asyncio.sleep(next(order))
+                text = await ask(task.query)
+            return text
+
+        engine.requests.clear()
+        b.run(agent, tasks=9, lockstep=True, concurrency=4)
+        return [r.key for r in engine.requests]
+
+    engine = ScriptedEngine(tokenizer, echo)
+    b = bench(engine)
+    assert rounds([0.0] * 18) == rounds([0.01 * (7 * i % 5) for i in range(18)])
+
+
+def test_lockstep_waits_for_nobody_who_failed(bench, tokenizer) -> None:
+    async def flaky(task: Any) -> str:
+        if task.id in ("t1", "t3"):
+            raise ValueError("no")
+        if task.id == "t2":
+            await asyncio.sleep(30)
+        return await ask(task.query)
+
+    episodes = bench(ScriptedEngine(tokenizer, echo)).run(
+        flaky, tasks=6, lockstep=True, timeout=0.5, retries=1
+    )
+    assert [e.failure is None for e in episodes] == [True, False, False, False, True, True]
