@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -100,6 +100,16 @@ class JobConfig(Settings):
         return {"name": value} if isinstance(value, str) else value
 
 
+SHORT_FORMS: Mapping[str, Mapping[str, str]] = {
+    "backbone": {"name": ""},
+    "judge": {"type": ""},
+    "train.algorithm": {"type": ""},
+    "task.reader": {"type": "jsonl", "path": ""},
+    "task.validation": {"type": "jsonl", "path": ""},
+}
+"""Keys that may be one word instead of a mapping: the fields it stands for, "" for the word itself."""
+
+
 @dataclass(slots=True)
 class Layers:
     """Values in order of strength (file, flags, ``--set``), each remembered with its source."""
@@ -109,6 +119,8 @@ class Layers:
     """Dotted key of a leaf -> where it was set."""
     bases: dict[str, Path] = field(default_factory=dict)
     """Dotted key of a leaf -> folder that its relative paths are relative to."""
+    absolute: dict[str, str] = field(default_factory=dict)
+    """Dotted key -> its path made absolute, for the paths that were resolved so far."""
 
     def add(self, tree: Mapping[str, Any], source: str, base: Path) -> None:
         """Lay a tree of values over what is there."""
@@ -116,21 +128,27 @@ class Layers:
             self.set(key, value, source, base)
 
     def set(self, key: str, value: Any, source: str, base: Path) -> None:
-        """Set one dotted key. A scalar laid over a mapping replaces it, and the other way round."""
+        """Set one dotted key. A scalar laid over a mapping replaces it, and the other way round; but
+        the name of a backbone keeps each backbone's own keys."""
+        if isinstance(value, str) and key in SHORT_FORMS:
+            if key != "backbone":
+                self.set(key, {}, source, base)
+            for field_name, default in SHORT_FORMS[key].items():
+                self.set(f"{key}.{field_name}", default or value, source, base)
+            return
         *parents, last = key.split(".")
         node = self.values
-        for i, parent in enumerate(parents):
+        for parent in parents:
             below = node.get(parent)
-            if isinstance(below, str):  # a short form such as `backbone: local` or `judge: math`
-                below = {"name" if parents[: i + 1] == ["backbone"] else "type": below}
+            if isinstance(below, str):  # the short form of a plugin, as in `answers: script`
+                below = {"type": below}
             if not isinstance(below, dict):
                 below = {}
             node[parent] = below
             node = below
-        if key == "backbone" and isinstance(value, str) and isinstance(node.get(last), dict):
-            node[last]["name"] = value  # the switch keeps each backbone's own keys
-        else:
-            node[last] = value
+        node[last] = value
+        for replaced in [k for k in self.sources if k.startswith(f"{key}.")]:
+            del self.sources[replaced], self.bases[replaced]
         self.sources[key], self.bases[key] = source, base
 
     def base_of(self, key: str) -> Path:
@@ -204,9 +222,9 @@ class KeyHelp:
     help: str
 
 
-def explain(key: str) -> list[KeyHelp]:
-    """A key, or all keys of a section. Raises ConfigError with the nearest key."""
-    known = {k.key: k for k in all_keys()}
+def explain(key: str, further: Iterable[KeyHelp] = ()) -> list[KeyHelp]:
+    """A key, or all keys of a section; ``further`` are those of plugins. Raises ConfigError with the nearest key."""
+    known = {k.key: k for k in [*all_keys(), *further]}
     if key in known:
         return [known[key]]
     section = [k for name, k in known.items() if name.startswith(f"{key}.")] if key else list(known.values())

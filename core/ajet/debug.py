@@ -94,7 +94,7 @@ def skipped(job: Job) -> list[str]:
     keys = [
         key
         for key in job.layers.sources
-        if key.split(".")[0] in ("train", "eval") or key == "task.validation"
+        if key.split(".")[0] in ("train", "eval") or key.startswith("task.validation.")
     ]
     return (
         [f"debug: nothing is trained, so these keys have no effect now: {', '.join(sorted(keys))}"]

@@ -108,6 +108,11 @@ def build_plugin(layers: Layers, kind: str, spec: Mapping[str, Any], where: str)
     return _Builder(load_plugins(), layers).plugin(kind, spec, where)
 
 
+def build_backbone(layers: Layers) -> Backbone:
+    """The backbone that a job chooses, without the rest of the job. Raises ConfigError."""
+    return _Builder(load_plugins(), layers).backbone(layers.job())
+
+
 def resolved_yaml(job: Job) -> str:
     """The whole job with every default and absolute paths, as a job file."""
     data = job.config.model_dump(mode="json")
@@ -115,9 +120,11 @@ def resolved_yaml(job: Job) -> str:
     for key, value in leaves(job.layers.values):
         if key.rpartition(".")[2] == "path" and isinstance(value, str):
             _put(data, key, str(_absolute(value, job.layers.base_of(key))))
+    for key, path in job.layers.absolute.items():
+        _put(data, key, path)
     if data["judge"] and ".py:" in data["judge"]["type"]:
         place, _, name = data["judge"]["type"].rpartition(":")
-        data["judge"]["type"] = f"{_absolute(place, job.layers.base_of('judge'))}:{name}"
+        data["judge"]["type"] = f"{_absolute(place, job.layers.base_of('judge.type'))}:{name}"
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
@@ -154,7 +161,7 @@ class _Builder:
             judge = self.plugin("judge", spec, "judge")
             assert isinstance(judge, Judge)
             return judge
-        found = load_object(self.place("judge", kind), "judge")
+        found = load_object(self.place("judge.type", kind), "judge")
         fields = {k: v for k, v in spec.items() if k != "type"}
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, fields, "judge")
@@ -188,10 +195,12 @@ class _Builder:
         """The spec with relative values of ``Path`` fields made absolute."""
         hints = typing.get_type_hints(cls)
         paths = {n for n in cls.model_fields if hints.get(n) is Path or Path in typing.get_args(hints.get(n))}
-        return {
-            k: _absolute(v, self.layers.base_of(f"{where}.{k}")) if k in paths and isinstance(v, str) else v
-            for k, v in spec.items()
-        }
+        given = dict(spec)
+        for key in paths & given.keys():
+            if isinstance(given[key], str):
+                given[key] = _absolute(given[key], self.layers.base_of(f"{where}.{key}"))
+                self.layers.absolute[f"{where}.{key}"] = str(given[key])
+        return given
 
     def place(self, key: str, value: str, *, must_exist: bool = False) -> str:
         """A value that may begin with a path, made absolute if it does."""
@@ -207,10 +216,10 @@ def _absolute(value: str | Path, base: Path) -> Path:
     return path if path.is_absolute() else (base / path).resolve()
 
 
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+def _put(tree: Any, key: str, value: Any) -> None:
     *parents, last = key.split(".")
     for parent in parents:
-        tree = tree[parent]
+        tree = tree[int(parent)] if isinstance(tree, list) else tree[parent]
     tree[last] = value
 
 

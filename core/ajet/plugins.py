@@ -60,12 +60,13 @@ class Plugins:
         self.handles: dict[str, Any] = {}
 
     def register(self, plugin: Any, distribution: str, version: str) -> None:
-        """Add a plugin module. Raises ConfigError if it clashes or breaks the contract."""
+        """Add a plugin module. Raises ConfigError if it clashes with another, TypeError if it breaks the
+        contract."""
         self.manager.register(plugin, name=f"{distribution}:{getattr(plugin, '__name__', plugin)}")
         for kind, hook in KINDS.items():
             implementation = getattr(plugin, hook, None)
             for cls in implementation() if implementation else ():
-                self._add(Installed(kind, _checked_name(cls, hook, distribution), cls, distribution, version))
+                self._add(Installed(kind, _checked_name(cls, hook), cls, distribution, version))
         for name, handle in (getattr(plugin, "ajet_handles", None) or dict)().items():
             self.handles[name] = handle
 
@@ -128,12 +129,12 @@ def _keys_at(cls: type[Any], path: Iterable[Any]) -> list[str]:
     return list(cls.model_fields)
 
 
-def _checked_name(cls: Any, hook: str, distribution: str) -> str:
+def _checked_name(cls: Any, hook: str) -> str:
     if not (isinstance(cls, type) and issubclass(cls, Plugin)):
-        raise ConfigError(f"{distribution}: {hook} returned {cls!r}, which is not a subclass of ajet.Plugin.")
+        raise TypeError(f"{hook} returned {cls!r}, which is not a subclass of ajet.Plugin")
     name = getattr(cls, "name", None)
     if not isinstance(name, str):
-        raise ConfigError(f"{distribution}: {cls.__qualname__} has no `name: ClassVar[str]`.")
+        raise TypeError(f"{cls.__qualname__} has no `name: ClassVar[str]`")
     return name
 
 
@@ -147,9 +148,9 @@ def load_plugins() -> Plugins:
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
         distribution = entry.dist.name if entry.dist else "?"
         try:
-            module = entry.load()
+            plugins.register(entry.load(), distribution, entry.dist.version if entry.dist else "?")
+        except ConfigError:
+            raise
         except Exception as error:
             plugins.broken.append(Broken(entry.value, distribution, f"{type(error).__name__}: {error}"))
-            continue
-        plugins.register(module, distribution, entry.dist.version if entry.dist else "?")
     return plugins

@@ -43,7 +43,7 @@ def explain(
     from ajet.config import explain
 
     if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
-        key, job_file = None, Path(key)
+        job_file, key = Path(key), None
     layers = job_layers(job_file) if job_file is not None else None
     found = explain(key or "", list(plugin_keys(layers)))
     if len(found) == 1:
@@ -70,15 +70,38 @@ def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
     algorithms: the chosen one's where a job is given, else all."""
     from dataclasses import replace
 
-    from ajet.config import TargetSettings, all_keys
+    from ajet.config import KeyHelp, TargetSettings, all_keys
     from ajet.plugins import load_plugins
 
-    yield from all_keys(TargetSettings, "targets.NAME.")
-    chosen = {key: kind for key, kind, _ in _choices(layers)} if layers else {}
-    for installed in load_plugins().classes.values():
+    plugins = load_plugins().classes.values()
+    for installed in plugins:
         if installed.kind == "backbone":
             yield from all_keys(installed.cls, f"backbone.{installed.name}.")
-        for slot, kind in SLOTS.items():
-            if kind == installed.kind and chosen.get(slot, installed.name) == installed.name:
+    for slot, kind in SLOTS.items():
+        yield KeyHelp(f"{slot}.type", "str", "required", f"Name of the {kind}.")
+        chosen = _at(layers, f"{slot}.type") if layers is not None else None
+        for installed in plugins:
+            if installed.kind == kind and chosen in (None, installed.name):
                 for key in all_keys(installed.cls, f"{slot}."):
                     yield replace(key, help=f"{kind} {installed.name}: {key.help}")
+    yield from all_keys(TargetSettings, "targets.NAME.")
+
+
+def _value(key: KeyHelp, layers: Layers | None) -> tuple[str, ...]:
+    """(default,) without a job, (value, source) with one."""
+    if layers is None:
+        return (_show(key.default),)
+    value = _at(layers, key.key)
+    return _show(key.default if value is None else value), layers.source_of(key.key)
+
+
+def _at(layers: Layers, key: str) -> Any:
+    """A key's value in the checked job, None where it has none."""
+    node: Any = layers.job().model_dump(mode="json")
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def _show(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,9 +41,8 @@ def evaluate(
     from ajet.job import prepare
 
     layers = job_layers(job_file)
-    if tasks is not None:  # the tasks to score on, whatever the job validates on
-        lay_flag(layers, "--tasks", "task.validation", None)
-        (layers.values.get("task") or {}).pop("validation", None)
+    if tasks is not None:  # then the job's own validation tasks are not meant
+        layers.set("task.validation", None, "--tasks", Path.cwd())
     lay_flag(layers, "--workflow", "workflow", workflow)
     lay_tasks(layers, "--tasks", "task.reader", tasks)
     lay_flag(layers, "--judge", "judge", judge)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,6 +82,7 @@ def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
     from ajet.base import first_line
     from ajet.plugins import KINDS
 
+    plugin: Any
     for label, plugin in plugins.manager.list_name_plugin():
         distribution = label.partition(":")[0]
         version = importlib.metadata.version(distribution)

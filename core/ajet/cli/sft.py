@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ajet.cli.options import Sets
 
+if TYPE_CHECKING:
+    from ajet.backbone import Backbone
+
 
 def sft(
     model: Annotated[str, typer.Option(help="Folder or Hugging Face id to start from.")],
     transcripts: Annotated[Path, typer.Option(help='File with one {"messages": […], "tools": […]} a line.')],
-    output: Annotated[Path, typer.Option(help="New folder for the fine-tuned model.")],
+    output: Annotated[Path, typer.Option(help="New folder for metrics and checkpoint.")],
+    backbone: Annotated[str, typer.Option(help="Whose trainer to use.")] = "local",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the transcripts.")] = 1,
     batch_size: Annotated[int, typer.Option(min=1, help="Transcripts in an optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0, help="Of the transcripts' order.")] = 0,
+    sets: Sets = None,
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""
     from ajet.cli.progress import make_progress
@@ -28,9 +33,11 @@ def sft(
         raise ConfigError(f"--transcripts {transcripts}: no such file.")
     if output.exists():
         raise ConfigError(f"--output {output}: exists already; name a new folder.")
+    chosen = _backbone(backbone, sets)
     with make_progress() as progress:
         try:
-            sft(
+            checkpoint = sft(
+                backbone=chosen,
                 model=model,
                 transcripts=transcripts,
                 output=output,
@@ -41,6 +48,20 @@ def sft(
                 progress=progress,
             )
         except KeyboardInterrupt:
-            progress.say("interrupted; nothing was written")
+            progress.say("interrupted; no model was written")
             raise
-    print(f"model written to {output}")
+    print(f"model  {checkpoint}")
+
+
+def _backbone(name: str, sets: list[str] | None) -> Backbone:
+    from ajet.cli.layers import job_layers, lay_flag, lay_sets
+    from ajet.job import build_backbone
+    from ajet.types import ConfigError
+
+    layers = job_layers(None)
+    lay_flag(layers, "--backbone", "backbone", name)
+    lay_sets(layers, sets)
+    for key in layers.sources:
+        if not key.startswith("backbone."):
+            raise ConfigError(f"--set {key}: `ajet sft` takes only keys of the backbone, backbone.{name}.…")
+    return build_backbone(layers)

@@ -53,7 +53,7 @@ def build_batch(
     metrics: Metrics = {
         "groups": len(groups),
         "groups_zero_advantage": sum(bool((a == 0).all()) for a in advantages.values()) / len(groups),
-        "episodes_zero_advantage": sum(flat) / len(flat),
+        "episodes_zero_advantage": float(np.mean(flat)),
         "timelines_per_episode": len(samples) / len(used),
     }
     batch = Batch(samples, algorithm.loss, minis, learning_rate)

@@ -1,0 +1,68 @@
+# Everything runs in .venv, which the first target that needs it makes. `make` alone lists the targets.
+
+SEED ?= 0
+ARGS ?=
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PLUGINS := plugins/openai_sdk plugins/readers plugins/judges plugins/local
+INSTALLED := .venv/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help .venv demo test test-slow lint format wheels bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
+
+.venv: $(INSTALLED) ## make or update the environment in .venv
+
+# One pip command with every -e, so that it resolves all of it together.
+$(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
+	@python=""; \
+	for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "AgentJet needs Python 3.11 or newer; found: $$(python3 --version 2>&1 || true). Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; \
+	fi; \
+	if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then \
+	    $$python -m venv --clear .venv || { echo "$$python cannot make virtual environments: install its venv module (often a package called python3-venv)." >&2; exit 1; }; \
+	fi; \
+	echo "Installing AgentJet and what it needs into .venv ($$(.venv/bin/python --version))."; \
+	if ! .venv/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then \
+	    echo "PyTorch is not there yet: its CPU build is about 190 MB to fetch, all the rest about 150 MB. A package index"; \
+	    echo "may offer a CUDA build of several GB instead; PIP_FIND_LINKS=FOLDER_OR_URL with the CPU wheel prevents that."; \
+	fi; \
+	.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) openai reasoning-gym -c constraints.txt </dev/null; \
+	touch $@
+
+demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
+	@.venv/bin/python examples/math/demo.py --seed $(SEED)
+
+test: $(INSTALLED) ## the tests (ARGS="-k name" for some of them)
+	.venv/bin/python -m pytest $(ARGS)
+
+test-slow: $(INSTALLED) ## the tests that take minutes
+	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+
+lint: $(INSTALLED) ## style, types and import rules
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+format: $(INSTALLED) ## put the code into our style
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+wheels: $(INSTALLED) ## all distributions as wheels, in dist/
+	rm -rf dist
+	for folder in . $(PLUGINS); do .venv/bin/python -m build --wheel --outdir dist $$folder >/dev/null; done
+	ls dist
+
+bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the end
+	.venv/bin/python bench/learning.py $(ARGS)
+
+clean: ## remove what was built; keeps runs/ and .venv
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find core plugins tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +

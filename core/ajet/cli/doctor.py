@@ -1,0 +1,121 @@
+"""``ajet doctor``: what this environment holds, and the fix for each problem. Imports none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import typer
+
+Finding = tuple[str, str, str]
+"""(what, found, remedy); an empty remedy means it is well."""
+
+LIBRARIES = ("renderers", "openai", "httpx", "httpx2", "torch", "transformers", "ray", "vllm", "verl")
+OLDEST = {"transformers": (5, 10)}
+"""Versions below which something is known to break."""
+PLUGIN_PREFIX = "ajet-plugin-"
+
+
+def doctor() -> None:
+    """Report the environment; exit 1 if anything needs fixing."""
+    from ajet.cli.table import table
+
+    findings = [*python(), *plugins(), *libraries(), *machine()]
+    print(table((("FIX" if remedy else "ok"), what, found) for what, found, remedy in findings))
+    problems = [(what, remedy) for what, _, remedy in findings if remedy]
+    for what, remedy in problems:
+        print(f"\n{what}: {remedy}")
+    if problems:
+        raise typer.Exit(1)
+
+
+def python() -> Iterator[Finding]:
+    """The interpreter."""
+    import platform
+    import sys
+
+    remedy = "" if sys.version_info >= (3, 11) else "AgentJet needs Python 3.11 or newer"
+    yield "python", f"{platform.python_version()} ({sys.executable})", remedy
+
+
+def plugins() -> Iterator[Finding]:
+    """AgentJet, its plugins' versions, and what the plugins report themselves."""
+    from ajet.plugins import load_plugins
+    from ajet.types import ConfigError
+
+    version = installed_version("ajet") or "unknown"
+    yield "ajet", version, ""
+    yield from plugin_versions(version, installed_plugins())
+    try:
+        found = load_plugins()
+    except ConfigError as error:
+        yield "plugins", "clash", str(error)
+        return
+    for broken in found.broken:
+        yield (
+            broken.distribution,
+            f"did not load: {broken.error}",
+            f"pip install --force-reinstall {broken.distribution}",
+        )
+    for implementation in found.manager.hook.ajet_doctor.get_hookimpls():
+        try:
+            yield from implementation.function()
+        except Exception as error:
+            yield (
+                implementation.plugin_name,
+                f"its ajet_doctor failed: {type(error).__name__}: {error}",
+                "report it",
+            )
+
+
+def plugin_versions(version: str, plugins: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Our own plugins and the core are released together."""
+    for name, found in plugins:
+        yield name, found, "" if found == version else f"made for ajet {found}: pip install {name}=={version}"
+
+
+def installed_plugins() -> list[tuple[str, str]]:
+    """(distribution, version) of our own plugins."""
+    import importlib.metadata
+
+    found = {(d.name.lower().replace("_", "-"), d.version) for d in importlib.metadata.distributions()}
+    return sorted((name, version) for name, version in found if name.startswith(PLUGIN_PREFIX))
+
+
+def libraries() -> Iterator[Finding]:
+    """The libraries that matter, by their metadata."""
+    for name in LIBRARIES:
+        version = installed_version(name)
+        yield name, version or "not installed", too_old(name, version) if version else ""
+
+
+def too_old(name: str, version: str) -> str:
+    """The fix for a version known to break something, else nothing."""
+    import re
+
+    oldest = OLDEST.get(name)
+    found = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    if oldest is None or found >= oldest:
+        return ""
+    wanted = ".".join(map(str, oldest))
+    return f"{name} {version} is too old: pip install '{name}>={wanted}'"
+
+
+def machine() -> Iterator[Finding]:
+    """Cores and memory."""
+    import os
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield "CPU cores", str(usable), ""
+    if hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        yield "memory", f"{memory / 2**30:.1f} GiB", ""
+
+
+def installed_version(name: str) -> str | None:
+    """A distribution's version, None if it is not installed."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

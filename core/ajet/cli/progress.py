@@ -1,0 +1,183 @@
+"""What long work shows: a live bar on a terminal, plain lines elsewhere. Both on stderr."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+if TYPE_CHECKING:
+    from ajet.types import Metrics
+
+RUN_FOLDER = "run folder: "
+"""With this a run announces where it is kept."""
+QUIET_SECONDS = 10.0
+
+
+def make_progress() -> Lines:
+    """Bars on a terminal; lines in logs, and where a debugger needs the terminal for itself."""
+    from os import environ
+
+    from ajet.breakpoints import under_debugger
+
+    live = sys.stderr.isatty() and environ.get("TERM") != "dumb" and not under_debugger()
+    return Bars() if live else Lines(sys.stderr)
+
+
+class Lines:
+    """A `Progress` of plain lines: each training step, each tenth of a stage, and a sign of life in
+    long phases."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.run_dir: Path | None = None
+        self._out = out
+        self._lock = threading.RLock()
+        self._pace = Pace()
+        self._tenths: dict[str, int] = {}
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        """See `Progress.say`."""
+        with self._lock:
+            if text.startswith(RUN_FOLDER):
+                self.run_dir = Path(text.removeprefix(RUN_FOLDER))
+            self._print(text)
+
+    def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
+        """See `Progress.stage`."""
+        with self._lock:
+            tenth = int(fraction * 10 + 1e-9)
+            if tenth > self._tenths.get(name, -1):
+                self._tenths[name] = tenth
+                self._print(
+                    "  ".join([f"{name} {fraction:.0%}", *(f"{k} {v:.3g}" for k, v in metrics.items())])
+                )
+
+    def episodes(self, phase: str, done: int, total: int) -> None:
+        """See `Progress.episodes`."""
+        with self._lock:
+            if time.monotonic() - self._last_line >= QUIET_SECONDS:
+                self._print(f"{phase}: {done}/{total} episodes")
+
+    def step(self, step: int, total: int, metrics: Metrics) -> None:
+        """See `Progress.step`."""
+        with self._lock:
+            eta = self._pace.eta(step, total, metrics)
+            self._print(
+                "  ".join([f"step {step}/{total}", *step_figures(metrics), *([f"eta {eta}"] if eta else [])])
+            )
+
+    def _print(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        print(text, file=self._out, flush=True)
+
+
+class Bars(Lines):
+    """A `Progress` of live bars: the steps, below it the episodes of the phase or a stage."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        super().__init__(sys.stderr)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=Console(stderr=True, highlight=False),
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._rows: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
+        """See `Progress.stage`."""
+        with self._lock:
+            figures = "  ".join(f"{k} {v:.3g}" for k, v in metrics.items())
+            self._show(name, fraction, 1.0, f"{fraction:.0%}", figures)
+            if fraction >= 1:
+                self._hide(name)
+
+    def episodes(self, phase: str, done: int, total: int) -> None:
+        """See `Progress.episodes`."""
+        with self._lock:
+            self._show(phase, done, total, f"{done}/{total}", "episodes")
+            if done >= total:
+                self._hide(phase)
+
+    def step(self, step: int, total: int, metrics: Metrics) -> None:
+        """See `Progress.step`."""
+        with self._lock:
+            eta = self._pace.eta(step, total, metrics)
+            figures = "  ".join([*step_figures(metrics), *([f"eta {eta}"] if eta else [])])
+            self._show("steps", step, total, f"{step}/{total}", figures)
+
+    def _print(self, text: str) -> None:
+        self._bars.console.print(text, markup=False, soft_wrap=True)
+
+    def _show(self, name: str, done: float, total: float, count: str, figures: str) -> None:
+        if name not in self._rows:
+            self._rows[name] = self._bars.add_task(name, count="", figures="")
+        self._bars.update(self._rows[name], completed=done, total=total, count=count, figures=figures)
+
+    def _hide(self, name: str) -> None:
+        self._bars.remove_task(self._rows.pop(name))
+
+
+class Pace:
+    """How long the remaining steps will take, from the last few."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=5)
+
+    def eta(self, step: int, total: int, metrics: Metrics) -> str:
+        """``1:02:03`` or ``0:51``; empty while nothing is known and after the last step."""
+        if seconds := _step_seconds(metrics):
+            self._seconds.append(seconds)
+        if not self._seconds or step >= total:
+            return ""
+        left = round(sum(self._seconds) / len(self._seconds) * (total - step))
+        hours, minutes = left // 3600, left // 60 % 60
+        return f"{hours}:{minutes:02}:{left % 60:02}" if hours else f"{minutes}:{left % 60:02}"
+
+
+def step_figures(metrics: Metrics) -> list[str]:
+    """The figures of a training step that are worth a glance."""
+    figures = [f"{name} {metrics[name]:.2f}" for name in ("reward", "accuracy") if name in metrics]
+    if not figures and "loss" in metrics:
+        figures.append(f"loss {metrics['loss']:.3f}")
+    if "groups_zero_advantage" in metrics:
+        figures.append(f"zero-adv groups {metrics['groups_zero_advantage'] * 100:.0f} %")
+    if metrics.get("episodes_failed"):
+        figures.append(f"{metrics['episodes_failed']:.0f} failed")
+    if "tokens_per_second" in metrics:
+        figures.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
+    if seconds := _step_seconds(metrics):
+        figures.append(f"{seconds:.1f} s")
+    return figures
+
+
+def _step_seconds(metrics: Metrics) -> float:
+    return metrics.get("seconds_rollout", 0.0) + metrics.get("seconds_update", 0.0)

@@ -1,0 +1,41 @@
+"""The local backbone: Hugging Face models sampled and trained in this process.
+
+Importing this package imports neither torch nor transformers; its modules do, when a job runs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable
+
+from ajet import Backbone, EnginePlugin, Logger, hookimpl
+from ajet_local.backbone import Local, LocalEnginePlugin
+from ajet_local.tensorboard import TensorBoard
+
+
+@hookimpl
+def ajet_backbones() -> Iterable[type[Backbone]]:
+    return [Local]
+
+
+@hookimpl
+def ajet_engines() -> Iterable[type[EnginePlugin]]:
+    return [LocalEnginePlugin]
+
+
+@hookimpl
+def ajet_loggers() -> Iterable[type[Logger]]:
+    return [TensorBoard]
+
+
+@hookimpl
+def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+    """Which device the local backbone would train on."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return [("local backbone", "torch is not installed", "pip install torch")]
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return [("local backbone", f"torch {version}, device {device}, {torch.get_num_threads()} threads", "")]

@@ -1,0 +1,77 @@
+"""Loading a causal language model and its tokenizer, with errors that say what a folder lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ajet.types import AjetError
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+
+
+def default_device() -> torch.device:
+    """The fastest device of this machine: cuda, else mps, else cpu."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def load_model(
+    name: str | Path,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Any, Any]:
+    """Model (in eval mode: no dropout, in sampling or in training) and tokenizer.
+
+    ``name`` is a folder in the Hugging Face layout or the id of a model on the Hub. Weights are
+    float32 unless ``dtype`` says otherwise. Raises `AjetError` when the folder is missing or
+    incomplete, or the id cannot be fetched.
+    """
+    source = _checked_source(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise AjetError(f"model {source}: {_first_line(error)}. Check the path or the Hub id.") from error
+    return model.to(device or default_device()).eval(), tokenizer
+
+
+def context_length(model: Any) -> int:
+    """Most tokens the model's positions reach (``max_position_embeddings``)."""
+    return int(model.config.get_text_config().max_position_embeddings)
+
+
+def _checked_source(name: str | Path) -> str:
+    """``name`` as Hugging Face wants it; folders are looked into before anything is loaded."""
+    folder = Path(name).expanduser()
+    looks_like_a_path = (
+        isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1
+    )
+    if not folder.exists() and not looks_like_a_path:
+        return str(name)
+    if not folder.is_dir():
+        raise AjetError(f"model folder {folder}: there is no such folder. Check the path given as `model`.")
+    if not (folder / "config.json").is_file():
+        raise AjetError(f"model folder {folder}: no config.json. Give a folder written by `save_pretrained`.")
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        raise AjetError(
+            f"model folder {folder}: no tokenizer ({', '.join(_TOKENIZER_FILES)}). "
+            f"Save the tokenizer of the model there: `tokenizer.save_pretrained({str(folder)!r})`."
+        )
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
+        raise AjetError(
+            f"model folder {folder}: no weights ({', '.join(_WEIGHT_FILES)}). "
+            f"Save the model there: `model.save_pretrained({str(folder)!r})`."
+        )
+    return str(folder)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,68 @@
+"""Drawing tokens from logits: one row, one request, one stream of random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from ajet.types import Sampling
+
+
+@dataclass(slots=True)
+class Sampler:
+    """The draws of one request. Its uniforms come from its own PCG64 stream, seeded by
+    ``sampling.seed`` (unseeded: by the system's entropy), so neighbours in a batch change nothing."""
+
+    sampling: Sampling
+    _random: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.Generator(np.random.PCG64(self.sampling.seed))
+
+    def uniform(self) -> float:
+        """The next number of the stream, in [0, 1). Greedy requests draw none."""
+        return 0.0 if self.sampling.greedy else float(self._random.random())
+
+
+def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int], list[float]]:
+    """One token per row of ``logits`` (float[B, V]) by inverse CDF in float64, with its logprob.
+
+    The logprob is ``log_softmax(logits / temperature)[token]`` before top-k and top-p; greedy rows
+    take the most likely token and record temperature 1.
+    """
+    if logits.device.type == "mps":  # has no float64
+        logits = logits.cpu()
+    temperatures = [1.0 if s.sampling.greedy else s.sampling.temperature for s in samplers]
+    scale = torch.tensor(temperatures, dtype=torch.float64, device=logits.device)
+    logprobs = torch.log_softmax(logits.double() / scale[:, None], dim=-1)
+    probs = logprobs.exp()
+    for row, sampler in enumerate(samplers):
+        if sampler.sampling.top_k > 0 or sampler.sampling.top_p < 1.0:
+            probs[row] = _truncated(probs[row], sampler.sampling)
+    cdf = probs.cumsum(-1)
+    uniforms = torch.tensor([s.uniform() for s in samplers], dtype=torch.float64, device=logits.device)
+    # side="right" and a number below the total: a token of probability 0 is never drawn.
+    drawn = torch.searchsorted(cdf, uniforms[:, None] * cdf[:, -1:], right=True)[:, 0]
+    drawn = drawn.clamp(max=logits.shape[-1] - 1)
+    greedy = torch.tensor([s.sampling.greedy for s in samplers], device=logits.device)
+    tokens = torch.where(greedy, logprobs.argmax(-1), drawn)
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    return tokens.tolist(), chosen.tolist()
+
+
+def _truncated(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """``probs`` (float64[V]) with what top-k and then top-p (nucleus: Holtzman et al., arXiv:1904.09751)
+    exclude set to 0. The most likely token always stays."""
+    ordered, order = probs.sort(descending=True, stable=True)
+    keep = torch.ones_like(ordered, dtype=torch.bool)
+    if sampling.top_k > 0:
+        keep[sampling.top_k :] = False
+    if sampling.top_p < 1.0:
+        nucleus = ordered * keep
+        before = nucleus.cumsum(-1) - nucleus
+        keep &= before < sampling.top_p * nucleus.sum()
+    keep[0] = True
+    return torch.zeros_like(probs).scatter(0, order, ordered * keep)

@@ -1,0 +1,151 @@
+"""Synthetic chats: an agent that answers chains of sums with a calculator.
+
+They teach the chat format, the tool and the copying of what is asked, on problems with two terms
+only. Problems with three terms are what reinforcement learning has to find out by itself. An
+expression with ``held_out(expression)`` occurs in none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ajet.types import Sample, Span
+
+SYSTEM = "Solve the problem with the calculator."
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluate an arithmetic expression.",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string"}},
+            "required": ["expression"],
+        },
+    },
+}
+QUESTION = "State the final answer to the following arithmetic problem: {expression} ="
+"""The wording of reasoning-gym's ``chain_sum``."""
+
+Chat = list[dict[str, Any]]
+
+
+def held_out(expression: str) -> bool:
+    """Whether an expression is kept for validation: a quarter of all, by their content."""
+    return zlib.crc32(expression.replace(" ", "").encode()) % 4 == 0
+
+
+def evaluate(expression: str) -> int:
+    """The value of a chain of sums, such as ``"4 + 37 - 5"``. Raises ValueError on anything else."""
+    parts = expression.replace("+", " + ").replace("-", " - ").split()
+    if len(parts) % 2 == 0 or not all(p.isdecimal() for p in parts[::2]):
+        raise ValueError(f"not a chain of sums: {expression!r}")
+    signs = [1, *(1 if p == "+" else -1 if p == "-" else 0 for p in parts[1::2])]
+    if 0 in signs:
+        raise ValueError(f"not a chain of sums: {expression!r}")
+    return sum(sign * int(term) for sign, term in zip(signs, parts[::2], strict=True))
+
+
+def random_expression(rng: random.Random, terms: int) -> str:
+    """A chain of ``terms`` numbers, all of one digit or all of two, that is not held out."""
+    while True:
+        low, high = rng.choice([(0, 9), (10, 99)])
+        parts = [str(rng.randint(low, high))]
+        for _ in range(terms - 1):
+            parts += [rng.choice("+-"), str(rng.randint(low, high))]
+        expression = " ".join(parts)
+        if not held_out(expression):
+            return expression
+
+
+def tool_call(expression: str) -> dict[str, Any]:
+    """The assistant's call of the calculator, as a chat completions message."""
+    arguments = json.dumps({"expression": expression})
+    function = {"name": TOOL["function"]["name"], "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call_0", "type": "function", "function": function}],
+    }
+
+
+def opening(expression: str) -> Chat:
+    """What the agent sends first."""
+    return [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": QUESTION.format(expression=expression)},
+    ]
+
+
+def solution(asked: str, called: str | None = None) -> Chat:
+    """A whole chat about ``asked`` in which the calculator is given ``called`` (default: the same)."""
+    called = asked if called is None else called
+    result = str(evaluate(called))
+    answer = {"role": "assistant", "content": result}
+    return [
+        *opening(asked),
+        tool_call(called),
+        {"role": "tool", "tool_call_id": "call_0", "content": result},
+        answer,
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A chat with its tools, and the expressions that occur in it."""
+
+    messages: Chat
+    tools: tuple[dict[str, Any], ...]
+    expressions: tuple[str, ...]
+
+
+def agent_transcript(rng: random.Random) -> Transcript:
+    """The agent at work on a problem with two terms."""
+    expression = random_expression(rng, terms=2)
+    return Transcript(solution(expression), (TOOL,), (expression,))
+
+
+def echo_transcript(rng: random.Random) -> Transcript:
+    """Copying practice: the assistant repeats an expression of two to four terms, or its value."""
+    expression = random_expression(rng, terms=rng.randint(2, 4))
+    text = rng.choice([expression, str(evaluate(expression))])
+    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    return Transcript(messages, (), (expression,))
+
+
+def to_sample(renderer: Any, transcript: Transcript) -> Sample:
+    """The transcript in tokens, the assistant's marked: the very ids that the agent's calls produce.
+
+    Rendered as history (a user turn follows, and is cut off again), because Qwen3's template puts
+    an empty think block into the last answer only. Advantages and weights are 1; logprobs NaN.
+    """
+    count = len(transcript.messages)
+    messages = [*transcript.messages, {"role": "user", "content": ""}]
+    rendered = renderer.render(messages, tools=list(transcript.tools) or None)
+    length = rendered.message_indices.index(count)
+    mask = np.array(rendered.sampled_mask[:length], dtype=bool)
+    return make_sample(rendered.token_ids[:length], mask)
+
+
+def make_sample(token_ids: Sequence[int], mask: np.ndarray) -> Sample:
+    """A sample for supervised learning: advantages and weights 1, no sampling logprobs."""
+    length = len(token_ids)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    return Sample(
+        token_ids=np.array(token_ids, dtype=np.int32),
+        mask=mask,
+        logprobs=np.full(length, np.nan, dtype=np.float32),
+        advantages=np.ones(length, dtype=np.float32),
+        weights=np.ones(length, dtype=np.float32),
+        spans=tuple(
+            Span(int(start), int(end), call, "starter", "default")
+            for call, (start, end) in enumerate(edges.reshape(-1, 2))
+        ),
+    )

@@ -1,0 +1,76 @@
+"""The OpenAI SDK: an explicit client handle, and what `ajet doctor` says about the installed version.
+
+Plain use of the SDK inside a workflow needs nothing of this: the core records it at the transport.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from ajet import hookimpl
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
+
+    from ajet import Tuner
+
+__all__ = ["as_openai_client"]
+
+OLDEST = (1, 66)
+NEWEST_MAJOR = 3
+TESTED = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}.x"
+
+
+@overload
+def as_openai_client(
+    tuner: Tuner, *, agent: str | None = ..., target: str | None = ..., asynchronous: Literal[True] = ...
+) -> AsyncOpenAI: ...
+@overload
+def as_openai_client(
+    tuner: Tuner, *, agent: str | None = ..., target: str | None = ..., asynchronous: Literal[False]
+) -> OpenAI: ...
+def as_openai_client(
+    tuner: Tuner, *, agent: str | None = None, target: str | None = None, asynchronous: bool = True
+) -> AsyncOpenAI | OpenAI:
+    """A client of the OpenAI SDK that this episode answers, from any thread or task.
+
+    ``agent`` and ``target`` label every call that the client makes; without them the core decides as for
+    any other call. Timeouts and retries are the SDK's own, so that an agent behaves here as it does
+    against a server. Make one client an episode: building one costs some milliseconds.
+    """
+    import openai
+
+    client = openai.AsyncOpenAI if asynchronous else openai.OpenAI
+    labels = {"x-ajet-agent": agent, "x-ajet-target": target}
+    headers = {header: _ascii(header, label) for header, label in labels.items() if label is not None}
+    return client(base_url=tuner.base_url, api_key=tuner.api_key, default_headers=headers)
+
+
+def _ascii(header: str, label: str) -> str:
+    """A label as a header's value. Raises ValueError for what HTTP headers cannot carry."""
+    if not (label.isascii() and label.isprintable()):
+        kind = header.removeprefix("x-ajet-")
+        raise ValueError(f"{kind} {label!r}: use printable ASCII, as the label travels as an HTTP header")
+    return label
+
+
+@hookimpl
+def ajet_handles() -> Mapping[str, Callable[..., Any]]:
+    return {"as_openai_client": as_openai_client}
+
+
+@hookimpl
+def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+    try:
+        version = importlib.metadata.version("openai")
+    except importlib.metadata.PackageNotFoundError:
+        return [("openai", "not installed", "pip install openai")]
+    remedy = "" if _tested(version) else f"outside the tested range {TESTED}: pip install 'openai>=1.66,<4'"
+    return [("openai", f"{version} (tested: {TESTED})", remedy)]
+
+
+def _tested(version: str) -> bool:
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return (major, minor) >= OLDEST and major <= NEWEST_MAJOR

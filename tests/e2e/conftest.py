@@ -1,0 +1,103 @@
+"""The installed program on a model of a few thousand weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+AGENT = """
+import openai
+client = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+async def run(task):
+    ask = [{"role": "user", "content": task.query}]
+    first = await client.chat.completions.create(model="m", messages=ask, max_tokens=6)
+    ask += [first.choices[0].message, {"role": "user", "content": "go on"}]
+    answer = await client.chat.completions.create(model="m", messages=ask, max_tokens=6)
+    return answer.choices[0].message.content or ""
+def judge(task, output):
+    return float(len(set(str(output.response))))
+def constant(task, output):
+    return 0.1
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """A random Qwen3 of two layers with the starter's tokenizer."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    folder = tmp_path_factory.mktemp("tiny")
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class Project:
+    """A user's folder: an agent, tasks, a job file."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.folder = folder
+        (folder / "agent.py").write_text(AGENT)
+        (folder / "tasks.jsonl").write_text(
+            "".join(json.dumps({"id": f"q{i}", "query": f"say {i}"}) + "\n" for i in range(6))
+        )
+        self.job(
+            task={"reader": "tasks.jsonl"},
+            workflow="agent.py:run",
+            judge="agent.py:judge",
+            model=str(model),
+            rollout={"group_size": 3},
+            train={"steps": 6, "batch_size": 2, "learning_rate": 1e-3, "save_every": 1, "mini_batches": 2},
+            backbone={"local": {"threads": 1}},
+            run={"deterministic": True},
+        )
+
+    def job(self, **values: Any) -> None:
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(values))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `ajet` in the folder."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "ajet", *arguments],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def ajet(self, *arguments: str, code: int = 0) -> str:
+        """Run `ajet` to its end; its output."""
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == code, output
+        return output
+
+    def runs(self, name: str) -> list[Path]:
+        return sorted((self.folder / name).iterdir())
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_model: Path) -> Project:
+    return Project(tmp_path, tiny_model)

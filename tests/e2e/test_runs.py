@@ -1,0 +1,146 @@
+"""Runs as a user starts them: repeatable bit for bit, resumable after a kill, exact to the token."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ajet.rollout.recorder import JOURNAL, METRICS, checkpoints, live_lines
+
+pytestmark = pytest.mark.e2e
+
+
+def weights(run_dir: Path) -> dict[str, bytes]:
+    """Weights and optimizer state of the last checkpoint, as bytes."""
+    import torch
+    from safetensors.numpy import load_file
+
+    last = checkpoints(run_dir)[-1]
+    arrays = {name: array.tobytes() for name, array in load_file(last / "model.safetensors").items()}
+    state = torch.load(last / "trainer.pt", weights_only=True)["optimizer"]["state"]
+    moments = {f"{i}.{k}": v.numpy().tobytes() for i, s in state.items() for k, v in s.items()}
+    return arrays | moments
+
+
+def story(run_dir: Path) -> list[Any]:
+    """What happened, without times."""
+    lines = [line for line in live_lines(run_dir / JOURNAL)]
+    return sorted(
+        json.dumps({k: v for k, v in line.items() if k != "seconds"}, sort_keys=True) for line in lines
+    )
+
+
+@pytest.fixture
+def whole(project) -> Path:
+    project.ajet("run", "job.yaml", "--set", "run.dir=whole")
+    return project.runs("whole")[0]
+
+
+def kill_and_resume(project: Any, rng: random.Random, name: str) -> Path:
+    """A run that is killed once at a random episode, then resumed to its end."""
+    process = project.start("run", "job.yaml", "--set", f"run.dir={name}")
+    enough = rng.randrange(6 * 2 * 3)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        journals = list((project.folder / name).glob(f"*/{JOURNAL}"))
+        if journals and journals[0].read_bytes().count(b"\n") >= enough:
+            time.sleep(rng.random() * 0.2)
+            break
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    (run_dir,) = project.runs(name)
+    project.ajet("run", "--resume", str(run_dir))
+    return run_dir
+
+
+def check_kills(project: Any, whole: Path, kills: int) -> None:
+    rng = random.Random(7)
+    for n in range(kills):
+        run_dir = kill_and_resume(project, rng, f"killed{n}")
+        assert weights(run_dir) == weights(whole), f"kill {n}: the weights differ"
+        assert story(run_dir) == story(whole), f"kill {n}: the journals differ"
+
+
+def test_two_deterministic_runs_are_equal_bit_for_bit(project, whole) -> None:
+    project.ajet("run", "job.yaml", "--set", "run.dir=again")
+    (again,) = project.runs("again")
+    assert weights(again) == weights(whole)
+    assert story(again) == story(whole)
+
+
+def test_killed_runs_end_bit_equal_to_the_uninterrupted_one(project, whole) -> None:
+    check_kills(project, whole, 3)
+
+
+@pytest.mark.slow
+def test_twenty_killed_runs_end_bit_equal(project, whole) -> None:
+    check_kills(project, whole, 20)
+
+
+def test_every_sampled_token_is_trained_once_and_rescoring_gives_its_logprob(project, whole) -> None:
+    metrics = [m for m in live_lines(whole / METRICS) if m["type"] == "train"]
+    assert [m["step"] for m in metrics] == list(range(1, 7))
+    for m in metrics:
+        assert m["tokens_trained"] + m["tokens_zero_advantage"] == m["tokens_sampled"] > 0
+        assert m["logprob_diff_max"] < 1e-3
+
+
+def test_constant_rewards_leave_every_weight_as_it_was(project, tiny_model) -> None:
+    from safetensors.numpy import load_file
+
+    project.ajet("run", "job.yaml", "--judge", "agent.py:constant", "--set", "run.dir=constant")
+    (run_dir,) = project.runs("constant")
+    before, after = (
+        load_file(tiny_model / "model.safetensors"),
+        load_file(checkpoints(run_dir)[-1] / "model.safetensors"),
+    )
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_resuming_an_undeterministic_run_reuses_finished_episodes_and_trains_none_twice(project) -> None:
+    project.ajet("run", "job.yaml", "--no-deterministic", "--steps", "2", "--set", "run.dir=part")
+    (run_dir,) = project.runs("part")
+    # As after a kill in the second step: its checkpoint is missing, its episodes are there.
+    import shutil
+
+    shutil.rmtree(checkpoints(run_dir)[-1])
+    output = project.ajet("run", "--resume", str(run_dir), "--steps", "3")
+    assert "6 finished episodes of the next step can be reused" in output
+    ids = [line["id"] for line in live_lines(run_dir / JOURNAL)]
+    assert len(ids) == len(set(ids)) == 3 * 6
+    reused = {m["step"]: m.get("episodes_reused", 0) for m in live_lines(run_dir / METRICS)}
+    assert reused == {1: 0, 2: 6, 3: 0}
+
+
+def test_ctrl_c_keeps_the_last_checkpoint_and_leaves_no_process(project) -> None:
+    process = project.start("run", "job.yaml", "--steps", "500", "--set", "run.dir=stopped")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list((project.folder / "stopped").glob("*/checkpoints/step_*")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output, output
+    (run_dir,) = project.runs("stopped")
+    assert str(run_dir) in output and "--resume" in output
+    assert checkpoints(run_dir) and not list((run_dir / "checkpoints").glob(".partial*"))
+
+
+def test_a_checkpoint_loads_in_transformers_and_evaluates_alone(project, whole) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    last = checkpoints(whole)[-1]
+    assert (
+        len(AutoTokenizer.from_pretrained(last))
+        == AutoModelForCausalLM.from_pretrained(last).config.vocab_size
+    )
+    output = project.ajet("eval", "job.yaml", "--model", str(last), "--json")
+    assert json.loads(output.splitlines()[-1])["episodes"] == 6

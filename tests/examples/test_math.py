@@ -1,0 +1,262 @@
+"""examples/math: an agent that knows nothing of us, and tasks whose split nobody can get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ajet_judges.numbers import final_number
+from ajet_local.starter import transcripts
+
+FOLDER = Path(__file__).parents[2] / "examples" / "math"
+
+
+def load(name: str) -> ModuleType:
+    """A fresh module from a file of the example."""
+    spec = importlib.util.spec_from_file_location(f"example_math_{name}", FOLDER / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ------------------------------------------------------------------ the agent
+
+
+class Endpoint:
+    """An OpenAI-compatible server on a socket that gives the scripted messages, the last one forever."""
+
+    def __init__(self, script: list[dict[str, Any]]) -> None:
+        self.script = script
+        self.requests: list[dict[str, Any]] = []
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                answer = json.dumps(endpoint.answer(json.loads(body))).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.requests.append(request)
+        message = self.script[min(len(self.requests), len(self.script)) - 1]
+        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+        return {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Start an endpoint with a script, as what the environment names; returns (agent module, endpoint)."""
+    started: list[Endpoint] = []
+
+    def start(*script: dict[str, Any]) -> tuple[ModuleType, Endpoint]:
+        started.append(Endpoint(list(script)))
+        monkeypatch.setenv("OPENAI_BASE_URL", started[-1].url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        return load("agent"), started[-1]
+
+    yield start
+    for endpoint in started:
+        endpoint.server.shutdown()
+        endpoint.server.server_close()
+
+
+def calls(*expressions: str, name: str = "calculator") -> dict[str, Any]:
+    """An assistant message that calls the tool once for each expression."""
+    return {
+        "content": None,
+        "tool_calls": [
+            {
+                "id": f"call_{i}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps({"expression": expression})},
+            }
+            for i, expression in enumerate(expressions)
+        ],
+    }
+
+
+def ask(agent: ModuleType, query: str = "2 + 3 =") -> str:
+    answer: str = asyncio.run(agent.run(SimpleNamespace(query=query)))
+    return answer
+
+
+def test_the_agent_answers_through_the_calculator(serve: Any) -> None:
+    agent, endpoint = serve(calls("2 + 3"), {"content": "5"})
+    assert ask(agent) == "5"
+    first, second = endpoint.requests
+    assert [m["role"] for m in first["messages"]] == ["system", "user"]
+    assert first["messages"][1]["content"] == "2 + 3 ="
+    assert second["messages"][:2] == first["messages"]
+    assert second["messages"][3] == {"role": "tool", "tool_call_id": "call_0", "content": "5"}
+
+
+def test_several_calls_in_one_message_are_all_answered(serve: Any) -> None:
+    agent, endpoint = serve(calls("1 + 1", "2 * 3"), {"content": "done"})
+    ask(agent)
+    results = [
+        (m["tool_call_id"], m["content"]) for m in endpoint.requests[1]["messages"] if m["role"] == "tool"
+    ]
+    assert results == [("call_0", "2"), ("call_1", "6")]
+
+
+def test_an_agent_that_never_stops_calling_ends_after_four_turns(serve: Any) -> None:
+    agent, endpoint = serve(calls("1 + 1"))
+    assert ask(agent) == ""
+    assert len(endpoint.requests) == 4
+
+
+def test_an_answer_without_tools_is_taken(serve: Any) -> None:
+    agent, endpoint = serve({"content": "5"})
+    assert ask(agent) == "5" and len(endpoint.requests) == 1
+
+
+def test_faults_of_the_model_are_told_to_the_model(serve: Any) -> None:
+    broken = calls("1 + 1")
+    broken["tool_calls"][0]["function"]["arguments"] = '{"expression": '
+    agent, endpoint = serve(calls("1 +"), calls("1 + 1", name="search"), broken, {"content": "sorry"})
+    assert ask(agent) == "sorry"
+    told = [m["content"] for m in endpoint.requests[-1]["messages"] if m["role"] == "tool"]
+    assert len(told) == 3 and all(text.startswith("error: ") for text in told)
+
+
+def test_it_runs_as_a_program(serve: Any) -> None:
+    _, endpoint = serve(calls("2 + 3"), {"content": "5"})
+    command = [sys.executable, str(FOLDER / "agent.py"), "2 + 3 ="]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("5\n", 0)
+    assert len(endpoint.requests) == 2
+
+
+def test_no_line_of_the_agent_knows_us() -> None:
+    assert "ajet" not in (FOLDER / "agent.py").read_text().lower()
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"), [("15 - 43 - 75", -103), ("2+3*4", 14), ("-(2 + 3)", -5), ("+7", 7), (" 1 ", 1)]
+)
+def test_the_calculator_knows_whole_numbers(expression: str, value: int) -> None:
+    assert load("agent").calculate(expression) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "1 +",
+        "1 / 2",
+        "2 ** 99",
+        "1.5",
+        "True",
+        "x",
+        "__import__('os')",
+        "(" * 150,
+        "1+" * 150,
+        "'a' * 9",
+        "1\n2",
+    ],
+)
+def test_the_calculator_refuses_everything_else(expression: str) -> None:
+    with pytest.raises(ValueError):
+        load("agent").calculate(expression)
+
+
+# ------------------------------------------------------------------ its twin in the starter's transcripts
+
+
+def test_agent_and_starter_speak_of_the_same_prompt_and_tool() -> None:
+    agent = load("agent")
+    assert agent.SYSTEM == transcripts.SYSTEM
+    assert agent.CALCULATOR == transcripts.TOOL
+
+
+def test_tasks_are_worded_and_split_as_in_the_starter_transcripts() -> None:
+    make_tasks = load("make_tasks")
+    train, validation = make_tasks.make_tasks(seed=0, train=40, validation=40)
+    for record in train + validation:
+        expression = record["query"].partition(": ")[2].removesuffix(" =")
+        assert record["query"] == transcripts.QUESTION.format(expression=expression)
+        assert record["answer"] == str(transcripts.evaluate(expression))
+        assert make_tasks.held_out(expression) == transcripts.held_out(expression)
+
+
+# ------------------------------------------------------------------ the tasks
+
+
+def write_tasks(out: Path, seed: int, train: int = 300, validation: int = 256) -> tuple[Path, Path]:
+    command = [sys.executable, str(FOLDER / "make_tasks.py"), "--seed", str(seed), "--train", str(train)]
+    command += ["--validation", str(validation), "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return out / "train.jsonl", out / "validation.jsonl"
+
+
+def records(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_tasks(tmp_path_factory.mktemp("tasks"), seed=0)
+
+
+def test_the_files_hold_as_many_tasks_as_asked(tasks: tuple[Path, Path]) -> None:
+    assert [len(records(path)) for path in tasks] == [300, 256]
+
+
+def test_no_expression_occurs_twice(tasks: tuple[Path, Path]) -> None:
+    ids = [record["id"] for path in tasks for record in records(path)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_validation_is_held_out_by_content_so_other_seeds_are_disjoint_too(tasks: tuple[Path, Path]) -> None:
+    held_out = load("make_tasks").held_out
+    train, validation = tasks
+    assert not any(held_out(record["id"]) for record in records(train))
+    assert all(held_out(record["id"]) for record in records(validation))
+
+
+def test_half_have_two_terms_and_half_have_three(tasks: tuple[Path, Path]) -> None:
+    for path in tasks:
+        signs = [sum(record["id"].count(sign) for sign in "+-") for record in records(path)]
+        assert signs.count(1) == signs.count(2) == len(signs) / 2
+
+
+def test_answers_are_right(tasks: tuple[Path, Path]) -> None:
+    for record in records(tasks[1]):
+        answer = final_number(record["answer"])
+        assert answer is not None and answer.value == transcripts.evaluate(record["id"])
+
+
+def test_equal_seeds_write_equal_files_and_others_do_not(tasks: tuple[Path, Path], tmp_path: Path) -> None:
+    again = write_tasks(tmp_path / "again", seed=0)
+    other = write_tasks(tmp_path / "other", seed=1)
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in tasks]
+    assert not set(map(str, records(other[0]))) >= set(map(str, records(tasks[0])))
+
+
+def test_more_tasks_than_there_are_is_an_error() -> None:
+    with pytest.raises(ValueError, match="ask for fewer"):
+        load("make_tasks").make_tasks(seed=0, train=60_000, validation=1)

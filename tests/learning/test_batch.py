@@ -1,0 +1,106 @@
+"""Credit: advantages over groups of episodes, weights over their tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ajet.learning.algorithms import GRPO, SFT
+from ajet.learning.batch import build_batch
+from ajet.reader import tasks_of_step
+from ajet.rollout.episode import Episode, Plan
+from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.types import Generation, Task, WorkflowOutput
+
+
+def episode(
+    group: int, member: int, reward: float, sampled: list[list[int]], failure: str | None = None
+) -> Episode:
+    """An episode whose calls have unrelated prompts: one timeline each."""
+    record = EpisodeRecord()
+    for number, tokens in enumerate(sampled):
+        prompt = record.prompt_node("k", as_ids([100 + number]))
+        ids = as_ids(tokens)
+        generation = Generation(
+            ids, np.full(len(ids), -0.5, np.float32), np.zeros(len(ids), np.int32), "stop"
+        )
+        end = record.end_node("k", prompt, ids)
+        record.add(
+            Call(number, "a", "policy", "k", prompt, end, generation, 1.0, True),
+            [{"role": "user"}],
+            {"role": "assistant"},
+        )
+    plan = Plan(f"1.{group}/t/{member}", "", Task("t"), member, group)
+    return Episode(plan, 0, WorkflowOutput(), record, [], Counter(), failure, reward=reward)
+
+
+def build(episodes: list[Episode], mini_batches: int = 1) -> Any:
+    return build_batch(episodes, GRPO(), mini_batches=mini_batches, learning_rate=1.0, seed="s")
+
+
+def test_grpo_by_hand() -> None:
+    np.testing.assert_allclose(
+        GRPO().advantages(np.array([1.0, 0.0, 0.0, 0.0])), [1.5, -0.5, -0.5, -0.5], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, -7.7])
+def test_equal_rewards_have_advantage_exactly_zero(reward) -> None:
+    assert (GRPO().advantages(np.full(8, reward)) == 0.0).all()
+    assert (GRPO().advantages(np.array([reward])) == 0.0).all()
+
+
+def test_the_clipped_ratio_by_hand() -> None:
+    new, old = np.log([1.5, 0.5, 1.5, 0.5, 1.1]), np.zeros(5)
+    advantages = np.array([1.0, 1.0, -1.0, -1.0, 2.0])
+    np.testing.assert_allclose(GRPO().loss(np, new, old, advantages), [-1.2, -0.5, 1.5, 0.8, -2.2])
+    np.testing.assert_allclose(SFT().loss(np, new, old, np.ones(5)), -new)
+
+
+def test_neither_length_nor_number_of_timelines_changes_what_an_episode_counts() -> None:
+    batch = build([episode(0, 0, 1.0, [[1, 2, 3]]), episode(0, 1, 0.0, [[1], [2, 3, 4], [5] * 6])])
+    by_episode: Counter[str] = Counter()
+    for sample in batch.batch.samples:
+        by_episode[sample.episode] += float(sample.weights.sum())
+    assert len(batch.batch.samples) == 4 and batch.sampled_tokens == 13
+    np.testing.assert_allclose(list(by_episode.values()), [0.5, 0.5], rtol=1e-6)
+
+
+def test_statistics_are_over_episodes_not_timelines() -> None:
+    batch = build([episode(0, 0, 1.0, [[1]]), episode(0, 1, 0.0, [[i] for i in range(9)])])
+    first = [s.advantages[s.mask][0] for s in batch.batch.samples]
+    np.testing.assert_allclose([first[0], first[1]], [2**-0.5, -(2**-0.5)], rtol=1e-5)
+
+
+def test_failed_members_leave_their_groups_statistics_finite() -> None:
+    batch = build(
+        [episode(0, 0, 1.0, [[1]]), episode(0, 1, 9.0, [[1]], failure="timeout"), episode(0, 2, 0.0, [[1]])]
+    )
+    assert {s.episode for s in batch.batch.samples} == {"1.0/t/0", "1.0/t/2"}
+    assert all(np.isfinite(s.advantages).all() for s in batch.batch.samples)
+
+
+def test_no_judged_episode_means_no_batch() -> None:
+    assert build([episode(0, 0, 1.0, [[1]], failure="timeout")]) is None
+
+
+def test_mini_batches_share_whole_groups_and_weigh_one_each() -> None:
+    batch = build(
+        [episode(g, m, float(m), [[1, 2]]) for g in range(5) for m in range(2)], mini_batches=2
+    ).batch
+    assert sorted(i for mini in batch.mini_batches for i in mini) == list(range(10))
+    for mini in batch.mini_batches:
+        assert sum(float(batch.samples[i].weights.sum()) for i in mini) == pytest.approx(1.0)
+        groups = Counter(batch.samples[i].episode.split("/")[0] for i in mini)
+        assert set(groups.values()) == {2}
+
+
+def test_tasks_come_in_seeded_epochs_that_need_no_state() -> None:
+    tasks = [Task(str(i)) for i in range(5)]
+    drawn = [t.id for step in range(5) for t in tasks_of_step(tasks, step, 3, seed=1)]
+    assert [sorted(drawn[i : i + 5]) for i in (0, 5, 10)] == [["0", "1", "2", "3", "4"]] * 3
+    assert drawn[:5] != drawn[5:10], "each epoch has its own order"
+    assert drawn != [t.id for step in range(5) for t in tasks_of_step(tasks, step, 3, seed=2)]

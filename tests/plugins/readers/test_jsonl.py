@@ -1,0 +1,191 @@
+"""The `jsonl` reader: one task a line, and every fault named with its file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet import ConfigError, Task
+from ajet.reader import read_all
+from ajet_readers import JsonLines
+
+
+def write(folder: Path, *lines: Any) -> Path:
+    """A file with these lines; anything but text is written as JSON."""
+    path = folder / "tasks.jsonl"
+    path.write_text(
+        "".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines), encoding="utf-8"
+    )
+    return path
+
+
+def read(path: Path, **fields: Any) -> list[Task]:
+    return list(JsonLines(path=path, **fields).tasks())
+
+
+def fault(path: Path, **fields: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(path, **fields)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_line_is_a_task_and_unmapped_fields_are_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path, {"id": "a", "query": "1 + 1?", "answer": "2", "difficulty": 3})
+    assert read(path) == [Task(id="a", query="1 + 1?", metadata={"answer": "2", "difficulty": 3})]
+
+
+def test_tasks_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, *({"id": str(i), "query": "q"} for i in (3, 1, 2)))
+    assert [task.id for task in read(path)] == ["3", "1", "2"]
+
+
+def test_fields_can_have_other_names(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, {"uid": 7, "problem": "1 + 1?", "solution": 2, "chat": [{"role": "user", "content": "hi"}]}
+    )
+    [task] = read(path, id="uid", query="problem", answer="solution", messages="chat")
+    assert task == Task("7", "1 + 1?", ({"role": "user", "content": "hi"},), {"answer": 2})
+
+
+def test_a_mapped_answer_wins_over_a_field_that_is_called_answer(tmp_path: Path) -> None:
+    path = write(tmp_path, {"query": "q", "answer": "a long derivation", "final": "2"})
+    [task] = read(path, answer="final")
+    assert task.metadata == {"answer": "2"}
+
+
+def test_without_an_answer_mapping_the_record_stays_as_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path, {"id": "a", "query": "q", "label": "x"})
+    [task] = read(path, answer=None)
+    assert task.metadata == {"label": "x"}
+
+
+def test_one_field_may_be_mapped_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, {"text": "repeat me"})
+    [task] = read(path, id="text", query="text", answer="text")
+    assert (task.id, task.query, task.metadata) == ("repeat me", "repeat me", {"answer": "repeat me"})
+
+
+def test_messages_alone_make_a_task(tmp_path: Path) -> None:
+    path = write(tmp_path, {"id": "a", "messages": [{"role": "user", "content": "hi"}]})
+    [task] = read(path)
+    assert task.query == "" and task.messages == ({"role": "user", "content": "hi"},)
+
+
+def test_a_missing_id_is_made_from_the_content(tmp_path: Path) -> None:
+    first = write(tmp_path, {"query": "q", "answer": "1"}, {"query": "r", "answer": "2"})
+    ids = [task.id for task in read(first)]
+    assert len(set(ids)) == 2 and all(len(i) == 12 for i in ids)
+    # The same record has the same id in another file, at another line, with its keys in another order.
+    again = write(tmp_path, {"query": "x"}, {"answer": "1", "query": "q"})
+    assert read(again)[1].id == ids[0]
+
+
+def test_a_repeated_record_is_a_duplicate(tmp_path: Path) -> None:
+    path = write(tmp_path, {"query": "q"}, {"query": "q"})
+    with pytest.raises(ConfigError, match="duplicate task id"):
+        read_all(JsonLines(path=path), "task.reader")
+
+
+def test_limit_reads_the_first_tasks_only(tmp_path: Path) -> None:
+    path = write(tmp_path, {"id": "a", "query": "q"}, {"id": "b", "query": "q"}, "broken")
+    assert [task.id for task in read(path, limit=2)] == ["a", "b"]
+
+
+def test_empty_lines_and_a_byte_order_mark_are_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"id": "a", "query": "q"}\r\n\r\n{"id": "b", "query": "q"}\n\n')
+    assert [task.id for task in read(path)] == ["a", "b"]
+
+
+def test_unicode_line_ends_inside_a_string_do_not_split_it(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"id": "a", "query": "one\u2028two"}')
+    assert read(path)[0].query == "one\u2028two"
+
+
+def test_gz_files_are_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "a", "query": "q"}\n'))
+    assert read(path) == [Task(id="a", query="q")]
+
+
+def test_the_reader_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    reader = JsonLines(path=tmp_path / "tasks.jsonl", query="problem")
+    assert pickle.loads(pickle.dumps(reader)) == reader
+
+
+# ------------------------------------------------------------------ bad input
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    assert fault(path) == f"{path}: no such file. Check the reader's `path`."
+
+
+def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
+    assert fault(tmp_path).startswith(f"{tmp_path}: cannot be read")
+
+
+@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(b'{"query": "q"}\n' * 9)[:-12]])
+def test_a_broken_gz_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tasks.jsonl.gz"
+    path.write_bytes(content)
+    assert fault(path).startswith(f"{path}: broken gzip file")
+
+
+def test_a_broken_line_is_named_with_its_number(tmp_path: Path) -> None:
+    path = write(tmp_path, *({"query": str(i)} for i in range(16)), '{"query": "q",}')
+    message = fault(path)
+    assert message.startswith(f"{path}:17: not JSON (")
+    assert message.endswith("). Fix the line.")
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"query": ' + "9" * 5000 + "}"])
+def test_json_that_no_parser_takes(tmp_path: Path, line: str) -> None:
+    assert fault(write(tmp_path, line)).endswith("Fix the line.")
+
+
+def test_a_line_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(b'{"query": "q"}\n{"query": "caf\xe9"}\n')
+    assert fault(path).startswith(f"{path}:2: not UTF-8 text (")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"), [("[1]", "a list"), ('"text"', "a string"), ("17", "a number"), ("null", "null")]
+)
+def test_a_line_that_is_no_object(tmp_path: Path, line: str, kind: str) -> None:
+    path = write(tmp_path, {"query": "q"}, line)
+    assert fault(path).startswith(f"{path}:2: {kind}, not a JSON object.")
+
+
+@pytest.mark.parametrize("key", ["id", "query", "answer", "messages"])
+def test_a_field_that_the_job_names_must_be_there(tmp_path: Path, key: str) -> None:
+    path = write(tmp_path, {"query": "q", "messages": [], "other": 1})
+    message = fault(path, **{key: "nowhere"})
+    assert (
+        message
+        == f"{path}:1: no field 'nowhere', which `{key}` names; the record has 'query', 'messages', 'other'."
+    )
+
+
+def test_neither_query_nor_messages(tmp_path: Path) -> None:
+    path = write(tmp_path, {"question": "1 + 1?"})
+    assert fault(path).startswith(f"{path}:1: neither 'query' nor 'messages'; the record has 'question'.")
+
+
+@pytest.mark.parametrize("value", [["a"], {"a": 1}, True])
+def test_a_query_that_is_not_text(tmp_path: Path, value: Any) -> None:
+    path = write(tmp_path, {"query": value})
+    assert fault(path).startswith(f"{path}:1: field 'query' is a")
+
+
+@pytest.mark.parametrize("value", ["hi", [], ["hi"], [{"content": "hi"}]])
+def test_messages_that_are_no_chat(tmp_path: Path, value: Any) -> None:
+    path = write(tmp_path, {"messages": value})
+    assert "'messages'" in fault(path)
