@@ -20,7 +20,7 @@ help: ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	@python=""; \
 	for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
-	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
 	    echo "AgentJet needs Python 3.11 or newer; found: $$(python3 --version 2>&1 || true). Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; \
@@ -30,8 +30,8 @@ $(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	fi; \
 	echo "Installing AgentJet and what it needs into .venv ($$(.venv/bin/python --version))."; \
 	if ! .venv/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then \
-	    echo "PyTorch is not there yet: its CPU build is about 190 MB to fetch, all the rest about 150 MB. A package index"; \
-	    echo "may offer a CUDA build of several GB instead; PIP_FIND_LINKS=FOLDER_OR_URL with the CPU wheel prevents that."; \
+	    echo "PyTorch is not there yet: its CPU build is about 190 MB to fetch, and a package index may offer"; \
+	    echo "a CUDA build of several GB instead: PIP_FIND_LINKS=FOLDER_OR_URL that holds the CPU build prevents that."; \
 	fi; \
 	.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) openai reasoning-gym -c constraints.txt </dev/null; \
 	touch $@

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import Field, PrivateAttr
 
 from ajet.engine import ChatModelPlugin
@@ -92,6 +91,8 @@ class ScriptChatModel(ChatModelPlugin):
     def _rules(self) -> list[Mapping[str, Any]]:
         if not self.path.is_file():
             raise ConfigError(f"{self.path}: no such script file.")
+        import yaml
+
         rules = yaml.safe_load(self.path.read_text(encoding="utf-8"))
         if not isinstance(rules, list) or not all(
             isinstance(r, dict) and ("say" in r) != ("call" in r) for r in rules

@@ -6,20 +6,17 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from ajet.backbone import Backbone, Capabilities, RunResult
 from ajet.engine import ChatModelPlugin, Engine
-from ajet.job import Job
-from ajet.learning.batch import build_batch
-from ajet.learning.rollouts import plan_step
-from ajet.rollout.episode import Episode
-from ajet.rollout.recorder import RunRecorder
-from ajet.rollout.summary import describe_failures, summarize
-from ajet.run import local_engine, new_run_dir, open_runtime, training_policy
 from ajet.types import AjetError, Metrics
+
+if TYPE_CHECKING:  # at run time inside the functions: this module is loaded by every `ajet --help`
+    from ajet.job import Job
+    from ajet.rollout.episode import Episode
 
 
 class Debug(Backbone):
@@ -42,6 +39,8 @@ class Debug(Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Run the episodes and print each. Raises AjetError if all of them failed."""
+        from ajet.run import local_engine
+
         answers = self._answers(job)
         engine = None if answers else local_engine(job)
         for line in skipped(job):
@@ -58,6 +57,11 @@ class Debug(Backbone):
         return model
 
     async def _run(self, job: Job, engine: Engine | None, answers: ChatModelPlugin | None) -> RunResult:
+        from ajet.learning.rollouts import plan_step
+        from ajet.rollout.recorder import RunRecorder
+        from ajet.rollout.summary import describe_failures, summarize
+        from ajet.run import new_run_dir, open_runtime, training_policy
+
         rollout = job.config.rollout.model_copy(update={"concurrency": self.concurrency})
         job = replace(job, config=job.config.model_copy(update={"rollout": rollout}))
         run_dir = new_run_dir(job)
@@ -115,6 +119,9 @@ def describe(episode: Episode) -> str:
 
 def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> list[str]:
     """What these episodes would have been as a training batch."""
+    from ajet.learning.batch import build_batch
+    from ajet.rollout.summary import describe_failures
+
     lines = [
         f"{len(episodes)} episodes, reward {metrics.get('reward', 0.0):.3f}, failures: {describe_failures(episodes)}"
     ]

@@ -125,7 +125,6 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
         progress.say(
             f"resuming {run_dir} after step {done}; {len(reusable)} finished episodes of the next step can be reused"
         )
-    progress.say(f"run folder: {run_dir}")
 
     def on_step(step: int, metrics: Metrics) -> None:
         progress.step(step, config.train.steps, metrics)
@@ -286,7 +285,7 @@ def evaluation_policy(job: Job, temperature: float) -> SamplingPolicy:
 
 
 def new_run_dir(job: Job) -> Path:
-    """A new run folder with the resolved job and the versions in it."""
+    """A new run folder with the resolved job and the versions in it; says where it is."""
     stem = time.strftime("%Y%m%d-%H%M%S")
     root = Path(job.config.run.dir).expanduser().resolve()
     root.mkdir(parents=True, exist_ok=True)
@@ -298,6 +297,7 @@ def new_run_dir(job: Job) -> Path:
             continue
         (run_dir / "job.yaml").write_text(resolved_yaml(job), encoding="utf-8")
         (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
+        job.progress.say(f"run folder: {run_dir}")
         return run_dir
     raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
 

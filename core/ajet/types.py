@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+    Int32 = NDArray[np.int32]
+    Float32 = NDArray[np.float32]
+    Float64 = NDArray[np.float64]
+    Bool = NDArray[np.bool_]
+else:  # names for annotations: numpy itself would cost `ajet --help` a tenth of a second
+    Int32 = Float32 = Float64 = Bool = object
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Metrics = dict[str, float]

@@ -30,11 +30,11 @@ def _config() -> None:
 @app.command()
 def explain(
     key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="A key or a section; default: all keys.")
+        str | None, typer.Argument(metavar="KEY", help="A key or a section; default: all keys.")
     ] = None,
     job_file: Annotated[
         Path | None,
-        typer.Argument(metavar="[JOB.yaml]", help="Say its values too, and where they came from."),
+        typer.Argument(metavar="JOB.yaml", help="Say its values too, and where they came from."),
     ] = None,
 ) -> None:
     """Say what a key does, its default and where its value came from."""
@@ -45,10 +45,12 @@ def explain(
     if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
         job_file, key = Path(key), None
     layers = job_layers(job_file) if job_file is not None else None
-    found = explain(key or "", list(plugin_keys(layers)))
+    further = list(plugin_keys(layers))
+    found = explain(key or "", further)
     if len(found) == 1:
         print(describe_key(found[0], layers))
-    else:
+        found = [k for k in further if k.key.startswith(f"{key}.")]
+    if found:
         head = ("KEY", "TYPE", "DEFAULT" if layers is None else "VALUE", "" if layers is None else "FROM", "")
         rows = [(k.key, k.type, *_value(k, layers), k.help) for k in found]
         print(table([head, *rows]))
@@ -68,8 +70,6 @@ def describe_key(key: KeyHelp, layers: Layers | None) -> str:
 def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
     """Keys that plugins bring: every backbone's section, and the fields of readers, judges and
     algorithms: the chosen one's where a job is given, else all."""
-    from dataclasses import replace
-
     from ajet.config import KeyHelp, TargetSettings, all_keys
     from ajet.plugins import load_plugins
 
@@ -80,11 +80,27 @@ def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
     for slot, kind in SLOTS.items():
         yield KeyHelp(f"{slot}.type", "str", "required", f"Name of the {kind}.")
         chosen = _at(layers, f"{slot}.type") if layers is not None else None
-        for installed in plugins:
-            if installed.kind == kind and chosen in (None, installed.name):
-                for key in all_keys(installed.cls, f"{slot}."):
-                    yield replace(key, help=f"{kind} {installed.name}: {key.help}")
+        fields = [
+            (installed.name, key)
+            for installed in plugins
+            if installed.kind == kind and chosen in (None, installed.name)
+            for key in all_keys(installed.cls, f"{slot}.")
+        ]
+        yield from _merged(fields)
     yield from all_keys(TargetSettings, "targets.NAME.")
+
+
+def _merged(fields: list[tuple[str, KeyHelp]]) -> Iterator[KeyHelp]:
+    """One entry for each key; plugins that say the same of it are named together."""
+    from dataclasses import replace
+
+    by_key: dict[str, dict[str, list[str]]] = {}
+    for name, key in fields:
+        by_key.setdefault(key.key, {}).setdefault(key.help, []).append(name)
+    first = {key.key: key for _, key in reversed(fields)}
+    for key_name, helps in by_key.items():
+        said = "; ".join(f"{text} ({', '.join(names)})" for text, names in helps.items())
+        yield replace(first[key_name], help=said)
 
 
 def _value(key: KeyHelp, layers: Layers | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 import typer
 
@@ -19,7 +20,10 @@ def doctor() -> None:
     """Report the environment; exit 1 if anything needs fixing."""
     from ajet.cli.table import table
 
-    findings = [*python(), *plugins(), *libraries(), *machine()]
+    findings = [*python(), *plugins()]
+    told = {what for what, _, _ in findings}
+    findings += [finding for finding in libraries() if finding[0] not in told]
+    findings += machine()
     print(table((("FIX" if remedy else "ok"), what, found) for what, found, remedy in findings))
     problems = [(what, remedy) for what, _, remedy in findings if remedy]
     for what, remedy in problems:
@@ -51,20 +55,14 @@ def plugins() -> Iterator[Finding]:
         yield "plugins", "clash", str(error)
         return
     for broken in found.broken:
-        yield (
-            broken.distribution,
-            f"did not load: {broken.error}",
-            f"pip install --force-reinstall {broken.distribution}",
-        )
+        remedy = f"pip install --force-reinstall {broken.distribution}, or uninstall it"
+        yield broken.distribution, f"did not load: {broken.error}", remedy
     for implementation in found.manager.hook.ajet_doctor.get_hookimpls():
         try:
-            yield from implementation.function()
+            yield from cast(Iterable[Finding], implementation.function())
         except Exception as error:
-            yield (
-                implementation.plugin_name,
-                f"its ajet_doctor failed: {type(error).__name__}: {error}",
-                "report it",
-            )
+            what = f"its ajet_doctor failed: {type(error).__name__}: {error}"
+            yield implementation.plugin_name, what, "report it to its author"
 
 
 def plugin_versions(version: str, plugins: Iterable[tuple[str, str]]) -> Iterator[Finding]:

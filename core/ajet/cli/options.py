@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-JobFile = Annotated[
-    Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file; flags lie over it.")
-]
+JobFile = Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job file; flags lie over it.")]
 Workflow = Annotated[str | None, typer.Option(help="The agent: pkg.module:Name or path/to/file.py:Name.")]
 Tasks = Annotated[Path | None, typer.Option(help="Tasks, one JSON object a line (.jsonl, .jsonl.gz).")]
 Validation = Annotated[Path | None, typer.Option(help="Validation tasks, in the same form.")]

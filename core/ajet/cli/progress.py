@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
@@ -43,9 +42,7 @@ class Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
     def say(self, text: str) -> None:
@@ -61,9 +58,7 @@ class Lines:
             tenth = int(fraction * 10 + 1e-9)
             if tenth > self._tenths.get(name, -1):
                 self._tenths[name] = tenth
-                self._print(
-                    "  ".join([f"{name} {fraction:.0%}", *(f"{k} {v:.3g}" for k, v in metrics.items())])
-                )
+                self._print(f"{name} {fraction:.0%}  {stage_figures(metrics)}".rstrip())
 
     def episodes(self, phase: str, done: int, total: int) -> None:
         """See `Progress.episodes`."""
@@ -74,10 +69,11 @@ class Lines:
     def step(self, step: int, total: int, metrics: Metrics) -> None:
         """See `Progress.step`."""
         with self._lock:
-            eta = self._pace.eta(step, total, metrics)
-            self._print(
-                "  ".join([f"step {step}/{total}", *step_figures(metrics), *([f"eta {eta}"] if eta else [])])
-            )
+            self._print(f"step {step}/{total}  {self._figures(step, total, metrics)}")
+
+    def _figures(self, step: int, total: int, metrics: Metrics) -> str:
+        eta = self._pace.eta(step, total, metrics)
+        return "  ".join([*step_figures(metrics), *([f"eta {eta}"] if eta else [])])
 
     def _print(self, text: str) -> None:
         self._last_line = time.monotonic()
@@ -107,16 +103,13 @@ class Bars(Lines):
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
         """See `Progress.stage`."""
         with self._lock:
-            figures = "  ".join(f"{k} {v:.3g}" for k, v in metrics.items())
-            self._show(name, fraction, 1.0, f"{fraction:.0%}", figures)
+            self._show(name, fraction, 1.0, f"{fraction:.0%}", stage_figures(metrics))
             if fraction >= 1:
                 self._hide(name)
 
@@ -130,9 +123,7 @@ class Bars(Lines):
     def step(self, step: int, total: int, metrics: Metrics) -> None:
         """See `Progress.step`."""
         with self._lock:
-            eta = self._pace.eta(step, total, metrics)
-            figures = "  ".join([*step_figures(metrics), *([f"eta {eta}"] if eta else [])])
-            self._show("steps", step, total, f"{step}/{total}", figures)
+            self._show("steps", step, total, f"{step}/{total}", self._figures(step, total, metrics))
 
     def _print(self, text: str) -> None:
         self._bars.console.print(text, markup=False, soft_wrap=True)
@@ -177,6 +168,11 @@ def step_figures(metrics: Metrics) -> list[str]:
     if seconds := _step_seconds(metrics):
         figures.append(f"{seconds:.1f} s")
     return figures
+
+
+def stage_figures(metrics: Metrics) -> str:
+    """The figures of a preparation."""
+    return "  ".join(f"{name} {value:.3g}" for name, value in metrics.items())
 
 
 def _step_seconds(metrics: Metrics) -> float:

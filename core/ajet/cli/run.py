@@ -76,8 +76,9 @@ def describe_job(job: Job, layers: Layers) -> str:
     from ajet.job import resolved_yaml
 
     counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."
-    given = table([(key, value, source) for key, value, source in provenance(layers)], indent="#   ")
-    return f"# {counts}\n# Set by the user (everything else is a default):\n{given}\n{resolved_yaml(job)}".rstrip()
+    given = table(provenance(layers), indent="#   ")
+    comment = f"# {counts}\n# Set by the user (everything else is a default):\n{given}"
+    return f"{comment}\n{resolved_yaml(job)}".rstrip()
 
 
 def _run(job: Job) -> None:

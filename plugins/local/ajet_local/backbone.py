@@ -29,7 +29,9 @@ class Local(Backbone):
     device: Device = Field("auto", description="Where the model lives; auto takes cuda, else mps, else cpu.")
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice.")
     max_batch: int = Field(64, ge=1, description="Most requests that are sampled together.")
-    micro_batch_tokens: int = Field(16384, ge=1, description="Most tokens of one forward pass in training: memory, not results.")
+    micro_batch_tokens: int = Field(
+        16384, ge=1, description="Most tokens of one forward pass in training: memory, not results."
+    )
 
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop."""
@@ -37,13 +39,19 @@ class Local(Backbone):
 
         config = job.config
         trainer = self.trainer(
-            job.model, config.train, seed=config.run.seed, deterministic=config.run.deterministic, progress=job.progress
+            job.model,
+            config.train,
+            seed=config.run.seed,
+            deterministic=config.run.deterministic,
+            progress=job.progress,
         )
         if not any(isinstance(logger, TensorBoard) for logger in job.loggers):
             job = replace(job, loggers=(*job.loggers, TensorBoard()))
         return train_job(job, trainer)
 
-    def trainer(self, model: str, train: TrainSettings, *, seed: int, deterministic: bool, progress: Progress) -> Trainer:
+    def trainer(
+        self, model: str, train: TrainSettings, *, seed: int, deterministic: bool, progress: Progress
+    ) -> Trainer:
         """A `LocalTrainer` over a model folder, a Hugging Face id or the starter recipe."""
         import torch
 

@@ -19,7 +19,13 @@ import numpy as np
 from transformers import Qwen3Config
 
 from ajet.types import Batch, Sample
-from ajet_local.starter.transcripts import Transcript, agent_transcript, echo_transcript, make_sample, to_sample
+from ajet_local.starter.transcripts import (
+    Transcript,
+    agent_transcript,
+    echo_transcript,
+    make_sample,
+    to_sample,
+)
 
 CONTEXT_LENGTH = 1024
 BATCH_SIZE = 32
@@ -73,4 +79,6 @@ def batches(phase: Phase, seed: int, renderer: Any, tokenizer: Any, used: set[st
         samples = [phase.make(rng, renderer, used) for _ in range(BATCH_SIZE)]
         total = sum(int(s.mask.sum()) for s in samples)
         weighted = [replace(s, weights=s.weights / np.float32(total)) for s in samples]
-        yield Batch(weighted, supervised_loss, [range(BATCH_SIZE)], phase.peak_rate * _schedule(step, phase.steps))
+        yield Batch(
+            weighted, supervised_loss, [range(BATCH_SIZE)], phase.peak_rate * _schedule(step, phase.steps)
+        )

@@ -1,0 +1,138 @@
+"""The whole road in one command: tasks, starter model, validation, training, validation, a summary.
+
+    python demo.py --seed 0
+
+Drives the installed `ajet` program as a user would. Its last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the starter model, the tasks and the sampling"
+    )
+    seed = parser.parse_args().seed
+    tasks = make_tasks(seed)
+    root = Path.cwd() / "runs" / f"math-seed{seed}"
+    seeded = [
+        "--seed",
+        str(seed),
+        "--tasks",
+        str(tasks / "train.jsonl"),
+        "--validation",
+        str(tasks / "validation.jsonl"),
+    ]
+    ajet("run", *seeded, "--set", f"run.dir={root}")
+    run_dir = max(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    check_disjoint(seed, tasks)
+    validations = read_validations(run_dir)
+    before, after = validations[min(validations)], validations[max(validations)]
+    checkpoint = max((run_dir / "checkpoints").iterdir())
+    again = evaluate_alone(checkpoint, seeded, root)
+    seconds = sum(
+        m["seconds_rollout"] + m["seconds_update"] for m in read_metrics(run_dir) if m["type"] == "train"
+    )
+    result = {
+        "accuracy_before": before["validation"],
+        "accuracy_after": after["validation"],
+        "greedy_before": before["greedy"],
+        "greedy_after": after["greedy"],
+        "train_seconds": round(seconds, 1),
+        "run_dir": str(run_dir),
+    }
+    print(summary(result, again, checkpoint))
+    print(json.dumps(result))
+
+
+def ajet(*arguments: str) -> None:
+    """Run `ajet` here, its output straight to the user."""
+    command = [sys.executable, "-m", "ajet", arguments[0], str(HERE / "job.yaml"), *arguments[1:]]
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        sys.exit(code)
+
+
+def make_tasks(seed: int) -> Path:
+    """Training and held-out tasks of a seed."""
+    folder = HERE / "tasks" / f"seed{seed}"
+    command = [sys.executable, str(HERE / "make_tasks.py"), "--seed", str(seed), "--out", str(folder)]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def check_disjoint(seed: int, tasks: Path) -> None:
+    """No held-out expression was in the starter's transcripts or is a training task."""
+    from ajet_local.starter.build import cached_starter
+
+    starter = cached_starter(seed, lambda name, fraction, metrics: None)
+    seen = {line.replace(" ", "") for line in (starter / "expressions.txt").read_text().splitlines()}
+    seen |= {json.loads(line)["id"] for line in (tasks / "train.jsonl").read_text().splitlines()}
+    held_out = {json.loads(line)["id"] for line in (tasks / "validation.jsonl").read_text().splitlines()}
+    if seen & held_out:
+        sys.exit(f"{len(seen & held_out)} held-out tasks were trained on: the figures would mean nothing")
+    print(f"{len(held_out)} held-out tasks, none among the {len(seen)} expressions that were trained on")
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The run's metrics, a line a step or validation."""
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def read_validations(run_dir: Path) -> dict[int, dict[str, float]]:
+    """Step -> accuracy by kind of validation."""
+    found: dict[int, dict[str, float]] = {}
+    for line in read_metrics(run_dir):
+        if line["type"] in ("validation", "greedy"):
+            found.setdefault(line["step"], {})[line["type"]] = line["accuracy"]
+    return found
+
+
+def evaluate_alone(checkpoint: Path, seeded: list[str], root: Path) -> float:
+    """The checkpoint's sampled accuracy in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "ajet",
+        "eval",
+        str(HERE / "job.yaml"),
+        "--model",
+        str(checkpoint),
+        "--json",
+        *seeded,
+    ]
+    command += ["--set", "eval.greedy=false", "--set", f"run.dir={root.parent / 'eval'}"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(json.loads(printed.splitlines()[-1])["accuracy"])
+
+
+def summary(result: dict[str, Any], again: float, checkpoint: Path) -> str:
+    """The figures as a table, and where to look next."""
+    return f"""
+                      before    after
+  sampled accuracy    {result["accuracy_before"]:6.1%}   {result["accuracy_after"]:6.1%}
+  greedy accuracy     {result["greedy_before"]:6.1%}   {result["greedy_after"]:6.1%}
+  training            {result["train_seconds"]:.0f} s
+  the checkpoint in a new process: {again:.1%} sampled accuracy
+
+Where to look next
+  {result["run_dir"]}/metrics.jsonl    every step in numbers
+  {result["run_dir"]}/episodes.jsonl   every episode: chat, tokens, logprobs, reward
+  tensorboard --logdir {result["run_dir"]}
+  {checkpoint}    the model, in Hugging Face layout
+  examples/math/agent.py    the agent: no line of it knows AgentJet
+"""
+
+
+if __name__ == "__main__":
+    main()

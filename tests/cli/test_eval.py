@@ -1,0 +1,82 @@
+"""`ajet eval` against an endpoint, and its flags."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from .conftest import Folder
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """An OpenAI-compatible endpoint that always says 4."""
+
+    seen: list[dict[str, Any]] = []
+
+    def do_POST(self) -> None:
+        self.seen.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "4"}}]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    Endpoint.seen.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_endpoint_is_scored_and_json_is_the_last_line(folder: Folder, url: str) -> None:
+    outcome = folder.ajet("eval", "job.yaml", "--endpoint", url, "--endpoint-model", "four", "--json")
+    assert outcome.code == 0, outcome.err
+    figures = json.loads(outcome.out.splitlines()[-1])
+    assert (figures["accuracy"], figures["episodes"], figures["model"]["model"]) == (0.5, 2, "four")
+    assert ["accuracy,", "sampled", "0.500"] in [line.split() for line in outcome.out.splitlines()]
+
+
+def test_greedy_reaches_the_endpoint_and_episodes_limits_the_tasks(folder: Folder, url: str) -> None:
+    options = ["--endpoint", url, "--endpoint-model", "four", "--greedy", "--episodes", "1"]
+    assert folder.ajet("eval", "job.yaml", *options).code == 0
+    assert [request["temperature"] for request in Endpoint.seen] == [0]
+
+
+def test_tasks_take_the_place_of_the_jobs_validation_tasks(folder: Folder, url: str) -> None:
+    folder.write("one.jsonl", '{"query": "4?", "answer": "4"}\n')
+    options = ["--endpoint", url, "--endpoint-model", "four", "--json", "--tasks", "one.jsonl"]
+    outcome = folder.ajet("eval", "job.yaml", "--set", "model=x", *options)
+    figures = json.loads(outcome.out.splitlines()[-1])
+    assert (figures["accuracy"], figures["episodes"]) == (1, 1)
+
+
+def test_a_backbone_that_is_not_installed_here_is_no_obstacle(folder: Folder, url: str) -> None:
+    job = (folder.path / "job.yaml").read_text().replace("name: debug", "name: a_cluster")
+    folder.write("job.yaml", job)
+    assert folder.ajet("eval", "job.yaml", "--endpoint", url, "--endpoint-model", "four").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--endpoint", "http://x/v1"], "--endpoint URL and --endpoint-model NAME go together"),
+        (["--endpoint", "http://x/v1", "--endpoint-model", "m", "--model", "y"], "exclude each other"),
+    ],
+)
+def test_half_an_endpoint_is_refused(folder: Folder, arguments: list[str], said: str) -> None:
+    outcome = folder.ajet("eval", "job.yaml", *arguments)
+    assert outcome.code == 2 and said in outcome.err

@@ -1,0 +1,98 @@
+"""The program itself: help that is quick, exit codes, plugins that misbehave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import ajet
+from ajet import plugins as plugin_module
+from ajet.plugins import Plugins
+
+from .conftest import Folder
+
+HEAVY = ("torch", "ray", "transformers", "openai", "vllm", "verl", "renderers", "rich")
+
+
+def in_new_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plugins"], ["config", "explain"], ["run", "--help"]])
+def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
+    code = f"import sys; from ajet.cli import run_program; run_program({arguments!r})\n"
+    code += f"print('heavy:', [m for m in {HEAVY} if m in sys.modules])"
+    assert in_new_process(code).splitlines()[-1] == "heavy: []"
+
+
+def test_help_lists_the_commands(folder: Folder) -> None:
+    outcome = folder.ajet("--help")
+    assert outcome.code == 0
+    assert all(
+        f"\n  {name} " in outcome.out for name in ("run", "eval", "sft", "plugins", "config", "doctor")
+    )
+
+
+def test_version(folder: Folder) -> None:
+    assert folder.ajet("--version").out.startswith("ajet ")
+
+
+def test_an_unknown_option_is_exit_code_2(folder: Folder) -> None:
+    outcome = folder.ajet("run", "--stepz", "3")
+    assert outcome.code == 2 and "--stepz" in outcome.err
+
+
+def test_a_bug_is_shown_with_its_traceback_and_exit_code_1(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("ajet.job.prepare", broken)
+    outcome = folder.ajet("run", "job.yaml")
+    assert outcome.code == 1
+    assert "Traceback" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("error: RuntimeError: two lines. This is a bug")
+
+
+class Commands:
+    """A plugin with a command."""
+
+    __name__ = "commands"
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+
+    @ajet.hookimpl
+    def ajet_commands(self, app: Any) -> None:
+        if self.fails:
+            raise RuntimeError("no luck")
+
+        @app.command()
+        def greet() -> None:
+            """Say hello."""
+            print("hello")
+
+
+def with_plugin(monkeypatch: pytest.MonkeyPatch, plugin: Any) -> None:
+    plugins = Plugins()
+    plugins.register(plugin, "ajet-plugin-x", "0.1.0")
+    monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
+
+
+def test_a_plugin_adds_its_command(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_plugin(monkeypatch, Commands(fails=False))
+    assert folder.ajet("greet").out == "hello\n"
+
+
+def test_a_plugin_that_cannot_add_its_commands_breaks_no_other(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_plugin(monkeypatch, Commands(fails=True))
+    outcome = folder.ajet("--version")
+    assert outcome.code == 0 and "RuntimeError: no luck" in outcome.err

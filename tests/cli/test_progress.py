@@ -1,0 +1,100 @@
+"""Plain progress lines, and the bars."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+
+import pytest
+
+from ajet.cli.progress import Bars, Lines, Pace, make_progress
+
+STEP = {
+    "reward": 0.52, "groups_zero_advantage": 0.25, "tokens_per_second": 2310.4,
+    "seconds_rollout": 1.2, "seconds_update": 0.7,
+}  # fmt: skip
+
+
+def lines_of(progress: Lines) -> list[str]:
+    assert isinstance(progress._out, io.StringIO)
+    return progress._out.getvalue().splitlines()
+
+
+@pytest.fixture
+def progress() -> Lines:
+    return Lines(io.StringIO())
+
+
+def test_a_training_step_is_one_line(progress: Lines) -> None:
+    progress.step(3, 30, STEP)
+    assert lines_of(progress) == [
+        "step 3/30  reward 0.52  zero-adv groups 25 %  2,310 tok/s  1.9 s  eta 0:51"
+    ]
+
+
+def test_a_stage_is_told_at_most_every_tenth(progress: Lines) -> None:
+    for i in range(1001):
+        progress.stage("starter", i / 1000, {"loss": 1.5})
+    assert len(lines_of(progress)) == 11
+    assert lines_of(progress)[-1] == "starter 100%  loss 1.5"
+
+
+def test_the_run_folder_is_remembered(progress: Lines) -> None:
+    progress.say("run folder: /runs/x")
+    assert progress.run_dir == Path("/runs/x")
+
+
+def test_episodes_are_a_sign_of_life_only_after_a_while(progress: Lines) -> None:
+    progress.episodes("validation", 1, 9)
+    assert lines_of(progress) == []
+    progress._last_line -= 11
+    progress.episodes("validation", 2, 9)
+    progress.episodes("validation", 3, 9)
+    assert lines_of(progress) == ["validation: 2/9 episodes"]
+
+
+def test_lines_of_many_threads_stay_whole(progress: Lines) -> None:
+    threads = [
+        threading.Thread(target=lambda: [progress.say("x" * 50) for _ in range(200)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lines_of(progress) == ["x" * 50] * 800
+
+
+def test_the_eta_follows_the_last_steps() -> None:
+    pace = Pace()
+    assert pace.eta(1, 100, {}) == ""
+    for step in range(1, 6):
+        pace.eta(step, 100, {"seconds_rollout": 500.0})
+    for step in range(6, 11):
+        eta = pace.eta(step, 100, {"seconds_rollout": 50.0})
+    assert eta == "1:15:00"
+    assert pace.eta(100, 100, {}) == ""
+
+
+def test_without_a_terminal_there_are_lines() -> None:
+    assert type(make_progress()) is Lines
+
+
+def test_bars_show_steps_and_give_the_terminal_back_when_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "140")
+    with pytest.raises(KeyboardInterrupt), Bars() as bars:
+        bars.stage("starter", 0.5, {})
+        bars.stage("starter", 1.0, {})
+        bars.episodes("validation", 3, 8)
+        bars.episodes("validation", 8, 8)
+        bars.say("a line [not markup]")
+        bars.step(3, 30, STEP)
+        raise KeyboardInterrupt
+    shown = capsys.readouterr().err
+    assert "a line [not markup]" in shown
+    assert "3/30" in shown and "eta 0:51" in shown
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back

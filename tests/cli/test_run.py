@@ -1,0 +1,232 @@
+"""`ajet run`: a file, flags and `--set` over each other; the dry run; the debug backbone end to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import Folder
+
+
+def dry(folder: Folder, *arguments: str) -> tuple[dict[str, Any], list[str]]:
+    """The resolved job and its comment lines."""
+    outcome = folder.ajet("run", *arguments, "--dry-run")
+    assert outcome.code == 0, outcome.err
+    comments = [" ".join(line.split()) for line in outcome.out.splitlines() if line.startswith("#")]
+    return yaml.safe_load(outcome.out), comments
+
+
+def test_a_dry_run_prints_the_whole_job_with_absolute_paths_and_runs_nothing(folder: Folder) -> None:
+    job, comments = dry(folder, "job.yaml")
+    assert comments[0] == "# 2 tasks, 0 validation tasks. Nothing was run."
+    assert job["task"]["reader"] == {"type": "jsonl", "path": str(folder.path / "tasks.jsonl")}
+    assert job["workflow"] == f"{folder.path / 'agent.py'}:run"
+    assert job["backbone"]["debug"]["answers"]["path"] == str(folder.path / "script.yaml")
+    assert job["rollout"]["timeout"] == 300.0
+    assert not (folder.path / "runs").exists()
+
+
+def test_a_dry_run_prints_a_job_file_that_runs_from_anywhere(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    printed = folder.ajet("run", "job.yaml", "--dry-run").out
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "copy.yaml").write_text(printed)
+    monkeypatch.chdir(elsewhere)
+    again, _ = dry(folder, "copy.yaml")
+    assert again == yaml.safe_load(printed)
+
+
+def test_set_beats_flags_and_flags_beat_the_file_each_with_its_source(folder: Folder) -> None:
+    job, comments = dry(
+        folder, "job.yaml", "--steps", "5", "--seed", "7", "--set", "run.seed=8", "--no-deterministic"
+    )
+    assert (job["train"]["steps"], job["run"]["seed"]) == (5, 8)
+    assert "# train.steps 5 --steps" in comments
+    assert "# run.seed 8 --set" in comments
+    assert "# run.deterministic False --[no-]deterministic" in comments
+    assert "# judge.type exact job.yaml" in comments
+
+
+def test_flags_alone_make_a_job(folder: Folder) -> None:
+    flags = ["--workflow", "agent.py:run", "--tasks", "tasks.jsonl", "--judge", "math", "--backbone", "debug"]
+    job, _ = dry(folder, *flags, "--validation", "tasks.jsonl", "--model", "some/model")
+    assert job["judge"] == {"type": "math"}
+    assert job["model"] == "some/model"
+    assert job["task"]["validation"]["path"] == str(folder.path / "tasks.jsonl")
+
+
+def test_paths_in_a_file_are_relative_to_it_and_paths_in_flags_to_the_working_directory(
+    folder: Folder,
+) -> None:
+    folder.write(
+        "sub/job.yaml", "task: {reader: ../tasks.jsonl}\nworkflow: ../agent.py:run\nbackbone: debug\n"
+    )
+    folder.write("other.jsonl", '{"query": "1+1?"}\n')
+    job, _ = dry(folder, "sub/job.yaml")
+    assert job["task"]["reader"]["path"] == str(folder.path / "tasks.jsonl")
+    job, comments = dry(folder, "sub/job.yaml", "--tasks", "other.jsonl")
+    assert job["task"]["reader"]["path"] == str(folder.path / "other.jsonl")
+    assert comments[0].startswith("# 1 tasks")
+
+
+def test_a_judge_function_in_a_file_is_relative_to_the_job_file_in_both_forms(folder: Folder) -> None:
+    folder.write("sub/judge.py", "def half(task, output):\n    return 0.5\n")
+    for form in ("judge.py:half", "{type: judge.py:half}"):
+        folder.write(
+            "sub/job.yaml", f"task: {{reader: ../tasks.jsonl}}\nworkflow: ../agent.py:run\njudge: {form}\n"
+        )
+        job, _ = dry(folder, "sub/job.yaml", "--backbone", "debug")
+        assert job["judge"]["type"] == f"{folder.path / 'sub' / 'judge.py'}:half"
+
+
+def test_tasks_over_a_reader_of_files_keep_its_field_names(folder: Folder) -> None:
+    folder.write("renamed.jsonl", '{"question": "1+1?"}\n')
+    job, _ = dry(folder, "job.yaml", "--set", "task.reader.query=question", "--tasks", "renamed.jsonl")
+    assert job["task"]["reader"]["query"] == "question"
+
+
+def test_tasks_over_another_reader_replace_it(folder: Folder) -> None:
+    folder.write(
+        "random.yaml", "task: {reader: {type: random, seed: 3}}\nworkflow: agent.py:run\nbackbone: debug\n"
+    )
+    job, comments = dry(folder, "random.yaml", "--tasks", "tasks.jsonl")
+    assert job["task"]["reader"] == {"type": "jsonl", "path": str(folder.path / "tasks.jsonl")}
+    assert "# task.reader.type jsonl --tasks" in comments
+
+
+def test_a_workflow_may_be_a_module_of_the_working_directory(folder: Folder) -> None:
+    folder.write("here_only/agent.py", (folder.path / "agent.py").read_text())
+    job, _ = dry(folder, "job.yaml", "--workflow", "here_only.agent:run")
+    assert job["workflow"] == "here_only.agent:run"
+
+
+def test_the_debug_backbone_runs_the_job_and_says_where_everything_is(folder: Folder) -> None:
+    outcome = folder.ajet("run", "job.yaml")
+    assert outcome.code == 0, outcome.err
+    (run_dir,) = (folder.path / "runs").iterdir()
+    assert str(run_dir / "episodes.jsonl") in outcome.out
+    assert "pass  1." in outcome.err and "miss  1." in outcome.err
+    assert "train.steps" in outcome.err  # the keys that had no effect
+
+
+def test_break_stops_at_its_tag_only(folder: Folder) -> None:
+    folder.write(
+        "agent.py",
+        "import ajet\n"
+        + (folder.path / "agent.py")
+        .read_text()
+        .replace("    async with", '    ajet.breakpoint("A")\n    ajet.breakpoint("B")\n    async with', 1),
+    )
+    script = (
+        "import sys; hits = []; sys.breakpointhook = lambda: hits.append(1)\n"
+        "from ajet.cli import run_program\n"
+        "code = run_program(sys.argv[1:]); print('hits', len(hits)); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", "job.yaml", "--break", "B"],
+        cwd=folder.path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "hits 2" in done.stdout  # one for each of two episodes
+
+
+def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
+    folder.write(
+        "agent.py",
+        "import asyncio\nasync def run(task):\n    open('started', 'w')\n    await asyncio.sleep(60)\n",
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ajet", "run", "job.yaml"],
+        cwd=folder.path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while not (folder.path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    (run_dir,) = (folder.path / "runs").iterdir()
+    assert process.returncode == 130
+    assert f"interrupted. Run folder: {run_dir}; no checkpoint yet" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nope.yaml"], "nope.yaml: no such job file."),
+        (["job.yaml", "--set", "train.stepps=3"], "--set: train.stepps: unknown key; did you mean 'steps'"),
+        (["job.yaml", "--set", "trian.steps=3"], "unknown key; did you mean 'train'"),
+        (["job.yaml", "--set", "train.steps"], "--set train.steps: write --set a.b.c=value."),
+        (
+            ["job.yaml", "--backbone", "debgu"],
+            "backbone.name: unknown backbone 'debgu'; did you mean 'debug'",
+        ),
+        (["job.yaml", "--judge", "matth"], "judge.type: unknown judge 'matth'; did you mean 'math'"),
+        (["job.yaml", "--set", "task.reader.type=jsnl"], "unknown reader 'jsnl'; did you mean 'jsonl'"),
+        (["job.yaml", "--set", "task.reader.qery=x"], "task.reader.qery: unknown key; did you mean 'query'"),
+        (["job.yaml", "--tasks", "nope.jsonl"], "nope.jsonl: no such file"),
+        (["job.yaml", "--workflow", "agent.py:rum"], "agent.py has no 'rum'; did you mean 'run'"),
+        (["job.yaml", "--workflow", "agent.py:not_callable"], "int is not callable"),
+        (["job.yaml", "--workflow", "nope_nope:run"], "does not import: ModuleNotFoundError"),
+        (["job.yaml", "--set", "rollout.sampling.top_p=0.9"], "set rollout.sampling.allow_truncated: true"),
+        (["--resume", "nowhere"], "--resume nowhere: no such folder."),
+        (["--resume", "."], "--resume .: it holds no job.yaml."),
+    ],
+)
+def test_a_wrong_job_is_one_line_and_exit_code_2(folder: Folder, arguments: list[str], said: str) -> None:
+    if "--resume" in arguments:
+        (folder.path / "job.yaml").rename(folder.path / "elsewhere.yaml")
+
+    outcome = folder.ajet("run", *arguments, "--dry-run")
+    assert outcome.code == 2, outcome.out
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
+def test_broken_yaml_is_named_with_its_line(folder: Folder) -> None:
+    folder.write("bad.yaml", "model: x\ntrain: {steps: 3\n")
+    outcome = folder.ajet("run", "bad.yaml")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "error: bad.yaml:" in outcome.err and "not YAML" in outcome.err
+
+
+def test_broken_json_and_duplicate_ids_are_named_with_their_line(folder: Folder) -> None:
+    folder.write("tasks.jsonl", '{"query": "1"}\n{"query": 2,}\n')
+    assert "tasks.jsonl:2: not JSON" in folder.ajet("run", "job.yaml").err
+    folder.write("tasks.jsonl", '{"id": "a", "query": "1"}\n{"id": "a", "query": "2"}\n')
+    assert "duplicate task id 'a'" in folder.ajet("run", "job.yaml").err
+
+
+def test_a_job_file_and_resume_exclude_each_other(folder: Folder) -> None:
+    outcome = folder.ajet("run", "job.yaml", "--resume", "runs/x")
+    assert outcome.code == 2 and "leave out job.yaml" in outcome.err
+
+
+def test_a_run_in_which_everything_fails_ends_with_exit_code_1(folder: Folder) -> None:
+    folder.write("agent.py", "def run(task):\n    raise KeyError('answer')\n")
+    outcome = folder.ajet("run", "job.yaml")
+    assert outcome.code == 1
+    assert "all 2 episodes failed: 2 workflow:KeyError" in outcome.err.splitlines()[-1]
+
+
+def test_resume_takes_the_job_of_the_run_folder_and_flags_lie_over_it(folder: Folder, tmp_path: Path) -> None:
+    assert folder.ajet("run", "job.yaml").code == 0
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    job, comments = dry(folder, "--resume", str(run_dir), "--steps", "9")
+    assert job["task"]["reader"]["path"] == str(tmp_path / "tasks.jsonl")
+    assert "# train.steps 9 --steps" in comments

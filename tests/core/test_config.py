@@ -1,0 +1,142 @@
+"""The job's layers: short forms, provenance, errors with the nearest name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.config import JobConfig, Layers, explain, parse_set
+from ajet.types import ConfigError
+
+HERE = Path("/here")
+
+
+def layers(*trees: dict[str, Any]) -> Layers:
+    """Trees laid over each other, from `1`, `2`, …"""
+    made = Layers()
+    for number, tree in enumerate(trees, 1):
+        made.add(tree, str(number), HERE / str(number))
+    return made
+
+
+def refused(tree: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        layers(tree).job()
+    return str(caught.value)
+
+
+def test_an_empty_job_is_all_defaults() -> None:
+    assert layers().job() == JobConfig()
+
+
+def test_a_misspelt_key_is_an_error_with_the_nearest_name_and_its_source() -> None:
+    said = refused({"train": {"learning_rat": 1.0}})
+    assert said.startswith("1: train.learning_rat: unknown key; did you mean 'learning_rate'. Known: ")
+
+
+def test_a_misspelt_section_is_an_error_with_the_nearest_name() -> None:
+    assert "1: workflw: unknown key; did you mean 'workflow'" in refused({"workflw": "x"})
+
+
+def test_a_wrong_value_names_key_value_and_source() -> None:
+    assert refused({"train": {"steps": "many"}}).startswith("1: train.steps: ")
+    assert "'many'" in refused({"train": {"steps": "many"}})
+
+
+def test_the_strongest_layer_wins_and_is_the_source() -> None:
+    made = layers({"train": {"steps": 1, "batch_size": 2}}, {"train": {"steps": 3}})
+    assert (made.job().train.steps, made.job().train.batch_size) == (3, 2)
+    assert [made.source_of(f"train.{k}") for k in ("steps", "batch_size", "keep_last")] == [
+        "2",
+        "1",
+        "default",
+    ]
+    assert made.base_of("train.steps") == HERE / "2"
+
+
+@pytest.mark.parametrize(
+    ("tree", "long"),
+    [
+        ({"judge": "math"}, {"judge": {"type": "math"}}),
+        ({"backbone": "debug"}, {"backbone": {"name": "debug"}}),
+        ({"train": {"algorithm": "grpo"}}, {"train": {"algorithm": {"type": "grpo"}}}),
+        (
+            {"task": {"reader": "a.jsonl", "validation": "b.jsonl"}},
+            {
+                "task": {
+                    "reader": {"type": "jsonl", "path": "a.jsonl"},
+                    "validation": {"type": "jsonl", "path": "b.jsonl"},
+                }
+            },
+        ),
+    ],
+)
+def test_a_short_form_is_its_long_form(tree: dict[str, Any], long: dict[str, Any]) -> None:
+    assert layers(tree).job() == layers(long).job() == JobConfig(**tree)
+
+
+def test_a_field_set_over_a_short_form_keeps_it() -> None:
+    made = layers(
+        {"task": {"reader": "a.jsonl"}, "judge": "math"},
+        {"task": {"reader": {"limit": 3}}, "judge": {"x": 1}},
+    )
+    job = made.job()
+    assert job.task and job.task.reader == {"type": "jsonl", "path": "a.jsonl", "limit": 3}
+    assert job.judge == {"type": "math", "x": 1}
+    assert (made.source_of("judge.type"), made.source_of("judge.x")) == ("1", "2")
+
+
+def test_a_short_form_over_a_long_one_replaces_it_with_its_sources() -> None:
+    made = layers({"judge": {"type": "exact", "ignore_case": True}}, {"judge": "math"})
+    assert made.job().judge == {"type": "math"}
+    assert made.source_of("judge.type") == "2"
+    assert made.source_of("judge") == "2"
+
+
+def test_switching_the_backbone_keeps_the_keys_of_all_backbones() -> None:
+    made = layers(
+        {"backbone": {"name": "local", "local": {"threads": 2}, "verl": {"any": 1}}}, {"backbone": "debug"}
+    )
+    backbone = made.job().backbone
+    assert (backbone.name, backbone.section("local"), backbone.section("verl")) == (
+        "debug",
+        {"threads": 2},
+        {"any": 1},
+    )
+    assert (made.source_of("backbone.name"), made.source_of("backbone.local.threads")) == ("2", "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("300s", 300), ("5m", 300), ("1h", 3600), ("250ms", 0.25), (7, 7), ("7", 7)]
+)
+def test_durations_have_units(text: object, seconds: float) -> None:
+    assert layers({"rollout": {"timeout": text}}).job().rollout.timeout == seconds
+
+
+@pytest.mark.parametrize("text", ["5 parsecs", "-3s", 0])
+def test_what_is_no_duration_is_refused(text: object) -> None:
+    assert "rollout.timeout: " in refused({"rollout": {"timeout": text}})
+
+
+@pytest.mark.parametrize("sampling", [{"top_p": 0.9}, {"top_k": 50}])
+def test_truncated_sampling_is_refused_in_training_unless_allowed(sampling: dict[str, Any]) -> None:
+    assert "set rollout.sampling.allow_truncated: true" in refused({"rollout": {"sampling": sampling}})
+    assert layers({"rollout": {"sampling": {**sampling, "allow_truncated": True}}}).job()
+    assert layers({"eval": {"sampling": sampling}}).job()
+
+
+def test_set_reads_its_value_as_yaml() -> None:
+    assert parse_set("a.b=3") == ("a.b", 3)
+    assert parse_set("a.b=[1, x]") == ("a.b", [1, "x"])
+    assert parse_set("a.b=k=v") == ("a.b", "k=v")
+    assert parse_set("a.b={") == ("a.b", "{")
+
+
+def test_explain_knows_every_key_and_the_nearest_of_an_unknown_one() -> None:
+    assert explain("train.steps")[0].default == 100
+    assert {k.key for k in explain("run")} == {"run.dir", "run.seed", "run.deterministic", "run.loggers"}
+    assert all(k.help for k in explain(""))
+    with pytest.raises(ConfigError, match="did you mean 'run.seed'"):
+        explain("run.sed")

@@ -1,0 +1,93 @@
+"""The plugin manager: clashes, broken plugins, errors that name what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput, hookimpl
+from ajet.plugins import Plugins, load_plugins
+from ajet.types import ConfigError
+
+
+def judge_class(label: str) -> type[Judge]:
+    class Some(Judge):
+        """A judge."""
+
+        name = label
+        strictness: int = 1
+
+        async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+            return JudgeOutput(reward=1.0)
+
+    return Some
+
+
+def plugin(ajet_judges: Callable[[], Any], module: str = "module") -> Any:
+    return SimpleNamespace(__name__=module, ajet_judges=hookimpl(ajet_judges))
+
+
+def test_two_plugins_of_one_kind_and_name_are_an_error_that_names_both_distributions() -> None:
+    plugins = Plugins()
+    plugins.register(plugin(lambda: [judge_class("same")], "one"), "ajet-one", "1.0")
+    with pytest.raises(ConfigError, match=r"judge 'same': one of ajet-one 1.0, one of ajet-two 2.0"):
+        plugins.register(plugin(lambda: [judge_class("same")], "two"), "ajet-two", "2.0")
+
+
+def test_an_unknown_name_lists_what_is_installed_and_the_nearest() -> None:
+    plugins = Plugins()
+    plugins.register(plugin(lambda: [judge_class("exact"), judge_class("math")]), "d", "1")
+    with pytest.raises(
+        ConfigError, match=r"judge.type: unknown judge 'maht'; did you mean 'math'. Installed: exact, math\."
+    ):
+        plugins.get("judge", "maht", "judge.type")
+
+
+def test_a_misspelt_field_is_an_error_with_the_nearest() -> None:
+    plugins = Plugins()
+    plugins.register(plugin(lambda: [judge_class("math")]), "d", "1")
+    with pytest.raises(ConfigError, match=r"judge.strictnes: unknown key; did you mean 'strictness'"):
+        plugins.build("judge", {"type": "math", "strictnes": 2}, "judge")
+    with pytest.raises(ConfigError, match="judge: needs `type`"):
+        plugins.build("judge", {"strictness": 2}, "judge")
+
+
+def raises() -> Any:
+    raise ImportError("no module named heavy")
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        (raises, "ImportError: no module named heavy"),
+        (lambda: [int], "is not a subclass of ajet.Plugin"),
+        (lambda: [type("Nameless", (Judge,), {})], "has no `name: ClassVar[str]`"),
+    ],
+)
+def test_a_plugin_that_does_not_load_or_breaks_the_contract_is_kept_with_its_error(
+    monkeypatch: pytest.MonkeyPatch, hook: Callable[[], Any], said: str
+) -> None:
+    bad = SimpleNamespace(
+        name="bad", value="bad", dist=SimpleNamespace(name="ajet-bad", version="1"), load=lambda: plugin(hook)
+    )
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [bad])
+    plugins = load_plugins.__wrapped__()
+    (broken,) = plugins.broken
+    assert broken.distribution == "ajet-bad" and said in broken.error
+    with pytest.raises(ConfigError, match="ajet-bad did not load"):
+        plugins.get("judge", "bad", "judge")
+    assert plugins.get("algorithm", "grpo", "train.algorithm")
+
+
+def test_the_core_brings_its_own_plugins_like_anyone() -> None:
+    own = {key for key, installed in load_plugins().classes.items() if installed.distribution == "ajet"}
+    assert {
+        ("backbone", "debug"),
+        ("algorithm", "grpo"),
+        ("chat model", "openai"),
+        ("chat model", "script"),
+    } <= own

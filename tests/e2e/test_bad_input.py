@@ -1,0 +1,145 @@
+"""Bad input gets one clear line and a non-zero exit, and nothing that was done before is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def error_of(project, *arguments: str, code: int | None = None) -> str:
+    """The last line of a failing `ajet`, which must be its one error line."""
+    process = project.start(*arguments)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == code if code else process.returncode > 0, output
+    assert "Traceback" not in output, output
+    line = output.strip().splitlines()[-1]
+    assert line.startswith("error: "), output
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tasks", "absent.jsonl"], ["absent.jsonl", "no such file"]),
+        (["--workflow", "absent.py:run"], ["absent.py", "no such file"]),
+        (["--workflow", "agent.py:rum"], ["agent.py", "'rum'", "did you mean 'run'"]),
+        (["--workflow", "agent.py:client"], ["client", "not callable"]),
+        (["--workflow", "broken.py:run"], ["broken.py", "ModuleNotFoundError", "broken.py:1"]),
+        (["--backbone", "locale"], ["backbone", "'locale'", "did you mean 'local'", "debug"]),
+        (["--judge", "maths"], ["judge", "'maths'", "did you mean 'math'"]),
+        (["--set", "task.reader.type=jsonll"], ["task.reader", "'jsonll'", "did you mean 'jsonl'"]),
+        (["--set", "train.algorithm=grop"], ["algorithm", "'grop'", "did you mean 'grpo'"]),
+        (["--set", "train.learning_rat=1"], ["train.learning_rat", "did you mean 'learning_rate'"]),
+        (
+            ["--set", "backbone.local.max_batches=1"],
+            ["backbone.local.max_batches", "did you mean 'max_batch'"],
+        ),
+        (["--set", "task.reader.pth=x"], ["task.reader.pth", "did you mean 'path'"]),
+        (["--set", "rollout.sampling.top_p=0.9"], ["top_p=0.9", "allow_truncated"]),
+        (["--set", "rollout.timeout=soon"], ["rollout.timeout", "300s"]),
+        (["--set", "targets.critic.agents=[critic]", "--set", "train.targets=[x]"], ["train.targets", "'x'"]),
+        (
+            [
+                "--set",
+                "targets.critic.agents=[critic]",
+                "--set",
+                "targets.solver.agents=['*']",
+                "--set",
+                "train.targets=[solver]",
+            ],
+            ["targets.critic", "neither trained nor has a frozen_model"],
+        ),
+        (["--resume", "nowhere"], ["nowhere"]),
+    ],
+)
+def test_a_wrong_job_is_refused_before_anything_starts(project, arguments, said) -> None:
+    (project.folder / "broken.py").write_text("import no_such_module\n")
+    job = [] if "--resume" in arguments else ["job.yaml"]
+    line = error_of(project, "run", *job, *arguments, code=2)
+    assert all(words in line for words in said), line
+    assert not (project.folder / "runs").exists()
+
+
+def test_a_missing_job_file_is_named(project) -> None:
+    assert "absent.yaml" in error_of(project, "run", "absent.yaml")
+
+
+def test_a_job_file_that_is_no_yaml_is_named_with_its_line(project) -> None:
+    (project.folder / "bad.yaml").write_text("task:\n  reader: [\n")
+    assert "bad.yaml:3" in error_of(project, "run", "bad.yaml")
+
+
+def test_broken_json_is_named_with_file_and_line(project) -> None:
+    (project.folder / "tasks.jsonl").write_text('{"id": "a", "query": "x"}\n{"id": "b", }\n')
+    assert "tasks.jsonl:2" in error_of(project, "run", "job.yaml")
+
+
+def test_duplicate_task_ids_are_named(project) -> None:
+    (project.folder / "tasks.jsonl").write_text('{"id": "a", "query": "x"}\n' * 2)
+    line = error_of(project, "run", "job.yaml")
+    assert "duplicate task id 'a'" in line
+
+
+def test_a_model_folder_without_tokenizer_is_refused_with_the_remedy(project, tiny_model) -> None:
+    bare = project.folder / "bare"
+    shutil.copytree(tiny_model, bare, ignore=shutil.ignore_patterns("tokenizer*", "chat_template*"))
+    line = error_of(project, "run", "job.yaml", "--model", "bare")
+    assert "no tokenizer" in line and "save_pretrained" in line
+
+
+def test_a_model_folder_that_is_not_there_is_refused(project) -> None:
+    assert "nowhere" in error_of(project, "run", "job.yaml", "--model", "./nowhere")
+
+
+def test_a_judge_that_always_raises_ends_the_run_with_its_cause(project) -> None:
+    (project.folder / "judges.py").write_text("def judge(task, output):\n    raise KeyError('answer')\n")
+    line = error_of(project, "run", "job.yaml", "--judge", "judges.py:judge", code=1)
+    assert "all 6 episodes failed" in line and "judge:KeyError" in line
+
+
+def test_a_prompt_longer_than_the_context_is_counted_and_named(project) -> None:
+    (project.folder / "tasks.jsonl").write_text(json.dumps({"id": "long", "query": "word " * 400}) + "\n")
+    line = error_of(project, "run", "job.yaml", code=1)
+    assert "context_overflow" in line
+
+
+def test_a_failing_run_loses_nothing_of_an_earlier_one(project) -> None:
+    project.ajet("run", "job.yaml", "--steps", "1")
+    (run_dir,) = project.runs("runs")
+    before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
+    error_of(project, "run", "--resume", str(run_dir), "--judge", "absent.py:judge")
+    assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
+
+
+def test_a_plugin_of_a_taken_name_is_an_error_that_names_both(project, tmp_path_factory, monkeypatch) -> None:
+    site = tmp_path_factory.mktemp("site")
+    fake_distribution(site, "other-judges", "other_judges", PLUGIN.replace("NAME", "math"))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    line = error_of(project, "run", "job.yaml")
+    assert "judge 'math'" in line and "other-judges" in line and "ajet-plugin-judges" in line
+
+
+PLUGIN = """
+import ajet
+class Mine(ajet.Judge):
+    name = "NAME"
+    async def judge(self, task, output, episode):
+        return ajet.JudgeOutput(1.0)
+@ajet.hookimpl
+def ajet_judges():
+    return [Mine]
+"""
+
+
+def fake_distribution(site: Path, distribution: str, module: str, code: str) -> None:
+    """A distribution as pip would leave it in a folder of the path."""
+    (site / f"{module}.py").write_text(code)
+    info = site / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ajet]\nx = {module}\n")
