@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 class Trainer(Protocol):
     """Weights, optimizer and the engine that samples from them. `ajet.learning.loop` drives it."""
 
-    engine: Engine
-    version: int
-    """Weight version that the engine serves; `publish` raises it by one."""
+    @property
+    def engine(self) -> Engine:
+        """What samples from the weights."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Weight version that the engine serves; `publish` raises it by one."""
+        ...
 
     def update(self, batch: Batch) -> Metrics:
         """One optimizer step per mini-batch. Blocking; raises FloatingPointError on a non-finite loss."""

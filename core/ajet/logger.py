@@ -16,5 +16,5 @@ class Logger(Plugin):
     def log(self, run_dir: Path, step: int, metrics: Metrics) -> None:
         """Take the metrics of one step."""
 
-    def close(self) -> None:  # noqa: B027 - most loggers have nothing to close
+    def close(self) -> None:
         """Flush what is buffered."""

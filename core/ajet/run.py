@@ -24,10 +24,10 @@ from ajet.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.job import Job, resolved_yaml
 from ajet.judge import Judge
 from ajet.learning.loop import Loop, train
+from ajet.learning.rollouts import RolloutSource, plan_step, validate
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_sample
 from ajet.progress import Progress
-from ajet.learning.rollouts import RolloutSource, plan_step, validate
 from ajet.rollout.episode import Episode, EpisodeRunner
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.lockstep import Lockstep
@@ -170,7 +170,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
     return RunResult(
         run_dir,
         config.train.steps,
-        (checkpoints(run_dir) or [None])[-1],
+        next(reversed(checkpoints(run_dir)), None),
         result.before or _recorded_validation(run_dir, first=True),
         result.after or _recorded_validation(run_dir, first=False),
         result.train_seconds,

@@ -49,7 +49,9 @@ class Workflow:
     arguments: int
 
     def fresh(self) -> Callable[[Task, Tuner], Any]:
-        call = self.target().execute if inspect.isclass(self.target) else self.target
+        call: Any = self.target
+        if inspect.isclass(call):
+            call = call().execute
         arguments = self.arguments
         return lambda task, tuner: call(*(task, tuner)[:arguments])
 

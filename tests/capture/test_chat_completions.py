@@ -179,9 +179,9 @@ def test_length_stop_reaches_the_framework(bench, tokenizer, sdk) -> None:
 
 
 def test_a_prompt_longer_than_the_context_is_refused_by_name_and_counted(bench, tokenizer, sdk) -> None:
-    with bench(ScriptedEngine(tokenizer, lambda r, p: "", context_length=8)).session() as session:
-        with pytest.raises(openai.BadRequestError) as caught:
-            sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "word " * 50}])
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "", context_length=8))
+    with b.session() as session, pytest.raises(openai.BadRequestError) as caught:
+        sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "word " * 50}])
     assert caught.value.code == "context_length_exceeded"
     assert session.counters["context_overflow"] == 1 and not session.record.calls
 

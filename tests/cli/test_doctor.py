@@ -14,7 +14,7 @@ def test_a_sound_environment_is_exit_code_0(folder: Folder, monkeypatch: pytest.
     outcome = folder.ajet("doctor")
     assert outcome.code == 0, outcome.out
     assert {"python", "CPU", "torch", "transformers", "verl"} <= {
-        l.split()[1] for l in outcome.out.splitlines()
+        line.split()[1] for line in outcome.out.splitlines()
     }
 
 

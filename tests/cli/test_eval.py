@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,7 +16,7 @@ from .conftest import Folder
 class Endpoint(BaseHTTPRequestHandler):
     """An OpenAI-compatible endpoint that always says 4."""
 
-    seen: list[dict[str, Any]] = []
+    seen: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
         self.seen.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -28,6 +29,15 @@ def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     code = f"import sys; from ajet.cli import run_program; run_program({arguments!r})\n"
     code += f"print('heavy:', [m for m in {HEAVY} if m in sys.modules])"
     assert in_new_process(code).splitlines()[-1] == "heavy: []"
+
+
+def test_help_takes_half_a_second_at_most_with_all_plugins() -> None:
+    def seconds() -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "ajet", "--help"], check=True, capture_output=True, timeout=60)
+        return time.perf_counter() - started
+
+    assert min(seconds() for _ in range(5)) <= 0.5  # the fastest: other work may slow down some
 
 
 def test_help_lists_the_commands(folder: Folder) -> None:

@@ -69,7 +69,7 @@ def test_a_rewritten_history_starts_a_new_timeline() -> None:
 
 def test_outputs_that_share_their_first_tokens_are_both_trained_whole() -> None:
     lines = timelines(record((U, [10, 11]), (U, [10, 12])))
-    assert shown(lines) == {(tuple(U + [10, 11]), (10, 11)), (tuple(U + [10, 12]), (10, 12))}
+    assert shown(lines) == {(tuple([*U, 10, 11]), (10, 11)), (tuple([*U, 10, 12]), (10, 12))}
 
 
 def test_other_tool_lists_and_targets_never_share_a_timeline() -> None:
@@ -115,7 +115,7 @@ tokens = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 def test_any_graph_of_calls_trains_each_token_once_in_the_context_it_was_sampled_in(graph) -> None:
     calls: list[tuple[list[int], list[int]]] = []
     for parent, new, sampled in graph:
-        before = sum(calls[parent], []) if 0 <= parent < len(calls) else []
+        before = [*calls[parent][0], *calls[parent][1]] if 0 <= parent < len(calls) else []
         calls.append((before + new, sampled))
     lines = timelines(record(*calls))
     trained = Counter()

@@ -19,7 +19,7 @@ class Label:
 
 
 current_session: ContextVar[Session | None] = ContextVar("ajet_session", default=None)
-current_label: ContextVar[Label] = ContextVar("ajet_label", default=Label())
+current_label: ContextVar[Label] = ContextVar("ajet_label", default=Label())  # noqa: B039 - frozen
 passing_through: ContextVar[bool] = ContextVar("ajet_passthrough", default=False)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from typing import Any
 
 from ajet.engine import Engine
@@ -28,7 +28,7 @@ class Lockstep:
         self._running: set[str] = set()
         self._waiting: dict[str, deque[tuple[GenerateRequest, asyncio.Future[Generation]]]] = {}
         self._round: asyncio.Task[None] | None = None
-        self._waited: Counter[str] = Counter()
+        self._waited: defaultdict[str, float] = defaultdict(float)
         self._since: dict[str, float] = {}
 
     async def start(self) -> None:

@@ -19,13 +19,6 @@ import numpy as np
 from transformers import Qwen3Config
 
 from ajet.types import Batch, Sample
-from ajet_local.starter.transcripts import (
-    Transcript,
-    agent_transcript,
-    echo_transcript,
-    make_sample,
-    to_sample,
-)
 
 CONTEXT_LENGTH = 1024
 BATCH_SIZE = 32
