@@ -50,8 +50,8 @@ class Workflow:
 
     def fresh(self) -> Callable[[Task, Tuner], Any]:
         call: Any = self.target
-        if inspect.isclass(call):
-            call = call().execute
+        if inspect.isclass(self.target):
+            call = getattr(self.target(), "execute")  # noqa: B009 - `load_workflow` has seen it
         arguments = self.arguments
         return lambda task, tuner: call(*(task, tuner)[:arguments])
 

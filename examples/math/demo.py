@@ -39,7 +39,7 @@ def main() -> None:
     validations = read_validations(run_dir)
     before, after = validations[min(validations)], validations[max(validations)]
     checkpoint = max((run_dir / "checkpoints").iterdir())
-    again = evaluate_alone(checkpoint, seeded, root)
+    again = evaluate_alone(checkpoint, tasks, seed)
     seconds = sum(
         m["seconds_rollout"] + m["seconds_update"] for m in read_metrics(run_dir) if m["type"] == "train"
     )
@@ -98,7 +98,7 @@ def read_validations(run_dir: Path) -> dict[int, dict[str, float]]:
     return found
 
 
-def evaluate_alone(checkpoint: Path, seeded: list[str], root: Path) -> float:
+def evaluate_alone(checkpoint: Path, tasks: Path, seed: int) -> float:
     """The checkpoint's sampled accuracy in a process of its own."""
     command = [
         sys.executable,

@@ -52,7 +52,8 @@ def test_an_endpoint_is_scored_and_json_is_the_last_line(folder: Folder, url: st
 
 def test_greedy_reaches_the_endpoint_and_episodes_limits_the_tasks(folder: Folder, url: str) -> None:
     options = ["--endpoint", url, "--endpoint-model", "four", "--greedy", "--episodes", "1"]
-    assert folder.ajet("eval", "job.yaml", *options).code == 0
+    outcome = folder.ajet("eval", "job.yaml", *options)
+    assert outcome.code == 0 and outcome.out.startswith("accuracy, greedy ")
     assert [request["temperature"] for request in Endpoint.seen] == [0]
 
 

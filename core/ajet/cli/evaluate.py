@@ -86,7 +86,7 @@ def _evaluate(job: Job, answers: ChatModelPlugin | None, as_json: bool) -> None:
         except KeyboardInterrupt:
             progress.say(describe_interrupted(progress.run_dir))
             raise
-    print(describe_metrics_table(metrics))
+    print(describe_metrics_table(metrics, greedy=job.config.eval.sampling.temperature == 0))
     if as_json:
         print(
             json.dumps(

@@ -85,14 +85,13 @@ class Bars(Lines):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__(sys.stderr)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[count]}"),
-            TimeElapsedColumn(),
             TextColumn("{task.fields[figures]}"),
             console=Console(stderr=True, highlight=False),
             redirect_stdout=sys.stdout.isatty(),

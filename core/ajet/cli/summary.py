@@ -40,11 +40,12 @@ def describe_result(result: RunResult) -> str:
     return "\n\n".join([*parts, table(facts)])
 
 
-def describe_metrics_table(metrics: Metrics) -> str:
+def describe_metrics_table(metrics: Metrics, *, greedy: bool) -> str:
     """The figures of one evaluation, with its failures by cause."""
     rows = [(words, format(metrics[name], form)) for name, words, form in FIGURES if name in metrics]
     rows += [(name, f"{value:.0f}") for name, value in metrics.items() if "failed/" in name]
-    return table(rows)
+    text = table(rows)
+    return text.replace(", sampled", ", greedy ") if greedy else text
 
 
 def describe_interrupted(run_dir: Path | None) -> str:

@@ -1,0 +1,57 @@
+"""What README and guides show, run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ajet.plugins import Plugins, validated
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(page: str) -> dict[str, str]:
+    """Code blocks that follow a file name in backticks, by that name."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+
+
+def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, tiny_model) -> None:
+    files = blocks("README.md")
+    assert set(files) == {"my_agent.py", "tasks.jsonl"}
+    for name, text in files.items():
+        (project.folder / name).write_text(text)
+    commands = re.findall(
+        r"^ajet (run --workflow my_agent.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert len(commands) == 2
+    debugged, trained = (
+        project.ajet(*shlex.split(command), "--model", str(tiny_model)) for command in commands
+    )
+    assert "batch:" in debugged
+    assert "step 2/2" in trained
+
+
+def test_the_plugin_guides_judge_works(tmp_path) -> None:
+    code = blocks("docs/plugins.md")["my_judges.py"]
+    namespace: dict[str, object] = {}
+    exec(compile(code, "my_judges.py", "exec"), namespace)
+    plugins = Plugins()
+    plugins.register(
+        type("module", (), {"ajet_judges": staticmethod(namespace["ajet_judges"])}), "my-judges", "0.1"
+    )
+    judge = plugins.get("judge", "length", "judge")
+    assert validated(judge, {"most": 40}, "judge").most == 40
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(page) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert ((ROOT / page).parent / link).exists(), f"{page}: {link}"
