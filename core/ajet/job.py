@@ -117,7 +117,7 @@ def resolved_yaml(job: Job) -> str:
     """The whole job with every default and absolute paths, as a job file."""
     data = job.config.model_dump(mode="json")
     data["workflow"], data["model"] = job.workflow.spec, job.model
-    for key, value in leaves(job.layers.values):
+    for key, value in leaves(job.layers.values):  # also of plugins that are built only when they run
         if key.rpartition(".")[2] == "path" and isinstance(value, str):
             _put(data, key, str(_absolute(value, job.layers.base_of(key))))
     for key, path in job.layers.absolute.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from ajet.types import Metrics
@@ -9,6 +10,10 @@ from ajet.types import Metrics
 
 class Progress(Protocol):
     """Calls come from several threads and must return at once."""
+
+    def started(self, run_dir: Path) -> None:
+        """The run is kept in this folder."""
+        ...
 
     def say(self, text: str) -> None:
         """One line to read."""
@@ -30,6 +35,7 @@ class Progress(Protocol):
 class Silent:
     """Says nothing."""
 
+    def started(self, run_dir: Path) -> None: ...
     def say(self, text: str) -> None: ...
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None: ...
     def episodes(self, phase: str, done: int, total: int) -> None: ...

@@ -122,6 +122,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
         if finished:
             trainer.load(finished[-1])
         recorder.supersede(done + 1 if finished else 0, reusable)
+        progress.started(run_dir)
         progress.say(
             f"resuming {run_dir} after step {done}; {len(reusable)} finished episodes of the next step can be reused"
         )
@@ -297,7 +298,7 @@ def new_run_dir(job: Job) -> Path:
             continue
         (run_dir / "job.yaml").write_text(resolved_yaml(job), encoding="utf-8")
         (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
-        job.progress.say(f"run folder: {run_dir}")
+        job.progress.started(run_dir)
         return run_dir
     raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
 

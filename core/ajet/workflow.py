@@ -7,6 +7,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 
 from ajet.suggest import nearest
 from ajet.types import ConfigError, Task, WorkflowOutput
+
+_UNLIMITED = 100  # positional arguments of a function with *args
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ def load_workflow(spec: str) -> Workflow:
         call = getattr(target, "execute", None)
         if not callable(call):
             raise ConfigError(f"workflow {spec}: the class has no method `execute(self, task, tuner)`.")
-        bound = 1
+        unbound = not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod)
+        bound = int(unbound)
         _check_constructor(target, spec)
     required, allowed = _positional(call)
     if allowed - bound < 1 or required - bound > 2:
@@ -93,12 +98,10 @@ def load_object(spec: str, what: str) -> Any:
         module = _load_file(Path(place), what) if place.endswith(".py") else importlib.import_module(place)
     except ConfigError:
         raise
-    except Exception as error:
-        cause = error.__traceback__
-        while cause and cause.tb_next:
-            cause = cause.tb_next
-        line = f" (at {cause.tb_frame.f_code.co_filename}:{cause.tb_lineno})" if cause else ""
-        raise ConfigError(f"{what} {spec}: does not import: {type(error).__name__}: {error}{line}") from error
+    except (Exception, SystemExit) as error:  # a script without a main guard may well exit
+        line = place_of(error)
+        at = f" (at {line})" if line else ""
+        raise ConfigError(f"{what} {spec}: does not import: {type(error).__name__}: {error}{at}") from error
     found = module
     for name in attribute.split("."):
         if not hasattr(found, name):
@@ -106,6 +109,22 @@ def load_object(spec: str, what: str) -> Any:
             raise ConfigError(f"{what} {spec}: {place} has no {name!r}{nearest(name, public)}.")
         found = getattr(found, name)
     return found
+
+
+def place_of(error: BaseException) -> str:
+    """``agent.py:17``: the innermost line of the user's own code, else of an installed package; empty if
+    neither was running."""
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
+        return f"{error.filename}:{error.lineno}"
+    stdlib, ours = sysconfig.get_path("stdlib"), str(Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", ours))
+        and ("site-packages" in frame.filename or not frame.filename.startswith(stdlib))
+    ]
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or frames)), "")
 
 
 def _load_file(path: Path, what: str) -> Any:
@@ -144,6 +163,6 @@ def _positional(call: Callable[..., Any]) -> tuple[int, int]:
     parameters = list(inspect.signature(call).parameters.values())
     positional = [p for p in parameters if p.kind in kinds]
     required = sum(p.default is p.empty for p in positional)
-    required += sum(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters) * 100
+    required += sum(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters) * _UNLIMITED
     unlimited = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return required, 2 if unlimited else len(positional)
+    return required, _UNLIMITED if unlimited else len(positional)

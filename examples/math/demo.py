@@ -109,9 +109,8 @@ def evaluate_alone(checkpoint: Path, tasks: Path, seed: int) -> float:
         "--model",
         str(checkpoint),
         "--json",
-        *seeded,
     ]
-    command += ["--set", "eval.greedy=false", "--set", f"run.dir={root.parent / 'eval'}"]
+    command += ["--tasks", str(tasks / "validation.jsonl"), "--seed", str(seed), "--set", "eval.greedy=false"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(printed.splitlines()[-1])["accuracy"])
 

@@ -41,7 +41,7 @@ def test_a_stage_is_told_at_most_every_tenth(progress: Lines) -> None:
 
 
 def test_the_run_folder_is_remembered(progress: Lines) -> None:
-    progress.say("run folder: /runs/x")
+    progress.started(Path("/runs/x"))
     assert progress.run_dir == Path("/runs/x")
 
 

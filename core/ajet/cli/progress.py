@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 if TYPE_CHECKING:
     from ajet.types import Metrics
 
-RUN_FOLDER = "run folder: "
-"""With this a run announces where it is kept."""
 QUIET_SECONDS = 10.0
 
 
@@ -45,11 +43,14 @@ class Lines:
     def __exit__(self, *error: object) -> None:
         pass
 
+    def started(self, run_dir: Path) -> None:
+        """See `Progress.started`."""
+        self.run_dir = run_dir
+        self.say(f"run folder: {run_dir}")
+
     def say(self, text: str) -> None:
         """See `Progress.say`."""
         with self._lock:
-            if text.startswith(RUN_FOLDER):
-                self.run_dir = Path(text.removeprefix(RUN_FOLDER))
             self._print(text)
 
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:

@@ -86,7 +86,6 @@ def _run(job: Job) -> None:
     from ajet.cli.summary import describe_interrupted, describe_result
 
     with make_progress() as progress:
-        progress.run_dir = job.resume
         try:
             result = job.backbone.run(job.with_progress(progress))
         except KeyboardInterrupt:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.watchdog import Board
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
-from ajet.workflow import Tuner, Workflow, coerce_output
+from ajet.workflow import Tuner, Workflow, coerce_output, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,9 @@ class EpisodeRunner:
             self.hook.ajet_episode_start(episode=plan.id)
             if self.workflow.is_async:
                 return await self.workflow.fresh()(plan.task, tuner)
-            return await _in_thread(lambda: self.workflow.fresh()(plan.task, tuner), plan.id)
+            returned = await _in_thread(lambda: self.workflow.fresh()(plan.task, tuner), plan.id)
+            # A decorator or an object with an async __call__ hides that the workflow is a coroutine.
+            return await returned if inspect.isawaitable(returned) else returned
         finally:
             current_session.reset(token)
 
@@ -175,9 +177,6 @@ async def _in_thread(call: Callable[[], Any], name: str) -> Any:
 
 
 def _where(exception: BaseException) -> str:
-    """``ValueError: text (agent.py:17)``: the innermost line of the user's own code."""
-    frames = traceback.extract_tb(exception.__traceback__)
-    own = [f for f in frames if "site-packages" not in f.filename and "/ajet/" not in f.filename]
-    frame = (own or frames)[-1] if frames else None
-    place = f" ({frame.filename}:{frame.lineno})" if frame else ""
-    return f"{type(exception).__name__}: {str(exception)[:500]}{place}"
+    """``ValueError: text (agent.py:17)``: with the innermost line of the user's own code."""
+    place = place_of(exception)
+    return f"{type(exception).__name__}: {str(exception)[:500]}{f' ({place})' if place else ''}"
