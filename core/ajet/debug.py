@@ -39,7 +39,7 @@ class Debug(Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Run the episodes and print each. Raises AjetError if all of them failed."""
-        from ajet.run import local_engine
+        from ajet.runtime import local_engine
 
         answers = self._answers(job)
         engine = None if answers else local_engine(job)
@@ -60,7 +60,8 @@ class Debug(Backbone):
         from ajet.learning.rollouts import plan_step
         from ajet.rollout.recorder import RunRecorder
         from ajet.rollout.summary import describe_failures, summarize
-        from ajet.run import new_run_dir, open_runtime, training_policy
+        from ajet.run_dir import new_run_dir
+        from ajet.runtime import open_runtime, training_policy
 
         rollout = job.config.rollout.model_copy(update={"concurrency": self.concurrency})
         job = replace(job, config=job.config.model_copy(update={"rollout": rollout}))

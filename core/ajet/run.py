@@ -3,105 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import json
-import platform
-import sys
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ajet.backbone import Backbone, RunResult, Trainer
-from ajet.capture.hook import Capture
-from ajet.capture.portal import Portal
-from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer
-from ajet.capture.targets import Target
 from ajet.chat import Chat
-from ajet.engine import ChatModelPlugin, Engine, EnginePlugin
-from ajet.job import Job, resolved_yaml
-from ajet.judge import Judge
+from ajet.engine import ChatModelPlugin, Engine
+from ajet.job import Job
 from ajet.learning.loop import Loop, train
 from ajet.learning.rollouts import RolloutSource, plan_step, validate
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_sample
 from ajet.progress import Progress
-from ajet.rollout.episode import Episode, EpisodeRunner
+from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.lockstep import Lockstep
 from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, checkpoints, live_lines
-from ajet.rollout.scheduler import Rollout
-from ajet.rollout.watchdog import Board
-from ajet.types import ConfigError, Metrics
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Everything that is open while episodes run."""
-
-    job: Job
-    portal: Portal
-    capture: Capture
-    engine: Engine | None
-    lockstep: Lockstep | None
-    chat: Chat | None
-    targets: tuple[Target, ...]
-    judge: Judge
-    board: Board
-
-    def rollout(self, policy: SamplingPolicy) -> Rollout:
-        """Episodes under a sampling policy."""
-        settings = self.job.config.rollout
-        answerer = Answerer(self.lockstep or self.engine, self.chat, self.targets, policy)
-        hook = self.job.plugins.manager.hook
-        runner = EpisodeRunner(
-            self.job.workflow,
-            answerer,
-            self.capture,
-            self.job.plugins.handles,
-            settings.timeout,
-            self.board,
-            hook,
-        )
-        if self.lockstep:
-            runner = replace(runner, excused=self.lockstep.waited)
-        return Rollout(
-            runner, self.judge, settings, self.portal, self.lockstep, self.job.progress.say, self.board
-        )
-
-
-@asynccontextmanager
-async def open_runtime(
-    job: Job, *, engine: Engine | None, answers: ChatModelPlugin | None = None
-) -> AsyncIterator[Runtime]:
-    """Start engine, models, judge and capture; end them all. ``answers`` takes the place of the engine."""
-    portal = Portal()
-    models = AsyncExitStack()
-    resolve = job.plugins.manager.hook.ajet_resolve_agent
-    try:
-        if engine:
-            await portal.run(engine.start())
-        targets = []
-        for plan in job.targets:
-            model = plan.model or answers
-            live = await portal.run(models.enter_async_context(model.open())) if model else None
-            targets.append(Target(plan.name, plan.agents, live, plan.trained))
-        chat = Chat(engine.tokenizer, engine.model_type) if engine else None
-        lockstep = Lockstep(engine) if engine and job.config.run.deterministic else None
-        async with job.judge.open() as judge:
-            with Capture(
-                portal,
-                strict=job.config.rollout.strict,
-                resolve_agent=lambda episode, request: resolve(episode=episode, request=request),
-            ) as capture:
-                yield Runtime(job, portal, capture, engine, lockstep, chat, tuple(targets), judge, Board())
-    finally:
-        await portal.run(models.aclose())
-        if engine:
-            await portal.run(engine.close())
-        portal.close()
+from ajet.run_dir import new_run_dir
+from ajet.runtime import Runtime, evaluation_policy, local_engine, open_runtime, training_policy
+from ajet.types import Metrics
 
 
 def train_job(job: Job, trainer: Trainer) -> RunResult:
@@ -263,64 +183,6 @@ def sft(
         recorder.close()
     assert checkpoint
     return checkpoint
-
-
-def local_engine(job: Job) -> Engine:
-    """The engine plugin ``local`` over the job's model, for answering without training."""
-    cls = job.plugins.get("engine", "local", "the local engine (pip install ajet-plugin-local)")
-    plugin = cls()
-    assert isinstance(plugin, EnginePlugin)
-    return plugin.build(job.model, job.config.run.seed, job.progress)
-
-
-def training_policy(job: Job) -> SamplingPolicy:
-    """`rollout.sampling`, over the agent's own."""
-    s = job.config.rollout.sampling
-    return SamplingPolicy(True, s.temperature, s.top_p, s.top_k, s.max_tokens)
-
-
-def evaluation_policy(job: Job, temperature: float) -> SamplingPolicy:
-    """`eval.sampling`, where the agent says nothing itself."""
-    s = job.config.eval.sampling
-    return SamplingPolicy(False, temperature, s.top_p, s.top_k, s.max_tokens)
-
-
-def new_run_dir(job: Job) -> Path:
-    """A new run folder with the resolved job and the versions in it; says where it is."""
-    stem = time.strftime("%Y%m%d-%H%M%S")
-    root = Path(job.config.run.dir).expanduser().resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    for n in range(1000):
-        run_dir = root / (f"{stem}-{n}" if n else stem)
-        try:
-            run_dir.mkdir()
-        except FileExistsError:
-            continue
-        (run_dir / "job.yaml").write_text(resolved_yaml(job), encoding="utf-8")
-        (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
-        job.progress.started(run_dir)
-        return run_dir
-    raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
-
-
-def versions(job: Job) -> Mapping[str, str]:
-    """Python and every distribution that took part."""
-    names = {i.distribution for i in job.plugins.classes.values()} | {
-        "torch",
-        "transformers",
-        "renderers",
-        "numpy",
-        "openai",
-        "httpx2",
-        "httpx",
-    }
-    found = {"python": platform.python_version(), "platform": platform.platform(), "argv": " ".join(sys.argv)}
-    for name in sorted(names):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def describe_metrics(metrics: Metrics) -> str:

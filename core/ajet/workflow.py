@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import sysconfig
 import traceback
@@ -73,8 +74,7 @@ def load_workflow(spec: str) -> Workflow:
         call = getattr(target, "execute", None)
         if not callable(call):
             raise ConfigError(f"workflow {spec}: the class has no method `execute(self, task, tuner)`.")
-        unbound = not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod)
-        bound = int(unbound)
+        bound = int(not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod))
         _check_constructor(target, spec)
     required, allowed = _positional(call)
     if allowed - bound < 1 or required - bound > 2:
@@ -116,7 +116,7 @@ def place_of(error: BaseException) -> str:
     neither was running."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}:{error.lineno}"
-    stdlib, ours = sysconfig.get_path("stdlib"), str(Path(__file__).parent)
+    stdlib, ours = sysconfig.get_path("stdlib"), f"{Path(__file__).parent}{os.sep}"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
