@@ -57,7 +57,10 @@ class OpenAIChatModel(ChatModelPlugin):
             raise AjetError(f"{url}: {type(error).__name__}: {error}. Is the server running?") from None
         if response.status_code != 200:
             raise AjetError(f"{url}: HTTP {response.status_code}: {response.text[:300]}")
-        message: Mapping[str, Any] = response.json()["choices"][0]["message"]
+        try:
+            message: Mapping[str, Any] = response.json()["choices"][0]["message"]
+        except (ValueError, LookupError, TypeError):
+            raise AjetError(f"{url}: not a chat completion: {response.text[:300]}") from None
         return {
             k: v
             for k, v in message.items()

@@ -43,7 +43,7 @@ class Debug(Backbone):
 
         answers = self._answers(job)
         engine = None if answers else local_engine(job)
-        for line in skipped(job):
+        for line in skipped(job, answered=answers is not None):
             job.progress.say(line)
         return asyncio.run(self._run(job, engine, answers))
 
@@ -94,18 +94,26 @@ class Debug(Backbone):
         return RunResult(run_dir, 0)
 
 
-def skipped(job: Job) -> list[str]:
-    """The keys that the user set and that mean nothing without training."""
+def skipped(job: Job, *, answered: bool) -> list[str]:
+    """The keys that the user set and that mean nothing without training; ``answered``: nor without engine."""
+    unused = (*_UNUSED, "model", "run.deterministic") if answered else _UNUSED
     keys = [
         key
         for key in job.layers.sources
-        if key.split(".")[0] in ("train", "eval") or key.startswith("task.validation.")
+        if _below(key, unused) and not _below(key, ("train.algorithm", "train.targets"))
     ]
     return (
         [f"debug: nothing is trained, so these keys have no effect now: {', '.join(sorted(keys))}"]
         if keys
         else []
     )
+
+
+_UNUSED = ("train", "eval", "task.validation", "rollout.group_size", "rollout.concurrency", "run.loggers")
+
+
+def _below(key: str, sections: Sequence[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 
 def describe(episode: Episode) -> str:

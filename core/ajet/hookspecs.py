@@ -88,14 +88,16 @@ def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
 
 @hookspec
 def ajet_episode_start(episode: str) -> None:
-    """An attempt at an episode begins, in the context in which its workflow will run."""
+    """An attempt at an episode begins, in the context in which its workflow will run. An exception
+    fails the attempt."""
 
 
 @hookspec
 def ajet_episode_end(episode: str, failure: str | None) -> None:
-    """An attempt at an episode has ended; ``failure`` is its cause or None."""
+    """An attempt at an episode has ended; ``failure`` is its cause or None. An exception is counted,
+    never raised."""
 
 
 @hookspec
 def ajet_step_end(step: int, metrics: Metrics) -> None:
-    """A training step has been recorded."""
+    """A training step has been recorded. An exception is reported once and never ends the run."""

@@ -60,15 +60,31 @@ class Plugins:
         self.handles: dict[str, Any] = {}
 
     def register(self, plugin: Any, distribution: str, version: str) -> None:
-        """Add a plugin module. Raises ConfigError if it clashes with another, TypeError if it breaks the
-        contract."""
-        self.manager.register(plugin, name=f"{distribution}:{getattr(plugin, '__name__', plugin)}")
-        for kind, hook in KINDS.items():
-            implementation = getattr(plugin, hook, None)
-            for cls in implementation() if implementation else ():
-                self._add(Installed(kind, _checked_name(cls, hook), cls, distribution, version))
-        for name, handle in (getattr(plugin, "ajet_handles", None) or dict)().items():
-            self.handles[name] = handle
+        """Add a plugin module, whole or not at all. Raises ConfigError if it clashes with another,
+        TypeError or pluggy's PluginValidationError if it breaks the contract."""
+        self._check_hooks(plugin)
+        classes = [
+            Installed(kind, _checked_name(cls, hook), cls, distribution, version)
+            for kind, hook in KINDS.items()
+            for cls in (getattr(plugin, hook, None) or tuple)()
+        ]
+        handles = dict((getattr(plugin, "ajet_handles", None) or dict)())
+        name = f"{distribution}:{getattr(plugin, '__name__', plugin)}"
+        try:
+            self.manager.register(plugin, name=name)
+        except pluggy.PluginValidationError:
+            self.manager.unregister(name=name)
+            raise
+        for installed in classes:
+            self._add(installed)
+        self.handles.update(handles)
+
+    def _check_hooks(self, plugin: Any) -> None:
+        """A misspelt hook would never be called, and nobody would know why."""
+        known = [name for name in vars(hookspecs) if name.startswith("ajet_")]
+        for name in dir(plugin):
+            if name not in known and self.manager.parse_hookimpl_opts(plugin, name) is not None:
+                raise TypeError(f"{name}: no such hook{nearest(name, known)}")
 
     def _add(self, new: Installed) -> None:
         old = self.classes.setdefault((new.kind, new.name), new)

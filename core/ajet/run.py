@@ -14,7 +14,8 @@ from ajet.job import Job
 from ajet.learning.loop import Loop, train
 from ajet.learning.rollouts import RolloutSource, plan_step, validate
 from ajet.learning.settings import TrainSettings
-from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_sample
+from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
+from ajet.listeners import Listeners
 from ajet.progress import Progress
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json
@@ -35,7 +36,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
     finished = checkpoints(run_dir)
     done = json.loads((finished[-1] / "ajet.json").read_text())["step"] if finished else 0
     recorder = RunRecorder(run_dir)
-    hook = job.plugins.manager.hook
+    listeners = Listeners(job, run_dir)
     reusable: dict[str, Episode] = {}
     if job.resume:
         reusable = _reusable(job, run_dir, done + 1)
@@ -49,9 +50,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
 
     def on_step(step: int, metrics: Metrics) -> None:
         progress.step(step, config.train.steps, metrics)
-        for logger in job.loggers:
-            logger.log(run_dir, step, metrics)
-        hook.ajet_step_end(step=step, metrics=metrics)
+        listeners.step_end(step, metrics)
 
     try:
         async with open_runtime(job, engine=trainer.engine) as runtime:
@@ -69,8 +68,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
 
             async def check(step: int) -> Metrics:
                 metrics = await _validate(runtime, recorder, step)
-                for logger in job.loggers:
-                    logger.log(run_dir, step, {f"validation/{k}": v for k, v in metrics.items()})
+                listeners.log(step, {f"validation/{k}": v for k, v in metrics.items()})
                 return metrics
 
             loop = Loop(
@@ -86,8 +84,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
             result = await train(loop, done + 1)
     finally:
         recorder.close()
-        for logger in job.loggers:
-            logger.close()
+        listeners.close()
     return RunResult(
         run_dir,
         config.train.steps,
@@ -164,8 +161,9 @@ def sft(
         save_every=max(steps, 1),
     )
     trainer = backbone.trainer(model, settings, seed=seed, deterministic=False, progress=progress)
-    chat = Chat(trainer.engine.tokenizer, trainer.engine.model_type)
-    source = TranscriptSource([transcript_sample(chat, t) for t in read], settings, seed)
+    engine = trainer.engine
+    samples = transcript_samples(Chat(engine.tokenizer, engine.model_type), read, engine.context_length)
+    source = TranscriptSource(samples, settings, seed)
     recorder = RunRecorder(output)
     try:
         loop = Loop(

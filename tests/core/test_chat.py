@@ -182,7 +182,7 @@ def test_tool_arguments_have_one_spelling(arguments: Any, canonical: str) -> Non
 def test_a_tokenizer_without_a_chat_template_is_an_error_with_the_remedy(tokenizer: Any) -> None:
     bare = copy.deepcopy(tokenizer)
     bare.chat_template = None
-    with pytest.raises(AjetError, match="has no chat template.*Use an instruction-tuned model"):
+    with pytest.raises(AjetError, match=r"has no chat template.*Use an instruction-tuned model"):
         Chat(bare, "some_architecture")
 
 

@@ -114,7 +114,7 @@ class Capture:
                     session.episode, {"url": str(request.url), "headers": dict(request.headers)}
                 )
             except Exception as error:
-                self.counters["resolve_agent_failed"] += 1
+                session.counters["resolve_agent_failed"] += 1
                 log.debug("ajet_resolve_agent: %r", error)
         return self._answer(wire, session, body, agent or "agent", target, blocks_loop)
 

@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ajet.capture.context import passthrough
 from ajet.capture.sampling import SamplingPolicy
@@ -17,7 +17,9 @@ from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat import Chat
 from ajet.engine import Engine
 from ajet.tracker.record import Call, Conversation, EpisodeRecord, as_ids, merging_key
-from ajet.types import FinishReason, GenerateRequest, Generation
+from ajet.types import AjetError, FinishReason, GenerateRequest, Generation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class Session:
         assert target.model
         sampling, _ = self.answerer.policy.resolve(request, None)
         with passthrough():
-            message = dict(await target.model.complete(request.messages, request.tools, sampling))
+            answer = target.model.complete(request.messages, request.tools, sampling)
+            message = dict(await self._or_refuse(answer, f"the model of target {target.name!r}"))
         self._refuse_if_closed()
         self.exchanges.append(Exchange(number, agent, target.name, None, 0, tuple(request.messages), message))
         reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
@@ -120,9 +123,8 @@ class Session:
         sampling, overridden = self.answerer.policy.resolve(request, self._seed(number))
         self.counters.update(f"overridden:{name}" for name in overridden)
         sampling = replace(sampling, stop_token_ids=chat.stop_token_ids)
-        generation = await self._generate(
-            engine, GenerateRequest(as_ids(ids), sampling, (self.episode, number), blocks_loop)
-        )
+        asked = GenerateRequest(as_ids(ids), sampling, (self.episode, number), blocks_loop)
+        generation = await self._or_refuse(engine.generate(asked), "the engine")
         self._refuse_if_closed()
         completion = generation.token_ids.tolist()
         message, reason = self._message(chat, completion, ids, generation, request, number)
@@ -165,12 +167,14 @@ class Session:
             self.counters["rendered_anew"] += 1
         return chat.render(request.messages, request.tools), (None, 0, None)
 
-    async def _generate(self, engine: Engine, request: GenerateRequest) -> Generation:
+    async def _or_refuse(self, answer: Awaitable[T], who: str) -> T:
+        """What ``who`` answers; its failure is remembered, as the agent sees it only as some SDK error."""
         try:
-            return await engine.generate(request)
+            return await answer
         except Exception as error:
-            self.engine_error = f"{type(error).__name__}: {error}"
-            raise Refused(f"the engine failed: {self.engine_error}", code="engine_error") from error
+            name = "" if isinstance(error, AjetError) else f"{type(error).__name__}: "
+            self.engine_error = f"{name}{error}"
+            raise Refused(f"{who} failed: {self.engine_error}", code="engine_error") from error
 
     def _message(
         self,

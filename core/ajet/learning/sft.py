@@ -15,7 +15,9 @@ from ajet.chat import Chat
 from ajet.learning.algorithms import SFT
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings
-from ajet.types import Batch, ConfigError, Sample
+from ajet.types import AjetError, Batch, ConfigError, Sample
+
+_ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +26,65 @@ class Transcript:
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
+    where: str = "a transcript"
+    """``chats.jsonl:17``, for errors."""
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
     """Transcripts of a JSON lines file. Raises ConfigError with file and line."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such transcript file.")
-    transcripts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            data = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}:{number}: not JSON ({error}). Fix the line.") from None
-        messages = data.get("messages") if isinstance(data, dict) else None
-        if not isinstance(messages, list) or not any(
-            isinstance(m, dict) and m.get("role") == "assistant" for m in messages
-        ):
-            raise ConfigError(
-                f"{path}:{number}: needs `messages`, a list with at least one assistant message."
-            )
-        transcripts.append(Transcript(messages, data.get("tools") or ()))
+    # Split at newlines only: JSON strings may hold other Unicode line ends.
+    lines = enumerate(path.read_bytes().split(b"\n"), 1)
+    transcripts = [_transcript(line, f"{path}:{number}") for number, line in lines if line.strip()]
     if not transcripts:
         raise ConfigError(f"{path}: holds no transcript.")
     return transcripts
+
+
+def _transcript(line: bytes, where: str) -> Transcript:
+    try:
+        data = json.loads(line)
+    except ValueError as error:  # not UTF-8 is one, too
+        raise ConfigError(f"{where}: not JSON ({error}). Fix the line.") from None
+    data = data if isinstance(data, dict) else {}
+    messages, tools = data.get("messages"), data.get("tools") or ()
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise ConfigError(
+            f'{where}: needs `messages`, a list of objects like {{"role": "user", "content": "…"}}.'
+        )
+    for message in messages:
+        if message.get("role") not in _ROLES:  # chat formats pass over what they do not know
+            raise ConfigError(
+                f"{where}: a message has the role {message.get('role')!r}; known: {', '.join(_ROLES)}."
+            )
+    if not any(m["role"] == "assistant" for m in messages):
+        raise ConfigError(f"{where}: has no assistant message, so there is nothing to learn.")
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
+        raise ConfigError(f"{where}: `tools` must be a list of objects.")
+    return Transcript(messages, tools, where)
+
+
+def transcript_samples(chat: Chat, transcripts: Sequence[Transcript], longest: int) -> list[Sample]:
+    """Samples of all transcripts. Raises ConfigError naming the first that the chat format cannot render
+    or that has more than ``longest`` tokens."""
+    samples = []
+    for transcript in transcripts:
+        try:
+            sample = transcript_sample(chat, transcript)
+        except AjetError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{transcript.where}: the chat format cannot render it ({type(error).__name__}: {error})."
+            ) from error
+        if len(sample.token_ids) > longest:
+            raise ConfigError(
+                f"{transcript.where}: has {len(sample.token_ids)} tokens, but the model's context holds {longest}. "
+                "Shorten it or leave it out."
+            )
+        samples.append(sample)
+    return samples
 
 
 def transcript_sample(chat: Chat, transcript: Transcript) -> Sample:

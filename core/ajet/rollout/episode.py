@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from ajet.rollout.watchdog import Board
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
 from ajet.workflow import Tuner, Workflow, coerce_output, place_of
+
+log = logging.getLogger("ajet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,11 @@ class EpisodeRunner:
             await self.capture.end(session)
             self.board.set(plan.id, None)
         failure, error = _explain(session, failure, error)
-        self.hook.ajet_episode_end(episode=plan.id, failure=failure)
+        try:
+            self.hook.ajet_episode_end(episode=plan.id, failure=failure)
+        except Exception as exception:
+            session.counters["episode_end_failed"] += 1
+            log.debug("ajet_episode_end: %r", exception)
         return Episode(
             plan,
             attempt,

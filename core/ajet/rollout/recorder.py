@@ -111,7 +111,7 @@ def _open_for_append(path: Path) -> Any:
         data = path.read_bytes()
         if data and not data.endswith(b"\n"):
             os.truncate(path, data.rfind(b"\n") + 1)
-    return path.open("a", encoding="utf-8")
+    return path.open("a", encoding="utf-8", errors="surrogatepass")  # JSON text may hold half a pair
 
 
 def _append(file: Any, line: Mapping[str, Any]) -> None:

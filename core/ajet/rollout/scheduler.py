@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ajet.breakpoints import under_debugger
 from ajet.capture.context import passthrough
 from ajet.judge import Judge
 from ajet.rollout.deadline import DeadlinePassed, within
@@ -93,11 +95,16 @@ class Rollout:
         try:
             with passthrough():
                 verdict = await within(
-                    self.settings.judge_timeout, self.judge.judge(plan.task, episode.output, episode.view())
+                    None if under_debugger() else self.settings.judge_timeout,
+                    self.judge.judge(plan.task, episode.output, episode.view()),
                 )
+            # Plain numbers, whatever the judge computes with: they go into the journal.
             reward = float(verdict.reward)
-            if reward != reward or reward in (float("inf"), float("-inf")):
+            if not math.isfinite(reward):
                 raise ValueError(f"the reward is {reward}, which is not a finite number")
+            is_success = None if verdict.is_success is None else bool(verdict.is_success)
+            given = {**episode.output.metrics, **verdict.metrics}
+            metrics = {name: float(value) for name, value in given.items()}
         except DeadlinePassed:
             episode.failure, episode.error = (
                 "judge:timeout",
@@ -109,8 +116,7 @@ class Rollout:
                 f"judge {self.judge.name}: {type(error).__name__}: {error}",
             )
         else:
-            episode.reward, episode.is_success = reward, verdict.is_success
-            episode.metrics = {**episode.output.metrics, **verdict.metrics}
+            episode.reward, episode.is_success, episode.metrics = reward, is_success, metrics
         finally:
             self.board.set(plan.id, None)
 

@@ -1,0 +1,361 @@
+"""Hooks that are functions: who calls them, when, and what becomes of their exceptions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ajet import Backbone, Judge, JudgeOutput, Logger, hookimpl
+from ajet import plugins as plugin_module
+from ajet.backbone import Capabilities, RunResult
+from ajet.config import Layers
+from ajet.job import Job, prepare
+from ajet.plugins import Plugins, load_plugins
+from ajet.progress import Silent
+from ajet.rollout.recorder import METRICS, live_lines
+from ajet.testing import ScriptedEngine
+from ajet.types import Batch, ConfigError, Metrics
+
+AGENT = """
+import httpx2
+URL = "http://127.0.0.1:9/v1/chat/completions"
+def ask(task):
+    return {"model": "m", "messages": [{"role": "user", "content": task.query}]}
+async def run(task):
+    async with httpx2.AsyncClient() as client:
+        return (await client.post(URL, json=ask(task))).json()["choices"][0]["message"]["content"]
+async def labelled(task):
+    import ajet
+    with ajet.label(agent="by-hand"):
+        return await run(task)
+def in_thread(task):
+    return httpx2.post(URL, json=ask(task)).json()["choices"][0]["message"]["content"]
+async def fails(task):
+    await run(task)
+    raise KeyError("lost")
+"""
+
+
+def plugin(name: str, **hooks: Callable[..., Any]) -> Any:
+    """A plugin module with these hooks."""
+    return SimpleNamespace(__name__=name, **{hook: hookimpl(function) for hook, function in hooks.items()})
+
+
+class Lines(Silent):
+    """Keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+class ScriptTrainer:
+    """A trainer over a scripted engine: learns nothing, counts all."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.engine = ScriptedEngine(tokenizer, lambda request, prompt: "4")
+        self.version = 0
+
+    def update(self, batch: Batch) -> Metrics:
+        return {
+            "tokens_trained": float(sum(np.sum(s.mask) for s in batch.samples)),
+            "tokens_zero_advantage": 0.0,
+        }
+
+    async def publish(self) -> int:
+        self.version += 1
+        self.engine.version = self.version
+        return self.version
+
+    def save(self, path: Path) -> None:
+        path.mkdir()
+
+    def load(self, path: Path) -> None: ...
+
+
+class Training:
+    """A small training job with plugins of this test."""
+
+    def __init__(self, folder: Path, tokenizer: Any, plugins: Plugins) -> None:
+        self.folder, self.plugins, self.lines = folder, plugins, Lines()
+        (folder / "agent.py").write_text(AGENT)
+        (folder / "tasks.jsonl").write_text(
+            "".join(f"{json.dumps({'id': f't{i}', 'query': '?'})}\n" for i in range(2))
+        )
+        self.attach("trainer", ajet_backbones=lambda: [scripted_backbone(tokenizer)])
+
+    def attach(self, name: str, **hooks: Callable[..., Any]) -> None:
+        self.plugins.register(plugin(name, **hooks), f"ajet-{name}", "1")
+
+    def run(self, workflow: str = "run", steps: int = 2, **run: Any) -> RunResult:
+        layers = Layers()
+        job = {
+            "task": {"reader": "tasks.jsonl"},
+            "workflow": f"agent.py:{workflow}",
+            "judge": "always",
+            "rollout": {"group_size": 2, "retries": 1},
+            "train": {"steps": steps, "batch_size": 2},
+            "run": {"dir": str(self.folder / "runs"), **run},
+            "backbone": "scripted",
+        }
+        layers.add(job, "job.yaml", self.folder)
+        ready = prepare(layers).with_progress(self.lines)
+        return ready.backbone.run(ready)
+
+    def journal(self, result: RunResult) -> list[dict[str, Any]]:
+        return list(live_lines(result.run_dir / "episodes.jsonl"))
+
+
+def scripted_backbone(tokenizer: Any) -> type[Backbone]:
+    class Scripted(Backbone):
+        """Trains nothing."""
+
+        name = "scripted"
+        capabilities = Capabilities()
+
+        def run(self, job: Job) -> RunResult:
+            from ajet.run import train_job
+
+            return train_job(job, ScriptTrainer(tokenizer))
+
+    return Scripted
+
+
+class Always(Judge):
+    """Reward 1."""
+
+    name = "always"
+
+    async def judge(self, task: Any, output: Any, episode: Any) -> JudgeOutput:
+        return JudgeOutput(1.0)
+
+
+@pytest.fixture
+def training(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
+    plugins = load_plugins.__wrapped__()
+    monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
+    monkeypatch.setattr("ajet.job.load_plugins", lambda: plugins)
+    plugins.register(plugin("always", ajet_judges=lambda: [Always]), "ajet-always", "1")
+    yield Training(tmp_path, tokenizer, plugins)
+
+
+def agents(lines: list[dict[str, Any]]) -> set[str]:
+    return {call["agent"] for line in lines for call in line["calls"]}
+
+
+# ------------------------------------------------------------------ whose call is it
+
+
+def test_a_plugin_names_the_agent_of_a_call(training: Training) -> None:
+    seen: list[Any] = []
+
+    def resolve(episode: str, request: Any) -> str:
+        seen.append((episode, request["url"]))
+        return "solver"
+
+    training.attach("framework", ajet_resolve_agent=resolve)
+    lines = training.journal(training.run())
+    assert agents(lines) == {"solver"}
+    assert {episode for episode, _ in seen} == {line["id"] for line in lines}
+    assert {url for _, url in seen} == {"http://127.0.0.1:9/v1/chat/completions"}
+
+
+def test_the_first_answer_wins_and_none_passes_on(training: Training) -> None:
+    training.attach("last", ajet_resolve_agent=lambda: "never asked")
+    training.attach("second", ajet_resolve_agent=lambda: "second")
+    training.attach("first", ajet_resolve_agent=lambda: None)
+    assert agents(training.journal(training.run())) == {"second"}
+
+
+def test_nobody_knows_the_agent(training: Training) -> None:
+    training.attach("framework", ajet_resolve_agent=lambda: None)
+    assert agents(training.journal(training.run())) == {"agent"}
+
+
+def test_a_label_of_the_user_beats_every_plugin(training: Training) -> None:
+    training.attach("framework", ajet_resolve_agent=lambda: "solver")
+    assert agents(training.journal(training.run("labelled"))) == {"by-hand"}
+
+
+@pytest.mark.parametrize("workflow", ["run", "in_thread"])
+def test_an_exception_while_naming_is_counted_and_never_raised(training: Training, workflow: str) -> None:
+    def resolve(episode: str) -> str:
+        raise RuntimeError("no luck")
+
+    training.attach("framework", ajet_resolve_agent=resolve)
+    result = training.run(workflow, steps=1)
+    lines = training.journal(result)
+    assert agents(lines) == {"agent"} and all(line["failure"] is None for line in lines)
+    assert [line["counters"]["resolve_agent_failed"] for line in lines] == [1] * 4
+    (metrics,) = live_lines(result.run_dir / METRICS)
+    assert metrics["calls/resolve_agent_failed"] == 4, "where the user sees it"
+
+
+# ------------------------------------------------------------------ episodes
+
+
+@pytest.mark.parametrize("workflow", ["run", "in_thread"])
+def test_the_start_of_an_episode_runs_in_the_context_of_its_workflow(
+    training: Training, workflow: str
+) -> None:
+    current: ContextVar[str] = ContextVar("current", default="outside")
+    training.attach(
+        "framework",
+        ajet_episode_start=lambda episode: current.set(f"inside {episode}") and None,
+        ajet_resolve_agent=lambda: current.get(),
+    )
+    lines = training.journal(training.run(workflow, steps=1))
+    assert agents(lines) == {f"inside {line['id']}" for line in lines}
+    assert current.get() == "outside", "and nowhere else"
+
+
+def test_start_and_end_are_told_of_every_attempt_with_its_failure(training: Training) -> None:
+    started: list[str] = []
+    ended: list[tuple[str, str | None]] = []
+    training.attach(
+        "framework",
+        ajet_episode_start=lambda episode: started.append(episode),
+        ajet_episode_end=lambda episode, failure: ended.append((episode, failure)),
+    )
+    lines = training.journal(training.run(steps=1))
+    assert sorted(started) == sorted(line["id"] for line in lines)
+    assert sorted(ended) == sorted((line["id"], None) for line in lines)
+    started.clear(), ended.clear()
+    with pytest.raises(Exception, match="all 4 episodes failed"):
+        training.run("fails", steps=1)
+    assert len(started) == len(ended) == 4 * 2, "the first attempt and its retry"
+    assert {failure for _, failure in ended} == {"workflow:KeyError"}
+
+
+def test_an_exception_at_an_episodes_end_is_counted_and_ends_nothing(training: Training) -> None:
+    def end(episode: str) -> None:
+        raise RuntimeError("no luck")
+
+    training.attach("framework", ajet_episode_end=end)
+    lines = training.journal(training.run(steps=1))
+    assert [line["counters"]["episode_end_failed"] for line in lines] == [1] * 4
+    assert all(line["failure"] is None for line in lines)
+
+
+def test_an_exception_at_an_episodes_start_fails_that_attempt_only(training: Training) -> None:
+    started: list[str] = []
+
+    def start(episode: str) -> None:
+        started.append(episode)
+        if len(started) <= 2:
+            raise RuntimeError("not ready")
+
+    training.attach("framework", ajet_episode_start=start)
+    lines = training.journal(training.run(steps=1))
+    assert all(line["failure"] is None for line in lines)
+    assert sorted(line["attempt"] for line in lines) == [0, 0, 1, 1]
+
+
+# ------------------------------------------------------------------ steps
+
+
+def test_the_end_of_each_step_is_told_with_its_metrics(training: Training) -> None:
+    told: list[tuple[int, float]] = []
+    training.attach("watcher", ajet_step_end=lambda step, metrics: told.append((step, metrics["reward"])))
+    training.run(steps=3)
+    assert told == [(1, 1.0), (2, 1.0), (3, 1.0)]
+
+
+class Unlucky(Logger):
+    """Raises always."""
+
+    name = "unlucky"
+
+    def log(self, run_dir: Path, step: int, metrics: Metrics) -> None:
+        raise OSError("no connection")
+
+    def close(self) -> None:
+        raise OSError("no connection")
+
+
+def test_a_hook_and_a_logger_that_raise_are_reported_once_and_the_run_goes_on(training: Training) -> None:
+    def step_end(step: int) -> None:
+        raise RuntimeError("no luck")
+
+    training.attach("watcher", ajet_step_end=step_end, ajet_loggers=lambda: [Unlucky])
+    result = training.run(steps=3, loggers=["unlucky"])
+    assert result.steps == 3 and result.checkpoint is not None
+    said = [line for line in training.lines.said if "The run goes on" in line]
+    assert len(said) == 2
+    assert any("hook ajet_step_end failed: RuntimeError: no luck" in line for line in said)
+    assert any("logger 'unlucky' failed: OSError: no connection" in line for line in said)
+
+
+# ------------------------------------------------------------------ broken entry points
+
+
+@pytest.fixture
+def entry_points(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plugins]:
+    """Load plugins as if these modules were the installed ones."""
+
+    def load(**modules: Callable[[], Any]) -> Plugins:
+        entries = [
+            SimpleNamespace(
+                name=n, value=f"{n}_module", dist=SimpleNamespace(name=f"ajet-{n}", version="1"), load=m
+            )
+            for n, m in modules.items()
+        ]
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+        return load_plugins.__wrapped__()
+
+    return load
+
+
+def broken_import() -> Any:
+    raise ImportError("libheavy.so is missing")
+
+
+def test_a_broken_entry_point_is_listed_and_fails_only_jobs_that_name_it(
+    entry_points: Callable[..., Plugins],
+) -> None:
+    plugins = entry_points(bad=broken_import, good=lambda: plugin("good", ajet_judges=lambda: [Always]))
+    (broken,) = plugins.broken
+    assert (broken.entry_point, broken.distribution) == ("bad_module", "ajet-bad")
+    assert broken.error == "ImportError: libheavy.so is missing"
+    assert plugins.build("judge", {"type": "always"}, "judge") == Always()
+    with pytest.raises(
+        ConfigError, match=r"unknown judge 'bad'.*ajet-bad did not load: ImportError: libheavy"
+    ):
+        plugins.build("judge", {"type": "bad"}, "judge")
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ({"ajet_jugdes": lambda: [Always]}, "ajet_jugdes: no such hook; did you mean 'ajet_judges'"),
+        ({"ajet_step_end": lambda stepp: None}, "stepp"),
+        ({"ajet_readers": lambda: 1 / 0}, "ZeroDivisionError"),
+    ],
+    ids=["a misspelt hook", "a misspelt argument", "a hook that raises"],
+)
+def test_a_plugin_is_checked_when_it_registers_and_taken_whole_or_not_at_all(
+    entry_points: Callable[..., Plugins], hooks: dict[str, Any], said: str
+) -> None:
+    called: list[str] = []
+    bad = plugin(
+        "bad",
+        ajet_judges=lambda: [Always],
+        ajet_episode_start=lambda episode: called.append(episode),
+        **hooks,
+    )
+    plugins = entry_points(bad=lambda: bad)
+    (broken,) = plugins.broken
+    assert said in broken.error
+    assert ("judge", "always") not in plugins.classes
+    plugins.manager.hook.ajet_episode_start(episode="e")
+    assert called == []

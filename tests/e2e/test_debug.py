@@ -1,0 +1,111 @@
+"""`ajet run --backbone debug` as a user starts it: the local engine answers, breakpoints stop."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+BREAKS = """
+import ajet, httpx2
+async def run(task):
+    reply = "4"
+    ajet.breakpoint("BEFORE")
+    async with httpx2.AsyncClient() as client:
+        ask = {"model": "m", "messages": [{"role": "user", "content": task.query}]}
+        await client.post("http://127.0.0.1:9/v1/chat/completions", json=ask)
+    ajet.breakpoint("AFTER")
+    return reply
+def in_thread(task):
+    ajet.breakpoint("BEFORE")
+    ask = {"model": "m", "messages": [{"role": "user", "content": task.query}]}
+    httpx2.post("http://127.0.0.1:9/v1/chat/completions", json=ask)
+    return "4"
+"""
+ONE = ("--backbone", "debug", "--set", "backbone.debug.tasks=1", "--set", "backbone.debug.group_size=1")
+SCRIPTED = ("--set", "backbone.debug.answers={type: script, path: script.yaml}")
+
+
+def typed(project: Any, keys: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `ajet` with something typed at its standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", "ajet", *arguments],
+        cwd=project.folder,
+        input=keys,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def breaks(project) -> Any:
+    (project.folder / "breaks.py").write_text(BREAKS)
+    (project.folder / "script.yaml").write_text("- {say: '4'}\n")
+    return project
+
+
+def test_the_local_engine_answers_and_the_batch_is_described(project) -> None:
+    output = project.ajet("run", "job.yaml", "--backbone", "debug", "--set", "backbone.debug.group_size=3")
+    assert len(re.findall(r"^done  1\.\d/q\d/\d  reward \d+  2 calls  \d+ tokens", output, re.M)) == 4 * 3
+    found = re.search(r"batch: (\d+) samples, (\d+) tokens, (\d+) of them trained", output)
+    assert found, output
+    samples, tokens, trained = map(int, found.groups())
+    said = [int(n) for n in re.findall(r"2 calls  (\d+) tokens", output)]
+    assert trained == sum(said) > 0, "each sampled token once"
+    assert samples >= 12 and tokens > trained
+    assert re.search(r"groups with zero advantage \(nothing to learn\): \d+%", output)
+    assert "train.learning_rate" in output.split("no effect now: ")[1].splitlines()[0]
+    assert not list(project.folder.glob("runs/*/checkpoints/*"))
+
+
+def test_groups_of_equal_rewards_come_with_a_remedy(project) -> None:
+    output = project.ajet("run", "job.yaml", "--backbone", "debug", "--judge", "agent.py:constant")
+    assert "groups with zero advantage (nothing to learn): 100%" in output
+    assert "every group's rewards are equal: use a larger group" in output
+
+
+def test_a_breakpoint_stops_where_its_tag_is_enabled_and_goes_on(breaks) -> None:
+    job = ("run", "job.yaml", "--workflow", "breaks.py:run", *ONE, *SCRIPTED)
+    done = typed(breaks, "p 'the reply is ' + reply\nc\n", *job, "--break", "BEFORE,OTHER")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("(Pdb)") == 2 and "the reply is 4" in done.stdout
+    assert "breaks.py(6)run()" in done.stdout, "at the user's line, after the call"
+    assert "done  1.0/" in done.stdout
+
+
+def test_a_breakpoint_in_a_plain_function_stops_too(breaks) -> None:
+    job = ("run", "job.yaml", "--workflow", "breaks.py:in_thread", *ONE, *SCRIPTED)
+    done = typed(breaks, "p task.id + '!'\nc\n", *job, "--break", "*")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"'q\d!'", done.stdout) and "done  1.0/" in done.stdout
+
+
+def test_without_break_nothing_stops(breaks) -> None:
+    done = typed(breaks, "", "run", "job.yaml", "--workflow", "breaks.py:run", *ONE, *SCRIPTED)
+    assert done.returncode == 0 and "(Pdb)" not in done.stdout, done.stdout
+
+
+def test_all_episodes_failing_is_exit_code_1_with_the_cause_in_one_line(project) -> None:
+    (project.folder / "lost.py").write_text("async def run(task):\n    raise KeyError('lost')\n")
+    output = project.ajet(
+        "run",
+        "job.yaml",
+        "--workflow",
+        "lost.py:run",
+        *ONE,
+        *SCRIPTED[:1],
+        "backbone.debug.answers=script",
+        "--set",
+        "backbone.debug.answers.path=none.yaml",
+        code=1,
+    )
+    line = output.strip().splitlines()[-1]
+    assert line.startswith("error: all 1 episodes failed: 1 workflow:KeyError. First: ")
+    assert "lost.py:2" in line and "Traceback" not in output

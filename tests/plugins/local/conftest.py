@@ -1,0 +1,59 @@
+"""A tiny random model with our own tokenizer: what the local backbone's tests run on."""
+
+import asyncio
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ajet_local.engine import LocalEngine  # noqa: E402
+from ajet_local.starter.recipe import model_config  # noqa: E402
+from ajet_local.starter.tokenizer import build_tokenizer  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return build_tokenizer(seed=0)
+
+
+@pytest.fixture(scope="session")
+def renderer(tokenizer):
+    from renderers.qwen3 import Qwen3Renderer
+
+    return Qwen3Renderer(tokenizer)
+
+
+@pytest.fixture
+def model(tokenizer):
+    config = model_config(tokenizer)
+    config.hidden_size, config.intermediate_size = 64, 96
+    config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 2
+    config.layer_types = config.layer_types[:2]
+    config.max_position_embeddings = 96
+    config.initializer_range = 0.2  # distributions with some shape, so that wrong tokens are noticed
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def engine(model, tokenizer):
+    return LocalEngine(model, tokenizer)
+
+
+@pytest.fixture
+def running(engine):
+    """Run a coroutine function with the started engine: ``running(lambda engine: ...)``."""
+
+    def run(scenario):
+        async def main():
+            await engine.start()
+            try:
+                return await asyncio.wait_for(scenario(engine), timeout=30)
+            finally:
+                await engine.close()
+
+        return asyncio.run(main())
+
+    return run

@@ -1,0 +1,224 @@
+"""What the local engine promises, beyond the protocol in `ajet.engine`."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ajet.types import GenerateRequest, Sampling  # noqa: E402
+from ajet_local.sampling import Sampler, sample  # noqa: E402
+from ajet_local.stopping import StopStrings  # noqa: E402
+
+
+def request(ids, **sampling):
+    return GenerateRequest(np.array(ids, dtype=np.int32), Sampling(**{"max_tokens": 12, **sampling}))
+
+
+PROMPTS = ([300, 5, 6, 7], [300, 5, 9], [300, 5, 6, 7, 8, 9, 10, 11], [300, 5])
+
+
+def spy_on_batches(engine):
+    batches = []
+    decode = engine._decode
+
+    async def spying(rows):
+        batches.append([row.request.prompt_ids.tolist() for row in rows])
+        await decode(rows)
+
+    engine._decode = spying
+    return batches
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, ([1, 2, 3], [4], [5, 6])], ids=["shared prefix", "no shared prefix"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_recorded_logprobs_are_those_of_scoring_at_the_temperature(running, prompts, temperature):
+    async def scenario(engine):
+        requests = [request(p, temperature=temperature, seed=i) for i, p in enumerate(prompts)]
+        for asked, got in zip(requests, await asyncio.gather(*map(engine.generate, requests)), strict=True):
+            ids = np.concatenate([asked.prompt_ids, got.token_ids])
+            scored = await engine.score(ids, temperature)
+            assert np.isnan(scored[0])
+            np.testing.assert_allclose(got.logprobs, scored[len(asked.prompt_ids) :], atol=1e-4)
+            assert got.token_ids.dtype == np.int32 and got.logprobs.dtype == np.float32
+            assert got.finish_reason == "length" and len(got.token_ids) == 12
+
+    running(scenario)
+
+
+def test_logprobs_are_before_top_p_and_top_k(running):
+    async def scenario(engine):
+        asked = request(PROMPTS[0], top_p=0.3, top_k=5, seed=1)
+        got = await engine.generate(asked)
+        scored = await engine.score(np.concatenate([asked.prompt_ids, got.token_ids]))
+        np.testing.assert_allclose(got.logprobs, scored[len(asked.prompt_ids) :], atol=1e-4)
+
+    running(scenario)
+
+
+def test_greedy_takes_the_most_likely_token_and_records_temperature_one(running):
+    async def scenario(engine):
+        greedy = await engine.generate(request(PROMPTS[0], temperature=0.0))
+        only = await engine.generate(request(PROMPTS[0], top_k=1, seed=3))
+        assert greedy.token_ids.tolist() == only.token_ids.tolist()
+        np.testing.assert_allclose(greedy.logprobs, only.logprobs, atol=1e-5)
+
+    running(scenario)
+
+
+def test_equal_seeds_draw_equal_tokens_whatever_the_neighbours(running):
+    async def scenario(engine):
+        alone = await engine.generate(request(PROMPTS[0], seed=7))
+        neighbours = [request(p, seed=i, max_tokens=3 + i) for i, p in enumerate(PROMPTS)]
+        among = await asyncio.gather(*map(engine.generate, [*neighbours, request(PROMPTS[0], seed=7)]))
+        assert among[-1].token_ids.tolist() == alone.token_ids.tolist()
+        other = await engine.generate(request(PROMPTS[0], seed=8))
+        assert other.token_ids.tolist() != alone.token_ids.tolist()
+
+    running(scenario)
+
+
+def test_requests_of_one_turn_of_the_loop_form_one_batch_in_their_order(engine, running):
+    batches = spy_on_batches(engine)
+
+    async def scenario(engine):
+        await asyncio.gather(*(engine.generate(request(p, seed=0)) for p in PROMPTS))
+
+    running(scenario)
+    assert batches == [list(PROMPTS)]
+
+
+def test_a_batch_holds_at_most_max_batch_requests(engine, running):
+    engine.max_batch = 3
+    batches = spy_on_batches(engine)
+
+    async def scenario(engine):
+        await asyncio.gather(*(engine.generate(request(p, seed=0)) for p in PROMPTS))
+
+    running(scenario)
+    assert [len(batch) for batch in batches] == [3, 1]
+
+
+def test_a_cancelled_request_leaves_the_batch_and_the_others_go_on(engine, running):
+    seen = []
+    original = engine.model.forward
+
+    def forward(*args, **kwargs):
+        seen.append(kwargs["input_ids"].shape[0])
+        return original(*args, **kwargs)
+
+    engine.model.forward = forward
+
+    async def scenario(engine):
+        tasks = [asyncio.create_task(engine.generate(request(p, seed=0, max_tokens=40))) for p in PROMPTS]
+        while len(seen) < 5:
+            await asyncio.sleep(0)
+        tasks[1].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[1], asyncio.CancelledError)
+        assert [len(results[i].token_ids) for i in (0, 2, 3)] == [40, 40, 40]
+
+    running(scenario)
+    assert seen[4] == 4 and seen[-1] == 3
+
+
+def test_a_stop_token_ends_the_completion_and_is_part_of_it(running):
+    async def scenario(engine):
+        free = await engine.generate(request(PROMPTS[0], seed=1))
+        stop = int(free.token_ids[4])
+        got = await engine.generate(request(PROMPTS[0], seed=1, stop_token_ids=(stop,)))
+        end = free.token_ids.tolist().index(stop) + 1
+        assert got.token_ids.tolist() == free.token_ids[:end].tolist() and got.finish_reason == "stop"
+
+    running(scenario)
+
+
+def test_a_stop_string_ends_the_completion_even_across_tokens(tokenizer):
+    ids = tokenizer.encode("The final answer is 12 + 34, über <tool_call> done", add_special_tokens=False)
+    for stop in ("wer is 1", "34,", "über", "<tool_call>", "ü"):
+        scanner = StopStrings(tokenizer, (stop, "never"))
+        ends = [n for n in range(1, len(ids) + 1) if scanner.found(ids[:n])]
+        expected = [n for n in range(1, len(ids) + 1) if stop in tokenizer.decode(ids[:n])]
+        assert ends[0] == expected[0], stop
+
+
+def test_a_stop_string_in_the_engine(running, tokenizer):
+    async def scenario(engine):
+        free = await engine.generate(request(PROMPTS[0], seed=1))
+        text = tokenizer.decode(free.token_ids[:5])
+        got = await engine.generate(request(PROMPTS[0], seed=1, stop=(text[-1],)))
+        assert got.finish_reason == "stop" and len(got.token_ids) <= 5
+
+    running(scenario)
+
+
+def test_without_max_tokens_the_context_is_the_limit(running):
+    async def scenario(engine):
+        got = await engine.generate(request(PROMPTS[0], seed=1, max_tokens=None))
+        assert len(got.token_ids) == engine.context_length - len(PROMPTS[0])
+        assert got.finish_reason == "length"
+
+    running(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (request([1] * 96), "context holds 96"),
+        (request([]), "empty"),
+        (request([1, 9999]), "token ids outside"),
+        (request([1], max_tokens=0), "max_tokens"),
+    ],
+    ids=["no room", "empty", "unknown id", "no tokens"],
+)
+def test_a_request_that_cannot_be_served_is_a_value_error(running, asked, message):
+    async def scenario(engine):
+        with pytest.raises(ValueError, match=message):
+            await engine.generate(asked)
+
+    running(scenario)
+
+
+def test_a_failure_in_the_batch_fails_its_requests_and_the_engine_lives_on(engine, running):
+    async def scenario(engine):
+        forward, engine.model.forward = engine.model.forward, None
+        with pytest.raises(TypeError):
+            await engine.generate(request(PROMPTS[0]))
+        engine.model.forward = forward
+        assert len((await engine.generate(request(PROMPTS[0]))).token_ids) == 12
+
+    running(scenario)
+
+
+def test_tokens_carry_the_weight_version_they_were_sampled_under(running):
+    async def scenario(engine):
+        engine.version = 3
+        assert set((await engine.generate(request(PROMPTS[0]))).weight_versions.tolist()) == {3}
+
+    running(scenario)
+
+
+def test_close_fails_what_is_open_and_generate_afterwards_says_so(engine):
+    async def main():
+        await engine.start()
+        task = asyncio.create_task(engine.generate(request(PROMPTS[0], max_tokens=60)))
+        await asyncio.sleep(0.01)
+        await engine.close()
+        await engine.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await task
+        with pytest.raises(RuntimeError, match="not running"):
+            await engine.generate(request(PROMPTS[0]))
+
+    asyncio.run(main())
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.1]))
+    sampler = Sampler(Sampling(seed=0))
+    tokens, _ = sample(logits.expand(1, 4), [sampler])
+    drawn = [sample(logits[None], [sampler])[0][0] for _ in range(2000)]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 2000, [0.5, 0.25, 0.15, 0.1], atol=0.035)
+    nucleus = {sample(logits[None], [s])[0][0] for s in [Sampler(Sampling(top_p=0.7, seed=1))] for _ in range(300)}
+    assert nucleus == {0, 1} and tokens[0] in range(4)

@@ -1,0 +1,305 @@
+"""The starter model: its tokenizer, its transcripts, its recipe. Building it whole is slow."""
+
+import asyncio
+import json
+import random
+import re
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ajet_local.starter import build  # noqa: E402
+from ajet_local.starter.recipe import PHASES, batches, model_config  # noqa: E402
+from ajet_local.starter.tokenizer import build_tokenizer  # noqa: E402
+from ajet_local.starter.transcripts import (  # noqa: E402
+    QUESTION,
+    SYSTEM,
+    TOOL,
+    Transcript,
+    clean_transcript,
+    echo_transcript,
+    evaluate,
+    habit_transcript,
+    held_out,
+    opening,
+    practice_expression,
+    solution,
+    task_expression,
+    to_sample,
+    tool_call,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+KINDS = (clean_transcript, echo_transcript, habit_transcript)
+
+
+# ------------------------------------------------------------------------------- tokenizer
+
+
+def test_the_vocabulary_is_exactly_the_tokenizers(tokenizer):
+    assert model_config(tokenizer).vocab_size == len(tokenizer) == max(tokenizer.get_vocab().values()) + 1
+
+
+def test_two_builds_of_the_tokenizer_are_equal(tokenizer):
+    assert build_tokenizer(seed=0).backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+
+
+def test_any_text_survives_the_tokenizer(tokenizer):
+    for text in ("12 + 345", "Grüße, 世界! 🎉\n\n\ttab", "<tool_call>\n{}</tool_call>", "a  b   "):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_digits_are_single_tokens(tokenizer):
+    assert tokenizer.tokenize("2026") == ["2", "0", "2", "6"]
+
+
+def test_special_tokens_are_single_and_known(tokenizer):
+    for token in "<|im_start|> <|im_end|> <|endoftext|> <tool_call> </tool_call> <think> </think>".split():
+        assert tokenizer.convert_tokens_to_ids(token) != tokenizer.unk_token_id
+        assert len(tokenizer.encode(token, add_special_tokens=False)) == 1
+    assert tokenizer.eos_token == "<|im_end|>" and tokenizer.unk_token_id is not None
+
+
+def test_the_saved_tokenizer_loads_equal(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    chat = solution("12 + 3")
+    assert len(loaded) == len(tokenizer) and loaded.get_vocab() == tokenizer.get_vocab()
+    assert loaded.apply_chat_template(chat, tools=[TOOL], tokenize=False) == tokenizer.apply_chat_template(
+        chat, tools=[TOOL], tokenize=False
+    )
+
+
+CALL = tool_call("1 + 2")
+CHATS = {
+    "agent": solution("12 + 34 - 5"),
+    "first turn": opening("1 + 2"),
+    "after the tool": solution("1 + 2")[:-1],
+    "no system": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}],
+    "two questions": [*solution("1 + 2"), {"role": "user", "content": "And 3 + 4?"}],
+    "text beside a call": [*opening("1 + 2"), {**CALL, "content": "Let me see."}],
+    "two calls": [
+        *opening("1 + 2"),
+        {**CALL, "tool_calls": CALL["tool_calls"] * 2},
+        {"role": "tool", "content": "3"},
+        {"role": "tool", "content": "3"},
+    ],
+    "reasoning": [*opening("1 + 2"), {"role": "assistant", "content": "3", "reasoning_content": "Easy."}],
+    "arguments as a dict": [
+        *opening("1 + 2"),
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"ü": 1}}}]},
+    ],
+}
+
+
+@pytest.mark.parametrize("tools", [[TOOL], [TOOL, TOOL], None], ids=["tool", "two tools", "no tools"])
+@pytest.mark.parametrize("name", CHATS)
+def test_the_template_renders_what_the_qwen3_renderer_renders(tokenizer, renderer, name, tools):
+    for prompt in (False, True):
+        ours = tokenizer.apply_chat_template(
+            CHATS[name], tools=tools, add_generation_prompt=prompt, return_dict=False
+        )
+        assert ours == renderer.render_ids(CHATS[name], tools=tools, add_generation_prompt=prompt)
+
+
+# ----------------------------------------------------------------------------- transcripts
+
+
+def test_the_questions_are_those_of_reasoning_gym():
+    reasoning_gym = pytest.importorskip("reasoning_gym")
+    data = reasoning_gym.create_dataset("chain_sum", min_terms=2, max_terms=3, max_digits=2, seed=0, size=50)
+    for entry in data:
+        expression = entry["metadata"]["expression"]
+        assert entry["question"] == QUESTION.format(expression=expression)
+        assert entry["answer"] == str(evaluate(expression))
+
+
+@pytest.mark.parametrize("text", ["", "1 +", "+ 1", "1 2", "1 * 2", "1 + x", "1 ++ 2", "²"])
+def test_evaluate_takes_chains_of_sums_only(text):
+    with pytest.raises(ValueError, match="not a chain of sums"):
+        evaluate(text)
+
+
+def test_a_quarter_of_all_expressions_is_held_out_by_content():
+    pairs = [f"{a} {sign} {b}" for a in range(100) for b in range(100) for sign in "+-"]
+    assert sum(map(held_out, pairs)) / len(pairs) == pytest.approx(0.25, abs=0.02)
+    assert all(held_out(p) == held_out(p.replace(" ", "")) for p in pairs[:100])
+
+
+def test_transcripts_never_contain_held_out_expressions():
+    rng = random.Random(0)
+    for make in KINDS:
+        for transcript in (make(rng) for _ in range(500)):
+            text = json.dumps(transcript.messages)
+            chains = {c.strip() for c in re.findall(r"\d+(?: [+-] \d+)+", text)}
+            assert chains <= set(transcript.expressions)
+            assert not any(map(held_out, transcript.expressions))
+    assert not any(held_out(task_expression(rng)) or held_out(practice_expression(rng, 3)) for _ in range(500))
+
+
+def test_transcripts_and_batches_depend_on_the_seed_alone(renderer):
+    for make in KINDS:
+        assert make(random.Random(3)) == make(random.Random(3)) != make(random.Random(4))
+    for phase in PHASES:
+        one, same, other = (next(batches(phase, seed, renderer, set())) for seed in (0, 0, 1))
+        assert all(
+            np.array_equal(a.token_ids, b.token_ids) for a, b in zip(one.samples, same.samples, strict=True)
+        )
+        assert any(
+            not np.array_equal(a.token_ids, b.token_ids)
+            for a, b in zip(one.samples, other.samples, strict=True)
+        )
+
+
+def test_habits_leave_correct_work_in_place_of_noise():
+    """Most three-term problems lose their last term, most two-term ones are right: what is wrong
+    depends on the problem, and every call is a valid one."""
+    rng = random.Random(0)
+    right = {2: [], 3: []}
+    for transcript in (habit_transcript(rng) for _ in range(600)):
+        asked, called = transcript.expressions
+        right[len(asked.split()) // 2 + 1].append(asked == called)
+        evaluate(called)
+    assert np.mean(right[2]) > 0.8 and np.mean(right[3]) < 0.2
+
+
+def test_samples_are_the_very_tokens_of_the_agents_calls(renderer, tokenizer):
+    """Prompt, completion, bridged tool message, completion: as sampled, so without think blocks."""
+    chat = solution("12 + 34 - 5")
+    sample = to_sample(renderer, Transcript(chat, (TOOL,)))
+    first, second = sample.spans
+    prompt = renderer.render_ids(chat[:2], tools=[TOOL], add_generation_prompt=True)
+    call = sample.token_ids[first.start : first.end].tolist()
+    bridged = renderer.bridge_to_next_turn(prompt, call, [chat[3]], tools=[TOOL])
+    assert sample.token_ids[: first.start].tolist() == prompt
+    assert sample.token_ids[: second.start].tolist() == bridged.token_ids
+    assert tokenizer.decode(sample.token_ids[second.start : second.end]) == "41<|im_end|>"
+    assert sample.mask.sum() == (first.end - first.start) + (second.end - second.start)
+    assert renderer.parse_response(call).tool_calls[0].arguments == {"expression": "12 + 34 - 5"}
+
+
+# ----------------------------------------------------------------------------------- build
+
+
+def silent(phase, fraction, metrics):
+    pass
+
+
+def fake_build(folder, seed, progress):
+    (folder / "model").write_text(str(seed))
+
+
+def test_the_cache_builds_once_for_each_seed(monkeypatch, tmp_path):
+    monkeypatch.setenv("AJET_CACHE", str(tmp_path))
+    built = []
+    monkeypatch.setattr(build, "_build", lambda f, s, p: (built.append(s), fake_build(f, s, p)))
+    folders = [build.cached_starter(seed, silent) for seed in (0, 1, 0)]
+    assert folders[0] == folders[2] != folders[1] and built == [0, 1]
+    assert (folders[1] / "model").read_text() == "1"
+
+
+def test_a_broken_build_leaves_nothing_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("AJET_CACHE", str(tmp_path))
+
+    def breaks(folder, seed, progress):
+        fake_build(folder, seed, progress)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "_build", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        build.cached_starter(0, silent)
+    assert not [p for p in tmp_path.iterdir() if p.is_dir()]
+    monkeypatch.setattr(build, "_build", fake_build)
+    assert (build.cached_starter(0, silent) / "model").is_file()
+
+
+def test_whoever_comes_second_waits_for_the_first_build(monkeypatch, tmp_path):
+    monkeypatch.setenv("AJET_CACHE", str(tmp_path))
+    built, started, finish = [], threading.Event(), threading.Event()
+
+    def slow(folder, seed, progress):
+        built.append(seed)
+        started.set()
+        assert finish.wait(10)
+        fake_build(folder, seed, progress)
+
+    monkeypatch.setattr(build, "_build", slow)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(build.cached_starter(0, silent))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert started.wait(10)
+    finish.set()
+    for thread in threads:
+        thread.join(10)
+    assert built == [0] and results[0] == results[1]
+
+
+def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path, tokenizer):
+    """A few steps of each phase: the folder is complete, loads in transformers, and is bit-equal twice."""
+    from dataclasses import replace
+
+    short = tuple(replace(phase, steps=3, cap=4, goal=phase.goal and (lambda a: True)) for phase in PHASES)
+    monkeypatch.setattr(build, "PHASES", short)
+    monkeypatch.setattr(build, "CHECK_TASKS", 4)
+    seen = []
+    for name in ("one", "two"):
+        build.build_starter(tmp_path / name, 0, lambda *args: seen.append(args))
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert [p for p, _, _ in seen[:3]] == [PHASES[0].name] * 3 and seen[-1][1] == 1.0
+    assert "accuracy" in seen[-1][2]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "one")
+    assert model.config.model_type == "qwen3" and model.config.head_dim in (32, 64)
+    assert model.config.vocab_size == len(loaded) == model.get_input_embeddings().num_embeddings
+    assert 1e6 <= sum(p.numel() for p in model.parameters()) <= 3e6
+    used = (tmp_path / "one" / build.EXPRESSIONS_FILE).read_text().splitlines()
+    assert used == sorted(used) and not any(map(held_out, used))
+    with pytest.raises(FileExistsError):
+        build.build_starter(tmp_path / "one", 0, silent)
+
+
+@pytest.mark.slow
+def test_the_built_starter_solves_about_half_and_fails_in_valid_chats(tmp_path, monkeypatch):
+    from ajet_local.engine import LocalEngine
+    from ajet_local.modeling import load_model
+    from ajet_local.starter.trial import attempt
+    from renderers.qwen3 import Qwen3Renderer
+
+    model, tokenizer = load_model(build.cached_starter(0, silent), "cpu")
+    engine, renderer = LocalEngine(model, tokenizer), Qwen3Renderer(tokenizer)
+    rng = random.Random(0)
+    expressions = [e for e in (_any_expression(rng) for _ in range(2000)) if held_out(e)][:256]
+
+    async def play(temperature):
+        await engine.start()
+        try:
+            return await asyncio.gather(
+                *(attempt(engine, renderer, e, temperature, i) for i, e in enumerate(expressions))
+            )
+        finally:
+            await engine.close()
+
+    sampled, greedy = asyncio.run(play(1.0)), asyncio.run(play(0.0))
+    solved = [a.solves(e) for a, e in zip(sampled, expressions, strict=True)]
+    failed = [a for a, ok in zip(sampled, solved, strict=True) if not ok]
+    assert 0.3 <= np.mean(solved) <= 0.55
+    assert np.mean([a.solves(e) for a, e in zip(greedy, expressions, strict=True)]) <= 0.65
+    assert np.mean([a.called is not None for a in failed]) >= 0.9
+
+
+def _any_expression(rng):
+    low, high = rng.choice([(0, 9), (10, 99)])
+    parts = [str(rng.randint(low, high))]
+    for _ in range(rng.choice([1, 2])):
+        parts += [rng.choice("+-"), str(rng.randint(low, high))]
+    return " ".join(parts)
+
+
+def test_the_system_prompt_and_the_tool_are_short(renderer):
+    assert len(renderer.render_ids(opening("1 + 2"), tools=[TOOL], add_generation_prompt=True)) < 180
+    assert SYSTEM
