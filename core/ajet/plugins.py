@@ -77,7 +77,11 @@ class Plugins:
             raise
         for installed in classes:
             self._add(installed)
-        self.handles.update(handles)
+        for handle, function in handles.items():
+            if self.handles.setdefault(handle, function) is not function:
+                raise ConfigError(
+                    f"two plugins bring the handle tuner.{handle}, one of them {distribution} {version}. Uninstall one."
+                )
 
     def _check_hooks(self, plugin: Any) -> None:
         """A misspelt hook would never be called, and nobody would know why."""

@@ -38,6 +38,16 @@ def test_two_plugins_of_one_kind_and_name_are_an_error_that_names_both_distribut
         plugins.register(plugin(lambda: [judge_class("same")], "two"), "ajet-two", "2.0")
 
 
+def test_two_plugins_with_one_handle_are_an_error() -> None:
+    def brings_handle(module: str) -> Any:
+        return SimpleNamespace(__name__=module, ajet_handles=hookimpl(lambda: {"as_x": lambda tuner: None}))
+
+    plugins = Plugins()
+    plugins.register(brings_handle("one"), "ajet-one", "1.0")
+    with pytest.raises(ConfigError, match=r"tuner\.as_x, one of them ajet-two 2\.0"):
+        plugins.register(brings_handle("two"), "ajet-two", "2.0")
+
+
 def test_an_unknown_name_lists_what_is_installed_and_the_nearest() -> None:
     plugins = Plugins()
     plugins.register(plugin(lambda: [judge_class("exact"), judge_class("math")]), "d", "1")

@@ -31,7 +31,9 @@ def spy_on_batches(engine):
     return batches
 
 
-@pytest.mark.parametrize("prompts", [PROMPTS, ([1, 2, 3], [4], [5, 6])], ids=["shared prefix", "no shared prefix"])
+@pytest.mark.parametrize(
+    "prompts", [PROMPTS, ([1, 2, 3], [4], [5, 6])], ids=["shared prefix", "no shared prefix"]
+)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_recorded_logprobs_are_those_of_scoring_at_the_temperature(running, prompts, temperature):
     async def scenario(engine):
@@ -220,5 +222,7 @@ def test_draws_follow_the_distribution():
     tokens, _ = sample(logits.expand(1, 4), [sampler])
     drawn = [sample(logits[None], [sampler])[0][0] for _ in range(2000)]
     np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 2000, [0.5, 0.25, 0.15, 0.1], atol=0.035)
-    nucleus = {sample(logits[None], [s])[0][0] for s in [Sampler(Sampling(top_p=0.7, seed=1))] for _ in range(300)}
+    nucleus = {
+        sample(logits[None], [s])[0][0] for s in [Sampler(Sampling(top_p=0.7, seed=1))] for _ in range(300)
+    }
     assert nucleus == {0, 1} and tokens[0] in range(4)

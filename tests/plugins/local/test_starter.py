@@ -90,7 +90,11 @@ CHATS = {
     "reasoning": [*opening("1 + 2"), {"role": "assistant", "content": "3", "reasoning_content": "Easy."}],
     "arguments as a dict": [
         *opening("1 + 2"),
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"ü": 1}}}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"ü": 1}}}],
+        },
     ],
 }
 
@@ -137,7 +141,9 @@ def test_transcripts_never_contain_held_out_expressions():
             chains = {c.strip() for c in re.findall(r"\d+(?: [+-] \d+)+", text)}
             assert chains <= set(transcript.expressions)
             assert not any(map(held_out, transcript.expressions))
-    assert not any(held_out(task_expression(rng)) or held_out(practice_expression(rng, 3)) for _ in range(500))
+    assert not any(
+        held_out(task_expression(rng)) or held_out(practice_expression(rng, 3)) for _ in range(500)
+    )
 
 
 def test_transcripts_and_batches_depend_on_the_seed_alone(renderer):
@@ -228,7 +234,9 @@ def test_whoever_comes_second_waits_for_the_first_build(monkeypatch, tmp_path):
 
     monkeypatch.setattr(build, "_build", slow)
     results = []
-    threads = [threading.Thread(target=lambda: results.append(build.cached_starter(0, silent))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: results.append(build.cached_starter(0, silent))) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     assert started.wait(10)

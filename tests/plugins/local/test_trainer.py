@@ -142,7 +142,9 @@ def test_one_optimizer_step_per_mini_batch(trainer):
 def test_zero_advantages_leave_the_weights_bit_equal_even_under_momentum(trainer):
     trainer.update(batch(SAMPLES))
     before = weights(trainer)
-    metrics = trainer.update(batch([replace(s, advantages=0 * s.advantages) for s in SAMPLES], [[0, 1], [2, 3]]))
+    metrics = trainer.update(
+        batch([replace(s, advantages=0 * s.advantages) for s in SAMPLES], [[0, 1], [2, 3]])
+    )
     assert equal(before, weights(trainer))
     assert metrics["optimizer_steps"] == 0 and metrics["tokens_trained"] == 0
 
