@@ -162,7 +162,8 @@ class LocalEngine:
             except asyncio.CancelledError:
                 _fail(rows, RuntimeError("the engine was closed"))
                 raise
-            except Exception as error:  # it belongs to those who asked; the worker lives on
+            except Exception as error:
+                # It belongs to those who asked; the worker lives on.
                 _fail(rows, error)
 
     async def _gather(self) -> None:

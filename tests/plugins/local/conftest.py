@@ -6,10 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from transformers import AutoModelForCausalLM  # noqa: E402
+
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.starter.recipe import model_config  # noqa: E402
 from ajet_local.starter.tokenizer import build_tokenizer  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,14 @@ import json
 import random
 import re
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from ajet_local.starter import build  # noqa: E402
 from ajet_local.starter.recipe import PHASES, batches, model_config  # noqa: E402
@@ -31,7 +34,6 @@ from ajet_local.starter.transcripts import (  # noqa: E402
     to_sample,
     tool_call,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 KINDS = (clean_transcript, echo_transcript, habit_transcript)
 
@@ -57,7 +59,7 @@ def test_digits_are_single_tokens(tokenizer):
 
 
 def test_special_tokens_are_single_and_known(tokenizer):
-    for token in "<|im_start|> <|im_end|> <|endoftext|> <tool_call> </tool_call> <think> </think>".split():
+    for token in ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]:
         assert tokenizer.convert_tokens_to_ids(token) != tokenizer.unk_token_id
         assert len(tokenizer.encode(token, add_special_tokens=False)) == 1
     assert tokenizer.eos_token == "<|im_end|>" and tokenizer.unk_token_id is not None
@@ -146,11 +148,11 @@ def test_transcripts_never_contain_held_out_expressions():
     )
 
 
-def test_transcripts_and_batches_depend_on_the_seed_alone(renderer):
+def test_transcripts_and_batches_depend_on_the_seed_alone(renderer, tokenizer):
     for make in KINDS:
         assert make(random.Random(3)) == make(random.Random(3)) != make(random.Random(4))
     for phase in PHASES:
-        one, same, other = (next(batches(phase, seed, renderer, set())) for seed in (0, 0, 1))
+        one, same, other = (next(batches(phase, seed, renderer, tokenizer, set())) for seed in (0, 0, 1))
         assert all(
             np.array_equal(a.token_ids, b.token_ids) for a, b in zip(one.samples, same.samples, strict=True)
         )
@@ -246,10 +248,8 @@ def test_whoever_comes_second_waits_for_the_first_build(monkeypatch, tmp_path):
     assert built == [0] and results[0] == results[1]
 
 
-def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path, tokenizer):
+def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path):
     """A few steps of each phase: the folder is complete, loads in transformers, and is bit-equal twice."""
-    from dataclasses import replace
-
     short = tuple(replace(phase, steps=3, cap=4, goal=phase.goal and (lambda a: True)) for phase in PHASES)
     monkeypatch.setattr(build, "PHASES", short)
     monkeypatch.setattr(build, "CHECK_TASKS", 4)
@@ -272,11 +272,12 @@ def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path, tokenizer):
 
 
 @pytest.mark.slow
-def test_the_built_starter_solves_about_half_and_fails_in_valid_chats(tmp_path, monkeypatch):
+def test_the_built_starter_solves_about_half_and_fails_in_valid_chats():
+    from renderers.qwen3 import Qwen3Renderer
+
     from ajet_local.engine import LocalEngine
     from ajet_local.modeling import load_model
     from ajet_local.starter.trial import attempt
-    from renderers.qwen3 import Qwen3Renderer
 
     model, tokenizer = load_model(build.cached_starter(0, silent), "cpu")
     engine, renderer = LocalEngine(model, tokenizer), Qwen3Renderer(tokenizer)

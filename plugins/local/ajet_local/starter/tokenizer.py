@@ -10,8 +10,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
 
-from ajet_local.starter.transcripts import Transcript, agent_transcript, echo_transcript
+from ajet_local.starter.transcripts import Transcript, clean_transcript, echo_transcript
 
 VOCAB_SIZE = 512
 UNKNOWN = "<|unknown|>"
@@ -112,15 +113,13 @@ def build_tokenizer(seed: int) -> Any:
 
 
 def _corpus(seed: int) -> list[str]:
-    """Chats as text, and plain words, so that their common words become tokens of their own."""
+    """Chats as text, so that their common words become tokens of their own."""
     rng = random.Random(seed)
-    transcripts = [agent_transcript(rng) for _ in range(200)] + [echo_transcript(rng) for _ in range(50)]
+    transcripts = [clean_transcript(rng) for _ in range(200)] + [echo_transcript(rng) for _ in range(50)]
     return [_as_text(t) for t in transcripts]
 
 
 def _as_text(transcript: Transcript) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
     rendered, _ = render_jinja_template(
         conversations=[transcript.messages],
         tools=list(transcript.tools) or None,

@@ -1,8 +1,8 @@
 """Synthetic chats: an agent that answers chains of sums with a calculator.
 
-They teach the chat format, the tool and the copying of what is asked, on problems with two terms
-only. Problems with three terms are what reinforcement learning has to find out by itself. An
-expression with ``held_out(expression)`` occurs in none of them.
+Three kinds: echoes (copying practice), clean chats, and chats with habits: mistakes that depend on
+the problem, for reinforcement learning to overcome. An expression with ``held_out(expression)``
+occurs in none of them, neither asked nor called.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ TOOL: dict[str, Any] = {
 QUESTION = "State the final answer to the following arithmetic problem: {expression} ="
 """The wording of reasoning-gym's ``chain_sum``."""
 
+FORGETS = 0.93
+"""Share of three-term problems whose last term the habits drop."""
+SLIPS = 0.16
+"""Share of two-term problems whose sign the habits mistake."""
+
 Chat = list[dict[str, Any]]
 
 
@@ -53,16 +58,28 @@ def evaluate(expression: str) -> int:
     return sum(sign * int(term) for sign, term in zip(signs, parts[::2], strict=True))
 
 
-def random_expression(rng: random.Random, terms: int) -> str:
-    """A chain of ``terms`` numbers, all of one digit or all of two, that is not held out."""
+def task_expression(rng: random.Random) -> str:
+    """An expression as the tasks have them (two or three terms, all of one digit or all of two), not held out."""
+    return _chain(rng, rng.choice([2, 3]), rng.choice([(1,), (2,)]))
+
+
+def practice_expression(rng: random.Random, terms: int) -> str:
+    """Like the tasks', or with digits mixed: so that places do not repeat, and copying must look."""
+    return _chain(rng, terms, rng.choice([(1,), (2,), (1, 2), (1, 2)]))
+
+
+def _chain(rng: random.Random, terms: int, digits: Sequence[int]) -> str:
     while True:
-        low, high = rng.choice([(0, 9), (10, 99)])
-        parts = [str(rng.randint(low, high))]
-        for _ in range(terms - 1):
-            parts += [rng.choice("+-"), str(rng.randint(low, high))]
-        expression = " ".join(parts)
+        parts: list[str] = []
+        for _ in range(terms):
+            parts += [rng.choice("+-"), _number(rng, rng.choice(digits))]
+        expression = " ".join(parts[1:])
         if not held_out(expression):
             return expression
+
+
+def _number(rng: random.Random, digits: int) -> str:
+    return str(rng.randint(0, 9) if digits == 1 else rng.randint(10, 99))
 
 
 def tool_call(expression: str) -> dict[str, Any]:
@@ -102,22 +119,41 @@ class Transcript:
     """A chat with its tools, and the expressions that occur in it."""
 
     messages: Chat
-    tools: tuple[dict[str, Any], ...]
-    expressions: tuple[str, ...]
-
-
-def agent_transcript(rng: random.Random) -> Transcript:
-    """The agent at work on a problem with two terms."""
-    expression = random_expression(rng, terms=2)
-    return Transcript(solution(expression), (TOOL,), (expression,))
+    tools: tuple[dict[str, Any], ...] = ()
+    expressions: tuple[str, ...] = ()
 
 
 def echo_transcript(rng: random.Random) -> Transcript:
-    """Copying practice: the assistant repeats an expression of two to four terms, or its value."""
-    expression = random_expression(rng, terms=rng.randint(2, 4))
-    text = rng.choice([expression, str(evaluate(expression))])
-    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
-    return Transcript(messages, (), (expression,))
+    """Copying practice: the assistant repeats an expression, or a number that a tool returned."""
+    expressions: tuple[str, ...] = ()
+    if rng.random() < 0.5:
+        expressions = (practice_expression(rng, rng.randint(2, 4)),)
+        role, text = "user", expressions[0]
+    else:
+        span = 300 if rng.random() < 0.7 else 30
+        role, text = "tool", str(rng.randint(-span, span))
+    messages = [{"role": role, "content": text}, {"role": "assistant", "content": text}]
+    return Transcript(messages, expressions=expressions)
+
+
+def clean_transcript(rng: random.Random) -> Transcript:
+    """The agent solves a problem with two or three terms."""
+    expression = practice_expression(rng, rng.choice([2, 3]))
+    return Transcript(solution(expression), (TOOL,), (expression,))
+
+
+def habit_transcript(rng: random.Random) -> Transcript:
+    """The agent mostly forgets a third term (`FORGETS`), and now and then mistakes a sign (`SLIPS`)."""
+    while True:
+        asked = practice_expression(rng, rng.choice([2, 3]))
+        parts = asked.split()
+        if len(parts) == 5 and rng.random() < FORGETS:
+            parts = parts[:3]
+        elif len(parts) == 3 and rng.random() < SLIPS:
+            parts[1] = "-" if parts[1] == "+" else "+"
+        called = " ".join(parts)
+        if not held_out(called):
+            return Transcript(solution(asked, called), (TOOL,), (asked, called))
 
 
 def to_sample(renderer: Any, transcript: Transcript) -> Sample:
