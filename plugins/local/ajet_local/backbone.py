@@ -91,8 +91,11 @@ class LocalEnginePlugin(EnginePlugin):
 
 
 def _load(model: str, device: Device, seed: int, progress: Progress) -> tuple[Any, Any]:
+    from transformers.utils.logging import disable_progress_bar
+
     from ajet_local.modeling import load_model
 
+    disable_progress_bar()  # a run has its own
     source: str | Path = model
     if model == STARTER:
         from ajet_local.starter.build import cached_starter

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
 
 from ajet.types import AjetError
 
@@ -36,7 +35,6 @@ def load_model(
     incomplete, or the id cannot be fetched.
     """
     source = _checked_source(name)
-    disable_progress_bar()  # a run has its own
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)

@@ -12,6 +12,9 @@ from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.starter.recipe import model_config  # noqa: E402
 from ajet_local.starter.tokenizer import build_tokenizer  # noqa: E402
 
+# Two threads that share their cores with other work wait for each other; a tiny model needs one.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session")
 def tokenizer():

@@ -59,7 +59,15 @@ def test_digits_are_single_tokens(tokenizer):
 
 
 def test_special_tokens_are_single_and_known(tokenizer):
-    for token in ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]:
+    for token in [
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+    ]:
         assert tokenizer.convert_tokens_to_ids(token) != tokenizer.unk_token_id
         assert len(tokenizer.encode(token, add_special_tokens=False)) == 1
     assert tokenizer.eos_token == "<|im_end|>" and tokenizer.unk_token_id is not None

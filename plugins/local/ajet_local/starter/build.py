@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import random
 import shutil
@@ -23,6 +24,8 @@ from ajet_local.starter.tokenizer import build_tokenizer
 from ajet_local.starter.transcripts import task_expression
 from ajet_local.starter.trial import accuracy
 from ajet_local.trainer import LocalTrainer
+
+log = logging.getLogger("ajet")
 
 Progress = Callable[[str, float, Metrics], None]
 """Called with the phase's name, the share of the whole build that is done, and the step's metrics."""
@@ -108,6 +111,8 @@ def _steps(
         yield metrics
         if due and phase.goal is not None and phase.goal(metrics["accuracy"]):
             return
+    if phase.goal is not None:
+        log.warning("starter: phase %r ended at its cap of steps, short of its goal", phase.name)
 
 
 def _check(engine: LocalEngine, renderer: Any, rng: random.Random) -> float:

@@ -59,7 +59,7 @@ def evaluate(expression: str) -> int:
 
 
 def task_expression(rng: random.Random) -> str:
-    """An expression as the tasks have them (two or three terms, all of one digit or all of two), not held out."""
+    """Like a task: two or three terms, all of one digit or all of two; not held out."""
     return _chain(rng, rng.choice([2, 3]), rng.choice([(1,), (2,)]))
 
 
