@@ -28,7 +28,7 @@ from ajet_local.trainer import LocalTrainer
 log = logging.getLogger("ajet")
 
 Progress = Callable[[str, float, Metrics], None]
-"""Called with the phase's name, the share of the whole build that is done, and the step's metrics."""
+"""Called with "starter model", the share of the build that is done, and the step's loss or accuracy."""
 
 EXPRESSIONS_FILE = "expressions.txt"
 """All expressions of the transcripts, one a line, sorted."""
@@ -92,7 +92,8 @@ def _build(folder: Path, seed: int, progress: Progress) -> None:
     planned, done = sum(p.steps for p in PHASES), 0
     for phase in PHASES:
         for step, metrics in enumerate(_steps(phase, trainer, renderer, seed, used)):
-            progress(phase.name, (done + min(step + 1, phase.steps)) / planned, metrics)
+            shown = {name: metrics[name] for name in ("loss", "accuracy") if name in metrics}
+            progress("starter model", (done + min(step + 1, phase.steps)) / planned, shown)
         done += phase.steps
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
