@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from ajet.backbone import RunResult
 from ajet.cli.progress import make_progress
@@ -33,15 +34,18 @@ MATH = Path(__file__).resolve().parent.parent / "examples" / "math"
 
 
 class ShuffledGRPO(GRPO):
-    """GRPO whose rewards have lost their episodes: permuted within each group."""
+    """GRPO whose rewards have lost their episodes: permuted within each group, anew each time."""
 
     name = "shuffled-grpo"
     seed: int = 0
+    _rng: np.random.Generator = PrivateAttr()
+
+    def model_post_init(self, context: Any) -> None:
+        self._rng = np.random.default_rng(self.seed)
 
     def advantages(self, rewards: Float64) -> Float64:
-        """Advantages of the rewards in a seeded random order."""
-        order = np.random.default_rng([self.seed, *map(int, rewards * 1000)]).permutation(len(rewards))
-        return super().advantages(rewards[order])
+        """Advantages of the rewards in a random order."""
+        return super().advantages(self._rng.permutation(rewards))
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from ajet.chat import Chat
 from ajet.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.job import Job
 from ajet.judge import Judge
+from ajet.plugins import validated
 from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.lockstep import Lockstep
 from ajet.rollout.scheduler import Rollout
@@ -81,6 +82,8 @@ async def open_runtime(
                 resolve_agent=lambda episode, request: resolve(episode=episode, request=request),
             ) as capture:
                 yield Runtime(job, portal, capture, engine, lockstep, chat, tuple(targets), judge, Board())
+                if stray := capture.counters["stray_calls"]:
+                    job.progress.say(f"{stray} LLM calls outside any episode were refused (rollout.strict)")
     finally:
         await portal.run(models.aclose())
         if engine:
@@ -89,9 +92,11 @@ async def open_runtime(
 
 
 def local_engine(job: Job) -> Engine:
-    """The engine plugin ``local`` over the job's model, for answering without training."""
+    """The engine plugin ``local`` over the job's model, for answering without training; it takes those
+    of the job's ``backbone.local`` keys that it has."""
     cls = job.plugins.get("engine", "local", "the local engine (pip install ajet-plugin-local)")
-    plugin = cls()
+    keys = job.config.backbone.section("local").items()
+    plugin = validated(cls, {k: v for k, v in keys if k in cls.model_fields}, "backbone.local")
     assert isinstance(plugin, EnginePlugin)
     return plugin.build(job.model, job.config.run.seed, job.progress)
 

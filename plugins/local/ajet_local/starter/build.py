@@ -92,7 +92,7 @@ def _build(folder: Path, seed: int, progress: Progress) -> None:
     planned, done = sum(p.steps for p in PHASES), 0
     for phase in PHASES:
         for step, metrics in enumerate(_steps(phase, trainer, renderer, seed, used)):
-            shown = {name: metrics[name] for name in ("loss", "accuracy") if name in metrics}
+            shown: Metrics = {n: metrics[n] for n in ("loss", "accuracy") if n in metrics}
             progress("starter model", (done + min(step + 1, phase.steps)) / planned, shown)
         done += phase.steps
     model.save_pretrained(folder)
