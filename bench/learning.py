@@ -101,13 +101,14 @@ def figures(result: RunResult) -> dict[str, Any]:
 def well_formed(episode: dict[str, Any]) -> bool:
     """A chat that called the calculator validly, got its result and ended with an answer of its own."""
     calls = episode["calls"]
-    results = [m["content"] for call in calls for m in call["messages"] if m["role"] == "tool"]
+    rows = {key: [message for _, message in rows] for key, rows in episode["chats"].items()}
+    results = [m["content"] for messages in rows.values() for m in messages if m["role"] == "tool"]
     return (
         episode["failure"] is None
         and not episode["counters"].get("malformed_tool_calls")
         and bool(results)
         and not any(text.startswith("error") for text in results)
-        and bool(calls[-1]["answer"].get("content"))
+        and bool(rows[calls[-1]["key"]][calls[-1]["answer"]].get("content"))
         and all(call["tokens"]["finish_reason"] == "stop" for call in calls)
     )
 

@@ -18,6 +18,7 @@ _WHERE = {
     "Engine": "engine",
     "EnginePlugin": "engine",
     "EpisodeView": "types",
+    "Filter": "filter",
     "Judge": "judge",
     "JudgeOutput": "types",
     "Logger": "logger",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ajet.engine import ChatModelPlugin as ChatModelPlugin
     from ajet.engine import Engine as Engine
     from ajet.engine import EnginePlugin as EnginePlugin
+    from ajet.filter import Filter as Filter
     from ajet.hookspecs import hookimpl as hookimpl
     from ajet.judge import Judge as Judge
     from ajet.logger import Logger as Logger

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ajet.algorithm import Algorithm
 from ajet.backbone import Backbone
 from ajet.engine import ChatModelPlugin
+from ajet.filter import Filter
 from ajet.hookspecs import hookimpl
 
 
@@ -15,6 +16,13 @@ def ajet_algorithms() -> Iterable[type[Algorithm]]:
     from ajet.learning.algorithms import GRPO, SFT
 
     return [GRPO, SFT]
+
+
+@hookimpl
+def ajet_filters() -> Iterable[type[Filter]]:
+    from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition
+
+    return [DiscardedAttempts, OverLong, Repetition]
 
 
 @hookimpl

@@ -1,28 +1,35 @@
 """Messages to tokens and back, by the model's own chat template.
 
-Families that the `renderers` library knows are rendered by it, if a probe chat gives the same tokens
-as the tokenizer's own template; any other tokenizer with a chat template goes the generic way. Stop
-ids, turn ends and tool-call syntax come from the family, never from constants here.
+Families that the `renderers` library knows are rendered by it, if probe chats give the same tokens as
+the tokenizer's own template; any other tokenizer with a chat template goes by that alone. A next turn
+is continued from stored ids: what the template writes after an answer is read off a short stub chat,
+and compared with a rendering of the whole chat now and then. Stop ids, turn ends and tool-call syntax
+come from the family or the template, never from constants here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ajet.chat_family import find_family
+from ajet.chat_template import Tail, Template, given, plain_copy, refusal
 from ajet.types import AjetError
 
 Message = Mapping[str, Any]
 
-_FAMILIES = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "llama": "llama-3"}
-_PROBE: list[dict[str, Any]] = [
-    {"role": "system", "content": "a"},
-    {"role": "user", "content": "b"},
-    {"role": "assistant", "content": "c"},
-    {"role": "user", "content": "d"},
-]
+STRIPPED = "thinking stripped"
+REWRITTEN = "template rewrites history"
+REFUSED = "not renderable"
+CAUSES = (STRIPPED, REWRITTEN, REFUSED)
+"""Why a turn cannot be continued from its stored ids."""
+
+_ALWAYS_COMPARED = 8
+"""Chats of so few messages are compared with a whole rendering at every turn, longer ones whenever
+their length passes a power of two: the work stays linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,97 +44,216 @@ class Parsed:
     malformed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a next prompt continues."""
+
+    prompt_tail: list[int]
+    """The last ids of the stored prompt, at most 64: enough to see how the answer was begun."""
+    completion: list[int]
+    """The sampled ids, with the stop token if it was sampled."""
+    answer: Message
+    """The assistant message made of them, in normal form."""
+    new: Sequence[Message]
+    """The messages after it."""
+    count: int
+    """How many messages the whole chat has, the new ones included."""
+    whole: Callable[[], Sequence[Message]]
+    """The whole chat. Costs its length, so it is asked for rarely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """What follows the stored prompt and completion in the next prompt."""
+
+    ids: list[int] | None
+    """None if the turn cannot be continued from its stored ids."""
+    cause: str = ""
+    """Why not, one of `CAUSES`; with ids: what was continued all the same."""
+
+
 class Chat:
-    """Renders chats for one model."""
+    """Renders chats for one model. Messages and tools are in normal form, see `ajet.messages`."""
 
     def __init__(self, tokenizer: Any, model_type: str = "") -> None:
         self.tokenizer = tokenizer
-        self.renderer = _renderer(tokenizer, model_type)
-        self.stop_token_ids: tuple[int, ...] = tuple(self.renderer.get_stop_token_ids())
+        self._plain = plain_copy(tokenizer)
+        self._family = find_family(tokenizer, self._plain, model_type)
+        has_template = bool(getattr(tokenizer, "chat_template", None))
+        if not has_template and self._family is None:
+            raise AjetError(
+                f"the tokenizer of {getattr(tokenizer, 'name_or_path', 'the model')!r} has no chat template, so chats cannot be "
+                "rendered. Use an instruction-tuned model or set tokenizer.chat_template."
+            )
+        options = self._family.template_options() if self._family else {}
+        self._template = Template(tokenizer, self._plain, options) if has_template else None
+        self._call_parser = None if self._family or not self._template else self._template.call_parser()
+        stops = [*(self._family.reader.get_stop_token_ids() if self._family else [])]
+        stops += self._template.stop_token_ids() if self._template else []
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
+        """Tokens that end an answer, the template's own turn end first."""
+
+    # ---------------------------------------------------------------- messages to ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        """Prompt ids of a chat, up to where the assistant begins to write."""
-        return list(
-            self.renderer.render_ids(list(messages), tools=list(tools) or None, add_generation_prompt=True)
-        )
+        """Prompt ids of a chat, up to where the assistant begins to write. Raises AjetError if the
+        chat format refuses the chat."""
+        if self._family is None:
+            assert self._template
+            return self._template.render(messages, tools)
+        try:
+            ids = self._family.writer.render_ids(
+                given(messages), tools=list(tools) or None, add_generation_prompt=True
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise refusal(error) from error
+        return list(ids)
 
     def render_with_mask(
         self, messages: Sequence[Message], tools: Sequence[Message]
     ) -> tuple[list[int], list[bool]]:
         """Ids of a finished chat and which of them the assistant would have sampled. Raises AjetError
-        for a family whose renderer cannot tell."""
-        rendered = self.renderer.render(list(messages), tools=list(tools) or None)
-        if len(rendered.sampled_mask) != len(rendered.token_ids):
+        for a family whose renderer cannot tell, and whatever the renderer raises."""
+        if self._family is None:
             raise AjetError(
-                f"supervised fine-tuning needs a chat family that marks the assistant's tokens; "
-                f"{type(self.renderer).__name__} does not. Use a model of a known family."
+                "supervised fine-tuning needs a chat family that marks the assistant's tokens; this model's chat template "
+                "does not. Use a model of a known family."
             )
+        rendered = self._family.writer.render(given(messages), tools=list(tools) or None)
         return list(rendered.token_ids), list(rendered.sampled_mask)
 
-    def bridge(
-        self, prompt: list[int], completion: list[int], new: Sequence[Message], tools: Sequence[Message]
-    ) -> list[int] | None:
-        """The next prompt from stored ids: ``prompt + completion`` and the newly rendered messages.
-        None where the family cannot continue without rewriting what went before."""
-        bridged = self.renderer.bridge_to_next_turn(prompt, completion, list(new), tools=list(tools) or None)
-        if bridged is None:
+    def prefill_ids(self, text: str) -> list[int]:
+        """Ids of the beginning of an answer, to stand right after a prompt. Special tokens' texts in it
+        are plain text."""
+        if self._template:
+            return self._template.encoder.plain(text)
+        return list(self._plain.encode(text, add_special_tokens=False))
+
+    def written(self, answer: Message) -> str:
+        """What the model would write to say ``answer``: its text without the token that ends the turn,
+        for scripted engines. Raises AjetError if the chat format refuses it."""
+        if self._template is None:
+            raise AjetError("the tokenizer has no chat template to write answers with")
+        return self._template.written(answer)
+
+    # ---------------------------------------------------------------- continuing stored ids
+
+    def next_turn(self, turn: Turn, tools: Sequence[Message], *, keep_thinking: bool = False) -> Increment:
+        """What follows the stored ids of a turn in the next prompt. ``keep_thinking`` continues also
+        where the template would take the answer's reasoning away. Depends on nothing but its
+        arguments; costs the length of the answer and the new messages."""
+        ids = self._bridge(turn, tools)
+        if ids is not None:
+            return Increment(ids)
+        if self._template is None:
+            return Increment(None, REFUSED)
+        try:
+            tail = self._template.tail(turn.answer, turn.new, tools)
+            if tail.rewrites:
+                return Increment(None, REWRITTEN)
+            if tail.strips_thinking and not keep_thinking:
+                return Increment(None, STRIPPED)
+            ids, after = self._without_turn_end(turn, tail)
+            if _is_compared(turn) and not self._is_seen_in(turn.whole(), tools, tail, after):
+                return Increment(None, REWRITTEN)
+        except AjetError:
+            return Increment(None, REFUSED)
+        return Increment(ids, STRIPPED if tail.strips_thinking else "")
+
+    def _bridge(self, turn: Turn, tools: Sequence[Message]) -> list[int] | None:
+        """The family's own continuation, if it has one that keeps all stored ids."""
+        if self._family is None:
             return None
-        ids = list(bridged.token_ids)
-        stored = len(prompt) + len(completion)
-        return ids if ids[:stored] == [*prompt, *completion] else None
+        try:
+            bridged = self._family.writer.bridge_to_next_turn(
+                turn.prompt_tail, turn.completion, given(turn.new), tools=list(tools) or None
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        stored = [*turn.prompt_tail, *turn.completion]
+        if bridged is None or list(bridged.token_ids[: len(stored)]) != stored:
+            return None
+        return list(bridged.token_ids[len(stored) :])
+
+    def _without_turn_end(self, turn: Turn, tail: Tail) -> tuple[list[int], list[int] | None]:
+        """Ids that follow the completion, and those of them that follow the end of its turn (None
+        where no special token marks that)."""
+        assert self._template
+        encoder, ending = self._template.encoder, tail.ending
+        ids = encoder.encode(tail.text, inside=True)
+        last = turn.completion[-1] if turn.completion else None
+        marker = ending.token or ending.header
+        before = tail.text.partition(marker)[0] if marker else tail.text
+        if not marker or before.strip() not in ("", ending.closing.strip()):
+            return ids, None
+        end = ids.index(encoder.ids[marker]) + 1
+        sampled = last in self.stop_token_ids if ending.token else last == encoder.ids[marker]
+        return ids[end:] if sampled else ids, ids[end:]
+
+    def _is_seen_in(
+        self, whole: Sequence[Message], tools: Sequence[Message], tail: Tail, after: list[int] | None
+    ) -> bool:
+        """Whether the rendering of the whole chat ends with the increment, from the turn's end on."""
+        assert self._template
+        if after is None:
+            return self._template.text(whole, tools).endswith(tail.text)
+        ids = self.render(whole, tools)
+        return ids[len(ids) - len(after) :] == after
+
+    # ---------------------------------------------------------------- ids to messages
 
     def parse(self, completion: list[int], prompt: list[int]) -> Parsed:
-        """An answer's ids as a message."""
-        found = self.renderer.parse_response(completion, prompt_ids=prompt)
-        good = [c for c in found.tool_calls if c.status == "ok" and c.name]
-        bad = [c for c in found.tool_calls if not (c.status == "ok" and c.name)]
-        content = found.content + "".join(c.raw for c in bad if c.raw not in found.content)
-        calls = tuple((c.name, _as_json(c.arguments)) for c in good)
-        return Parsed(content, found.reasoning_content or None, calls, len(bad))
-
-
-def canonical_tool_arguments(arguments: Any) -> str:
-    """Tool-call arguments in one spelling, however a framework serialised them again."""
-    if isinstance(arguments, str):
+        """An answer's ids as a message. Raises nothing, whatever was sampled."""
         try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return str(arguments)
-    return json.dumps(arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+            if self._family is None:
+                return self._parse(self._upto_stop(completion), prompt)
+            found = self._family.reader.parse_response(completion, prompt_ids=prompt)
+            return _parsed(found.content, found.reasoning_content, found.tool_calls)
+        except Exception:  # deep nesting, numbers of thousands of digits, …
+            return Parsed(self._decode(self._upto_stop(completion)), None, (), 1)
+
+    def _parse(self, ids: list[int], prompt: list[int]) -> Parsed:
+        """By what the template shows: its thoughts, and tool calls as it writes them."""
+        thought = None
+        if self._template and self._template.thinks:
+            opened = self._decode(prompt[-16:]).rstrip().endswith("<think>")
+            if opened or self._decode(ids).lstrip().startswith("<think>"):
+                end = bisect_left(
+                    range(len(ids) + 1), True, key=lambda n: "</think>" in self._decode(ids[:n])
+                )
+                thought = self._decode(ids[:end]).partition("</think>")[0]
+                thought = thought.lstrip().removeprefix("<think>").strip()
+                ids = ids[end:]
+        calls: list[Any] = []
+        if self._call_parser:
+            ids, calls = self._call_parser.extract(ids)
+        content = self._decode(ids)
+        content = content if thought is None else content.lstrip("\n")
+        return _parsed(content.rstrip() if calls else content, thought, calls)
+
+    def _upto_stop(self, ids: list[int]) -> list[int]:
+        end = next((n for n, i in enumerate(ids) if i in self.stop_token_ids), len(ids))
+        return list(ids[:end])
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
+
+
+def _is_compared(turn: Turn) -> bool:
+    passes = turn.count.bit_length() != (turn.count - len(turn.new)).bit_length()
+    return turn.count <= _ALWAYS_COMPARED or passes
+
+
+def _parsed(content: str, reasoning: str | None, calls: Sequence[Any]) -> Parsed:
+    good: list[Any] = []
+    bad: list[Any] = []
+    for call in calls:
+        # Arguments that are no JSON are texts in formats that do not quote them.
+        readable = call.status == "ok" or (call.status == "invalid_json" and isinstance(call.arguments, dict))
+        (good if readable and isinstance(call.name, str) and call.name else bad).append(call)
+    content += "".join(c.raw for c in bad if c.raw not in content)
+    return Parsed(content, reasoning or None, tuple((c.name, _as_json(c.arguments)) for c in good), len(bad))
 
 
 def _as_json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def _renderer(tokenizer: Any, model_type: str) -> Any:
-    try:
-        import renderers
-    except ImportError as error:
-        raise AjetError(
-            f"rendering chats needs the `renderers` library ({error}). Install it: pip install 'ajet[chat]'."
-        ) from None
-    family = _FAMILIES.get(model_type)
-    if family:
-        try:
-            renderer = renderers.create_renderer(tokenizer, renderers.config_from_name(family))
-        except (AssertionError, ValueError, KeyError):
-            renderer = None  # same architecture, another chat format
-        if renderer is not None and _agrees(renderer, tokenizer):
-            return renderer
-    if not getattr(tokenizer, "chat_template", None):
-        raise AjetError(
-            f"the tokenizer of {getattr(tokenizer, 'name_or_path', 'the model')!r} has no chat template, so chats cannot be "
-            "rendered. Use an instruction-tuned model or set tokenizer.chat_template."
-        )
-    return renderers.create_renderer(tokenizer, renderers.DefaultRendererConfig())
-
-
-def _agrees(renderer: Any, tokenizer: Any) -> bool:
-    if not getattr(tokenizer, "chat_template", None):
-        return True
-    text = tokenizer.apply_chat_template(_PROBE, tokenize=False, add_generation_prompt=True)
-    return bool(
-        renderer.render_ids(_PROBE, add_generation_prompt=True)
-        == tokenizer.encode(text, add_special_tokens=False)
-    )

@@ -84,27 +84,30 @@ class ScriptChatModel(ChatModelPlugin):
         """See `ChatModel.complete`. Raises AjetError if no rule fits."""
         turn = sum(m.get("role") == "assistant" for m in messages)
         last = str(messages[-1].get("content") or "")
-        for rule in self._rules():
+        for rule in read_script(self.path):
             if rule.get("turn", turn) == turn and str(rule.get("when", "")) in last:
-                return _scripted(rule, turn)
+                return scripted(rule, turn)
         raise AjetError(
             f"{self.path}: no rule fits turn {turn} after {last[:80]!r}. Add a rule without `when` and `turn` at the end."
         )
 
-    def _rules(self) -> list[Mapping[str, Any]]:
-        if not self.path.is_file():
-            raise ConfigError(f"{self.path}: no such script file.")
-        import yaml
 
-        rules = yaml.safe_load(self.path.read_text(encoding="utf-8"))
-        if not isinstance(rules, list) or not all(
-            isinstance(r, dict) and ("say" in r) != ("call" in r) for r in rules
-        ):
-            raise ConfigError(f"{self.path}: a script is a list of rules, each with either `say` or `call`.")
-        return rules
+def read_script(path: Path) -> list[Mapping[str, Any]]:
+    """The rules of a script file. Raises ConfigError."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such script file.")
+    import yaml
+
+    rules = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(rules, list) or not all(
+        isinstance(r, dict) and ("say" in r) != ("call" in r) for r in rules
+    ):
+        raise ConfigError(f"{path}: a script is a list of rules, each with either `say` or `call`.")
+    return rules
 
 
-def _scripted(rule: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
+def scripted(rule: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
+    """The assistant message of a rule."""
     if "say" in rule:
         return {"role": "assistant", "content": str(rule["say"])}
     call = rule["call"]

@@ -60,12 +60,14 @@ class Debug(Backbone):
         from ajet.learning.rollouts import plan_step
         from ajet.rollout.recorder import RunRecorder
         from ajet.rollout.summary import describe_failures, summarize
-        from ajet.run_dir import new_run_dir
+        from ajet.run_dir import keep_tokenizer, new_run_dir
         from ajet.runtime import open_runtime, training_policy
 
         rollout = job.config.rollout.model_copy(update={"concurrency": self.concurrency})
         job = replace(job, config=job.config.model_copy(update={"rollout": rollout}))
         run_dir = new_run_dir(job)
+        if engine:
+            keep_tokenizer(run_dir, engine.tokenizer, job.progress)
         recorder = RunRecorder(run_dir)
         plans = plan_step(
             job.tasks,
@@ -100,7 +102,7 @@ def skipped(job: Job, *, answered: bool) -> list[str]:
     keys = [
         key
         for key in job.layers.sources
-        if _below(key, unused) and not _below(key, ("train.algorithm", "train.targets"))
+        if _below(key, unused) and not _below(key, _USED)
     ]
     return (
         [f"debug: nothing is trained, so these keys have no effect now: {', '.join(sorted(keys))}"]
@@ -109,6 +111,7 @@ def skipped(job: Job, *, answered: bool) -> list[str]:
     )
 
 
+_USED = ("train.algorithm", "train.targets", "train.filters", "train.max_timelines")
 _UNUSED = ("train", "eval", "task.validation", "rollout.group_size", "rollout.concurrency", "run.loggers")
 
 
@@ -123,18 +126,22 @@ def describe(episode: Episode) -> str:
     verdict = {True: "pass", False: "miss", None: "done"}[episode.is_success]
     tokens = sum(len(c.generation.token_ids) for c in episode.record.calls)
     response = " ".join(str(episode.output.response).split())[:80]
-    return f"{verdict}  {episode.plan.id}  reward {episode.reward:g}  {len(episode.exchanges)} calls  {tokens} tokens  {response}"
+    calls = len(episode.record.exchanges)
+    return f"{verdict}  {episode.plan.id}  reward {episode.reward:g}  {calls} calls  {tokens} tokens  {response}"
 
 
 def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> list[str]:
     """What these episodes would have been as a training batch."""
-    from ajet.learning.batch import build_batch
+    from ajet.learning.batch import Selection, build_batch
     from ajet.rollout.summary import describe_failures
 
     lines = [
         f"{len(episodes)} episodes, reward {metrics.get('reward', 0.0):.3f}, failures: {describe_failures(episodes)}"
     ]
-    batch = build_batch(episodes, job.algorithm, mini_batches=1, learning_rate=0.0, seed="")
+    selection = Selection(job.filters, job.config.train.max_timelines)
+    batch = build_batch(
+        episodes, job.algorithm, mini_batches=1, learning_rate=0.0, seed="", selection=selection
+    )
     if batch is None:
         return [*lines, "no batch: the answers came from a chat model, which gives no tokens to train on"]
     total = sum(len(s.token_ids) for s in batch.batch.samples)

@@ -57,6 +57,10 @@ class EnginePlugin(Plugin):
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """The engine over a model (folder, Hugging Face id or recipe); `start` is called later."""
 
+    @abstractmethod
+    def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
+        """A model's tokenizer and the name of its architecture, without its weights."""
+
 
 class ChatModelPlugin(Plugin):
     """A ChatModel to choose by name: its fields say which endpoint, file or model."""

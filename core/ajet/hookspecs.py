@@ -52,6 +52,11 @@ def ajet_algorithms() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
 
 
 @hookspec
+def ajet_filters() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Filter`: which calls are not trained."""
+
+
+@hookspec
 def ajet_backbones() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
     """Subclasses of `ajet.Backbone`: what runs and trains a whole job."""
 

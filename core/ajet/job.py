@@ -15,6 +15,7 @@ from ajet.backbone import Backbone, Capabilities
 from ajet.base import Plugin
 from ajet.config import JobConfig, Layers, leaves
 from ajet.engine import ChatModelPlugin
+from ajet.filter import Filter
 from ajet.judge import FunctionJudge, Judge, RewardFromWorkflow
 from ajet.logger import Logger
 from ajet.plugins import Plugins, load_plugins, validated
@@ -49,6 +50,7 @@ class Job:
     validation: Sequence[Task]
     targets: Sequence[TargetPlan]
     algorithm: Algorithm
+    filters: tuple[Filter, ...]
     loggers: Sequence[Logger]
     model: str
     progress: Progress = field(default_factory=Silent)
@@ -76,6 +78,7 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
     judge = build.judge(config.judge)
     algorithm = build.plugin("algorithm", config.train.algorithm, "train.algorithm")
     assert isinstance(algorithm, Algorithm)
+    filters = tuple(build.filter(spec, i) for i, spec in enumerate(config.train.filters))
     loggers = [build.logger(spec, i) for i, spec in enumerate(config.run.loggers)]
     targets = _targets(config, build)
     _check_capabilities(config, backbone, targets)
@@ -97,6 +100,7 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
         validation,
         targets,
         algorithm,
+        filters,
         loggers,
         model,
         resume=resume,
@@ -145,6 +149,11 @@ class _Builder:
         reader = self.plugin("reader", spec, where)
         assert isinstance(reader, Reader)
         return reader
+
+    def filter(self, spec: Mapping[str, Any], index: int) -> Filter:
+        found = self.plugin("filter", spec, f"train.filters.{index}")
+        assert isinstance(found, Filter)
+        return found
 
     def logger(self, spec: Any, index: int) -> Logger:
         logger = self.plugin(

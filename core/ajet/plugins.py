@@ -24,6 +24,7 @@ KINDS = {
     "engine": "ajet_engines",
     "chat model": "ajet_chat_models",
     "algorithm": "ajet_algorithms",
+    "filter": "ajet_filters",
     "backbone": "ajet_backbones",
     "logger": "ajet_loggers",
 }

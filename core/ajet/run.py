@@ -20,7 +20,7 @@ from ajet.progress import Progress
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, checkpoints, live_lines
-from ajet.run_dir import new_run_dir
+from ajet.run_dir import keep_tokenizer, new_run_dir
 from ajet.runtime import Runtime, evaluation_policy, local_engine, open_runtime, training_policy
 from ajet.types import Metrics
 
@@ -33,6 +33,7 @@ def train_job(job: Job, trainer: Trainer) -> RunResult:
 async def _train(job: Job, trainer: Trainer) -> RunResult:
     config, progress = job.config, job.progress
     run_dir = job.resume or new_run_dir(job)
+    keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
     finished = checkpoints(run_dir)
     done = json.loads((finished[-1] / "ajet.json").read_text())["step"] if finished else 0
     recorder = RunRecorder(run_dir)
@@ -63,6 +64,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
                 config.run.seed,
                 recorder,
                 progress.episodes,
+                job.filters,
                 reusable,
             )
 
@@ -130,6 +132,8 @@ def evaluate(job: Job, *, answers: ChatModelPlugin | None = None) -> Metrics:
 async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | None) -> Metrics:
     job = replace(job, validation=job.validation or job.tasks)
     run_dir = new_run_dir(job)
+    if engine:
+        keep_tokenizer(run_dir, engine.tokenizer, job.progress)
     recorder = RunRecorder(run_dir)
     try:
         async with open_runtime(job, engine=engine, answers=answers) as runtime:
@@ -165,6 +169,7 @@ def sft(
     samples = transcript_samples(Chat(engine.tokenizer, engine.model_type), read, engine.context_length)
     source = TranscriptSource(samples, settings, seed)
     recorder = RunRecorder(output)
+    keep_tokenizer(output, engine.tokenizer, progress)
     try:
         loop = Loop(
             trainer,

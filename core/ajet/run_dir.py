@@ -9,9 +9,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ajet.job import Job, resolved_yaml
+from ajet.progress import Progress
 from ajet.types import ConfigError
+
+TOKENIZER = "tokenizer"
+"""The folder in a run folder that holds the model's tokenizer."""
 
 
 def new_run_dir(job: Job) -> Path:
@@ -30,6 +35,16 @@ def new_run_dir(job: Job) -> Path:
         job.progress.started(run_dir)
         return run_dir
     raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
+
+
+def keep_tokenizer(run_dir: Path, tokenizer: Any, progress: Progress) -> None:
+    """Save a model's tokenizer in the run folder, so that tokens can be read without the model."""
+    if (run_dir / TOKENIZER).exists():
+        return
+    try:
+        tokenizer.save_pretrained(run_dir / TOKENIZER)
+    except Exception as error:
+        progress.say(f"the tokenizer cannot be saved, so `ajet show` will show ids only: {error}")
 
 
 def versions(job: Job) -> Mapping[str, str]:

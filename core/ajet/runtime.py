@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
@@ -20,6 +21,7 @@ from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.lockstep import Lockstep
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.watchdog import Board
+from ajet.types import ConfigError, GenerateRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,13 @@ class Runtime:
     def rollout(self, policy: SamplingPolicy) -> Rollout:
         """Episodes under a sampling policy."""
         settings = self.job.config.rollout
-        answerer = Answerer(self.lockstep or self.engine, self.chat, self.targets, policy)
+        answerer = Answerer(
+            self.lockstep or self.engine,
+            self.chat,
+            self.targets,
+            policy,
+            by_text=self.job.config.rollout.merge == "text",
+        )
         hook = self.job.plugins.manager.hook
         runner = EpisodeRunner(
             self.job.workflow,
@@ -94,11 +102,35 @@ async def open_runtime(
 def local_engine(job: Job) -> Engine:
     """The engine plugin ``local`` over the job's model, for answering without training; it takes those
     of the job's ``backbone.local`` keys that it has."""
+    return _local_plugin(job).build(job.model, job.config.run.seed, job.progress)
+
+
+def _local_plugin(job: Job) -> EnginePlugin:
     cls = job.plugins.get("engine", "local", "the local engine (pip install ajet-plugin-local)")
     keys = job.config.backbone.section("local").items()
     plugin = validated(cls, {k: v for k, v in keys if k in cls.model_fields}, "backbone.local")
     assert isinstance(plugin, EnginePlugin)
-    return plugin.build(job.model, job.config.run.seed, job.progress)
+    return plugin
+
+
+def scripted_engine(job: Job, path: Path) -> Engine:
+    """An engine that answers from a script, in the tokens and the chat format of the job's model. Raises
+    ConfigError for a file that is no script."""
+    from ajet.chat_models import read_script, scripted
+    from ajet.testing import ScriptedEngine
+
+    rules = read_script(path)
+    tokenizer, model_type = _local_plugin(job).tokenizer(job.model, job.config.run.seed)
+    chat = Chat(tokenizer, model_type)
+
+    def answer(request: GenerateRequest, prompt: str) -> str:
+        turn = request.key[1]
+        rule = next((r for r in rules if r.get("turn", turn) == turn and str(r.get("when", "")) in prompt), None)
+        if rule is None:
+            raise ConfigError(f"{path}: no rule fits call {turn} of an episode. Add one without `turn` and `when` at the end.")
+        return chat.written(scripted(rule, turn))
+
+    return ScriptedEngine(tokenizer, answer, model_type=model_type)
 
 
 def training_policy(job: Job) -> SamplingPolicy:

@@ -76,7 +76,7 @@ class EpisodeView:
     task_id: str
     member: int
     attempt: int
-    messages: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    messages: Sequence[Sequence[Mapping[str, Any]]] = ()
     """The chat of each recorded call, its answer last."""
 
 
@@ -152,6 +152,38 @@ class Sample:
     weights: Float32
     spans: tuple[Span, ...] = ()
     episode: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What one call's sampled tokens count in a `SampleTree`. Arrays have the length of ``positions``.
+
+    ``positions int32[T]`` are indices into the tree's tokens; ``logprobs`` are the sampling ones. Two
+    calls that sampled the same tokens stay two credits on the same positions.
+    """
+
+    positions: Int32
+    logprobs: Float32
+    advantages: Float32
+    weights: Float32
+    call: int
+    agent: str
+    target: str
+    temperature: float = 1.0
+    episode: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTree:
+    """Samples that share prefixes, each unique token once: for trainers that can compute on trees.
+
+    ``token_ids int32[N]``; ``parents int32[N]``: the index of the token before, always smaller than the
+    token's own, -1 at a root. The context of a token is its ancestors.
+    """
+
+    token_ids: Int32
+    parents: Int32
+    credits: tuple[Credit, ...]
 
 
 class Loss(Protocol):

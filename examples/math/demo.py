@@ -126,7 +126,7 @@ def summary(result: dict[str, Any], again: float, checkpoint: Path) -> str:
 
 Where to look next
   {result["run_dir"]}/metrics.jsonl    every step in numbers
-  {result["run_dir"]}/episodes.jsonl   every episode: chat, tokens, logprobs, reward
+  ajet show {result["run_dir"]}   the run at a glance, every episode: chat, tokens, logprobs, advantage
   tensorboard --logdir {result["run_dir"]}
   {checkpoint}    the model, in Hugging Face layout
   examples/math/agent.py    the agent: no line of it knows AgentJet

@@ -54,7 +54,7 @@ def test_a_tool_conversation_becomes_one_timeline_of_sampled_ids(bench, tokenize
     assert first.choices[0].finish_reason == "tool_calls"
     assert first.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
     assert second.choices[0].message.content == "42"
-    (line,) = timelines(session.record)
+    (line,) = timelines(session.record.trained_calls)
     assert first.usage.prompt_tokens + first.usage.completion_tokens < second.usage.prompt_tokens
     assert len(line.token_ids) == second.usage.total_tokens
     assert line.mask.sum() == first.usage.completion_tokens + second.usage.completion_tokens
@@ -77,7 +77,7 @@ def test_async_client_gives_the_same_record(bench, tokenizer, sdk) -> None:
         asyncio.run(agent())
     with b.session() as s2:
         two_steps(sdk)
-    (one,), (two,) = timelines(s1.record), timelines(s2.record)
+    (one,), (two,) = timelines(s1.record.trained_calls), timelines(s2.record.trained_calls)
     assert (one.token_ids == two.token_ids).all() and (one.mask == two.mask).all()
 
 
@@ -104,7 +104,7 @@ def test_without_strict_mode_and_in_passthrough_a_call_goes_to_its_own_endpoint(
         sdk.chat.completions.create(model="m", messages=USER)
     with b.session() as session, ajet.passthrough(), pytest.raises(openai.APIConnectionError):
         sdk.chat.completions.create(model="m", messages=USER)
-    assert not session.exchanges
+    assert not session.record.exchanges
 
 
 def test_the_key_identifies_the_episode_in_a_thread_without_its_context(bench, tokenizer) -> None:
@@ -114,7 +114,7 @@ def test_the_key_identifies_the_episode_in_a_thread_without_its_context(bench, t
         thread = threading.Thread(target=lambda: client.chat.completions.create(model="m", messages=USER))
         thread.start()
         thread.join(10)
-    assert len(session.exchanges) == 1
+    assert len(session.record.exchanges) == 1
     with pytest.raises(openai.BadRequestError, match="outside any episode"):
         client.chat.completions.create(model="m", messages=USER)
 
@@ -168,7 +168,7 @@ def test_in_evaluation_the_agents_sampling_is_honoured_and_greedy_calls_are_not_
         sdk.chat.completions.create(model="m", messages=USER)
     assert [r.sampling.temperature for r in engine.requests] == [0, 0.7]
     assert [c.temperature for c in session.record.calls] == [1.0, 0.7]
-    assert timelines(session.record) == []
+    assert timelines(session.record.trained_calls) == []
 
 
 def test_length_stop_reaches_the_framework(bench, tokenizer, sdk) -> None:
@@ -190,7 +190,7 @@ def test_n_choices_are_one_branch_each(bench, tokenizer, sdk) -> None:
     with bench(ScriptedEngine(tokenizer, lambda r, p: str(r.key[1]))).session() as session:
         answer = sdk.chat.completions.create(model="m", messages=USER, n=3)
     assert [c.message.content for c in answer.choices] == ["0", "1", "2"]
-    assert len(timelines(session.record)) == 3
+    assert len(timelines(session.record.trained_calls)) == 3
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_labels_and_target_patterns_choose_who_answers(bench, tokenizer, sdk) ->
             frozen = sdk.chat.completions.create(model="m", messages=USER)
         sampled = sdk.chat.completions.create(model="m", messages=USER)
     assert [a.choices[0].message.content for a in (frozen, sampled)] == ["frozen", "sampled"]
-    assert [(e.agent, e.target) for e in session.exchanges] == [("critic-1", "critic"), ("agent", "solver")]
+    assert [(e.agent, e.target) for e in session.record.exchanges] == [("critic-1", "critic"), ("agent", "solver")]
     assert [c.agent for c in session.record.calls] == ["agent"], "a chat model's answer has no tokens"
 
 

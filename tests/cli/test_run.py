@@ -113,7 +113,7 @@ def test_the_debug_backbone_runs_the_job_and_says_where_everything_is(folder: Fo
     outcome = folder.ajet("run", "job.yaml")
     assert outcome.code == 0, outcome.err
     (run_dir,) = (folder.path / "runs").iterdir()
-    assert str(run_dir / "episodes.jsonl") in outcome.out
+    assert f"ajet show {run_dir}" in outcome.out
     assert "pass  1." in outcome.err and "miss  1." in outcome.err
     assert "train.steps" in outcome.err  # the keys that had no effect
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ajet.plugins import Plugins, validated
+from ajet.tracker.breaks import CAUSES
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,3 +56,8 @@ def test_links_lead_somewhere(page) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert ((ROOT / page).parent / link).exists(), f"{page}: {link}"
+
+
+def test_the_trackers_guide_tells_every_cause_of_a_break_with_its_remedy() -> None:
+    text = (ROOT / "docs/tracker.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| ([a-z -]+) \| ([A-Z].+) \|$", text, re.MULTILINE) == list(CAUSES.items())

@@ -21,20 +21,17 @@ def episode(
 ) -> Episode:
     """An episode whose calls have unrelated prompts: one timeline each."""
     record = EpisodeRecord()
+    tree = record.tree("k")
     for number, tokens in enumerate(sampled):
-        prompt = record.prompt_node("k", as_ids([100 + number]))
+        prompt = tree.extend(tree.root, as_ids([100 + number]))
         ids = as_ids(tokens)
         generation = Generation(
             ids, np.full(len(ids), -0.5, np.float32), np.zeros(len(ids), np.int32), "stop"
         )
-        end = record.end_node("k", prompt, ids)
-        record.add(
-            Call(number, "a", "policy", "k", prompt, end, generation, 1.0, True),
-            [{"role": "user"}],
-            {"role": "assistant"},
-        )
+        end = tree.extend(prompt, ids)
+        record.add(Call(number, "a", "policy", "k", prompt, end, generation, 1.0, True))
     plan = Plan(f"1.{group}/t/{member}", "", Task("t"), member, group)
-    return Episode(plan, 0, WorkflowOutput(), record, [], Counter(), failure, reward=reward)
+    return Episode(plan, 0, WorkflowOutput(), record, Counter(), failure, reward=reward)
 
 
 def build(episodes: list[Episode], mini_batches: int = 1) -> Any:

@@ -145,7 +145,7 @@ def test_a_judges_own_llm_calls_are_not_recorded(bench, tokenizer) -> None:
         return 1.0
 
     (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(asks_once, judge)
-    assert episode.reward == 0.5 and len(episode.exchanges) == 1
+    assert episode.reward == 0.5 and len(episode.record.exchanges) == 1
 
 
 def test_an_engine_failure_is_named_as_such(bench, tokenizer) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -16,24 +16,13 @@ from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat import Chat
 from ajet.engine import Engine
-from ajet.tracker.record import Call, Conversation, EpisodeRecord, as_ids, merging_key
+from ajet.messages import BadMessage, normalise_tools
+from ajet.tracker.conversations import Message, Said, recognise
+from ajet.tracker.prompt import TAIL, Prompt, make_prompt
+from ajet.tracker.record import Call, EpisodeRecord, Exchange, merging_key
 from ajet.types import AjetError, FinishReason, GenerateRequest, Generation
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A call as messages. ``messages`` are those after the first ``held``, which call ``parent`` and
-    its answer hold already."""
-
-    number: int
-    agent: str
-    target: str
-    parent: int | None
-    held: int
-    messages: tuple[Mapping[str, Any], ...]
-    answer: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +33,21 @@ class Answerer:
     chat: Chat | None
     targets: Sequence[Target]
     policy: SamplingPolicy
+    by_text: bool = False
+    """Policy ``text``: messages that differ in spacing or reasoning only continue a conversation too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, understood: who asks which target, and its place among the conversations."""
+
+    request: ChatRequest
+    agent: str
+    target: Target
+    key: str
+    tools: Sequence[Message]
+    said: Said
+    drift: int
 
 
 @dataclass(slots=True)
@@ -56,7 +60,6 @@ class Session:
     answerer: Answerer
     key: str = field(default_factory=lambda: f"ajet-{secrets.token_urlsafe(24)}")
     record: EpisodeRecord = field(default_factory=EpisodeRecord)
-    exchanges: list[Exchange] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     engine_error: str | None = None
     in_flight: int = 0
@@ -75,11 +78,13 @@ class Session:
         self.in_flight += 1
         self.on_change()
         try:
-            chosen = choose_target(self.answerer.targets, agent, target)
+            asked = self._understand(request, agent, choose_target(self.answerer.targets, agent, target))
             numbers = range(self._numbers, self._numbers + request.n)
             self._numbers += request.n
-            one = self._ask_model if chosen.model else self._sample
-            return list(await asyncio.gather(*(one(request, n, agent, chosen, blocks_loop) for n in numbers)))
+            if asked.target.model:
+                return list(await asyncio.gather(*(self._ask_model(asked, n) for n in numbers)))
+            prompt = self._prompt(asked)
+            return list(await asyncio.gather(*(self._sample(asked, prompt, n, blocks_loop) for n in numbers)))
         finally:
             self._tasks.discard(task)
             self.in_flight -= 1
@@ -93,79 +98,83 @@ class Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask_model(
-        self, request: ChatRequest, number: int, agent: str, target: Target, blocks_loop: bool
-    ) -> Answer:
-        assert target.model
-        sampling, _ = self.answerer.policy.resolve(request, None)
+    def _understand(self, request: ChatRequest, agent: str, target: Target) -> _Asked:
+        """The request's place among the conversations."""
+        try:
+            tools = normalise_tools(request.tools)
+            key = merging_key(target.name, tools)
+            said, drift = recognise(
+                self.record.chat(key), request.messages, by_text=self.answerer.by_text
+            )
+        except BadMessage as error:
+            raise Refused(str(error), code=error.code) from None
+        return _Asked(request, agent, target, key, tools, said, drift)
+
+    async def _ask_model(self, asked: _Asked, number: int) -> Answer:
+        model = asked.target.model
+        assert model
+        sampling, _ = self.answerer.policy.resolve(asked.request, None)
         with passthrough():
-            answer = target.model.complete(request.messages, request.tools, sampling)
-            message = dict(await self._or_refuse(answer, f"the model of target {target.name!r}"))
+            answer = model.complete(asked.said.chat(), asked.tools, sampling)
+            message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
         self._refuse_if_closed()
-        self.exchanges.append(Exchange(number, agent, target.name, None, 0, tuple(request.messages), message))
+        self.record.exchanges.append(
+            Exchange(number, asked.agent, asked.target.name, asked.key, asked.said.say(message))
+        )
         reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
         return Answer(message, reason, 0, 0)
 
-    async def _sample(
-        self, request: ChatRequest, number: int, agent: str, target: Target, blocks_loop: bool
-    ) -> Answer:
+    def _prompt(self, asked: _Asked) -> Prompt:
+        """What the engine is to see. Raises Refused if that is impossible."""
         chat, engine = self.answerer.chat, self.answerer.engine
         assert chat and engine
-        key = merging_key(target.name, request.tools)
-        ids, known = self._prompt(chat, key, request)
-        if len(ids) >= engine.context_length:
+        by_text = self.answerer.by_text
+        try:
+            prompt = make_prompt(
+                self.record, chat, asked.key, asked.said, asked.tools, drift=asked.drift, by_text=by_text
+            )
+        except AjetError as error:
+            raise Refused(str(error), code="unrenderable_chat") from error
+        if prompt.node.length >= engine.context_length:
             self.counters["context_overflow"] += 1
             raise Refused(
-                f"the prompt has {len(ids)} tokens, but the model's context holds {engine.context_length} with the answer; "
-                "shorten the history or use a model with a longer context",
+                f"the prompt has {prompt.node.length} tokens, but the model's context holds {engine.context_length} with the "
+                "answer; shorten the history or use a model with a longer context",
                 code="context_length_exceeded",
             )
-        sampling, overridden = self.answerer.policy.resolve(request, self._seed(number))
+        self.counters["rendered_anew"] += bool(prompt.cause)
+        self.counters["drift"] += prompt.drift
+        return prompt
+
+    async def _sample(self, asked: _Asked, prompt: Prompt, number: int, blocks_loop: bool) -> Answer:
+        chat, engine = self.answerer.chat, self.answerer.engine
+        assert chat and engine
+        sampling, overridden = self.answerer.policy.resolve(asked.request, self._seed(number))
         self.counters.update(f"overridden:{name}" for name in overridden)
         sampling = replace(sampling, stop_token_ids=chat.stop_token_ids)
-        asked = GenerateRequest(as_ids(ids), sampling, (self.episode, number), blocks_loop)
-        generation = await self._or_refuse(engine.generate(asked), "the engine")
+        ids = prompt.node.ids()
+        wanted = GenerateRequest(ids, sampling, (self.episode, number), blocks_loop)
+        generation = await self._or_refuse(engine.generate(wanted), "the engine")
         self._refuse_if_closed()
-        completion = generation.token_ids.tolist()
-        message, reason = self._message(chat, completion, ids, generation, request, number)
-        conversation, held, parent = known
-        new = as_ids(ids[conversation.end.length :] if conversation else ids)
-        prompt = self.record.prompt_node(key, new, conversation)
+        message, reason = self._message(chat, ids[-TAIL:].tolist(), generation, asked.request, number)
         self.record.add(
             Call(
                 number=number,
-                agent=agent,
-                target=target.name,
-                key=key,
-                prompt=prompt,
-                end=self.record.end_node(key, prompt, generation.token_ids),
+                agent=asked.agent,
+                target=asked.target.name,
+                key=asked.key,
+                prompt=prompt.node,
+                end=self.record.tree(asked.key).extend(prompt.node, generation.token_ids),
                 generation=generation,
                 temperature=sampling.temperature or 1.0,
-                trained=target.trained and self.answerer.policy.training and not sampling.greedy,
-                parent=parent,
+                trained=asked.target.trained and self.answerer.policy.training and not sampling.greedy,
+                parent=prompt.parent,
+                cause=prompt.cause,
+                said=asked.said,
             ),
-            request.messages,
             message,
         )
-        self.exchanges.append(
-            Exchange(number, agent, target.name, parent, held, tuple(request.messages[held:]), message)
-        )
-        return Answer(message, reason, len(ids), len(completion))
-
-    def _prompt(
-        self, chat: Chat, key: str, request: ChatRequest
-    ) -> tuple[list[int], tuple[Conversation | None, int, int | None]]:
-        """Prompt ids, continued from stored ids where the chat continues a recorded conversation."""
-        found = self.record.find(key, request.messages)
-        if found:
-            conversation, held = found
-            prompt = conversation.prompt.ids().tolist()
-            completion = conversation.end.ids()[len(prompt) :].tolist()
-            ids = chat.bridge(prompt, completion, request.messages[held:], request.tools)
-            if ids is not None:
-                return ids, (conversation, held, conversation.call)
-            self.counters["rendered_anew"] += 1
-        return chat.render(request.messages, request.tools), (None, 0, None)
+        return Answer(message, reason, len(ids), len(generation.token_ids))
 
     async def _or_refuse(self, answer: Awaitable[T], who: str) -> T:
         """What ``who`` answers; its failure is remembered, as the agent sees it only as some SDK error."""
@@ -179,13 +188,12 @@ class Session:
     def _message(
         self,
         chat: Chat,
-        completion: list[int],
-        prompt: list[int],
+        prompt_tail: list[int],
         generation: Generation,
         request: ChatRequest,
         number: int,
     ) -> tuple[dict[str, Any], FinishReason]:
-        parsed = chat.parse(completion, prompt)
+        parsed = chat.parse(generation.token_ids.tolist(), prompt_tail)
         self.counters["malformed_tool_calls"] += parsed.malformed
         content = parsed.content
         for stop in request.stop:
@@ -194,11 +202,10 @@ class Session:
         if parsed.reasoning:
             message["reasoning_content"] = parsed.reasoning
         if parsed.tool_calls:
-            mint = hashlib.blake2b(self.episode.encode(), digest_size=6).hexdigest()
             message["content"] = content or None
             message["tool_calls"] = [
                 {
-                    "id": f"call_{mint}_{number}_{i}",
+                    "id": _mint(f"{self.episode}/{number}/{i}"),
                     "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 }
@@ -220,3 +227,8 @@ class Session:
             raise Refused(
                 f"episode {self.episode} has ended; its calls are no longer answered", code="episode_ended"
             )
+
+
+def _mint(name: str) -> str:
+    """A tool-call id: nine letters and digits, as some chat templates demand."""
+    return hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()[:9]

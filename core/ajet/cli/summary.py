@@ -36,7 +36,7 @@ def describe_result(result: RunResult) -> str:
         facts.append(("evaluate it", f"ajet eval {result.run_dir / 'job.yaml'} --model {result.checkpoint}"))
     if list(result.run_dir.rglob("events.out.tfevents.*")):
         facts.append(("curves", f"tensorboard --logdir {result.run_dir}"))
-    facts.append(("every episode", str(result.run_dir / "episodes.jsonl")))
+    facts.append(("every episode", f"ajet show {result.run_dir}"))
     return "\n\n".join([*parts, table(facts)])
 
 

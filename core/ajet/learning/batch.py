@@ -7,34 +7,73 @@ that neither the length of an episode nor the number of its timelines changes wh
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ajet.algorithm import Algorithm
+from ajet.filter import Filter
 from ajet.rollout.episode import Episode
+from ajet.tracker.record import sampled
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import Batch, Metrics, Sample
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """A batch with what it was made of. ``sampled_tokens`` is counted by the trackers, independently of
-    the samples' masks."""
+    """A batch with what it was made of. ``sampled_tokens`` are those that no policy dropped, counted by
+    the trackers, independently of the samples' masks."""
 
     batch: Batch
     sampled_tokens: int
     metrics: Metrics
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which sampled tokens are trained: all but those of calls that a filter drops and of timelines
+    above the cap, of which a seeded choice is kept."""
+
+    filters: Sequence[Filter] = ()
+    max_timelines: int | None = None
+    seed: str = ""
+
+    def choose(self, episode: Episode) -> tuple[list[Timeline], Counter[str]]:
+        """The timelines of an episode, and the tokens that were dropped, by policy."""
+        calls = episode.record.trained_calls
+        dropped: Counter[str] = Counter()
+        for policy in self.filters:
+            out = set(policy.drop(episode.record, calls))
+            dropped[policy.name] += sampled(c for c in calls if c.number in out)
+            calls = [c for c in calls if c.number not in out]
+        lines = timelines(calls)
+        if self.max_timelines is not None and len(lines) > self.max_timelines:
+            chosen = random.Random(f"{self.seed}/{episode.plan.id}").sample(range(len(lines)), self.max_timelines)
+            kept = [lines[i] for i in sorted(chosen)]
+            dropped["max_timelines"] += _trained(lines) - _trained(kept)
+            lines = kept
+        return lines, +dropped
+
+
 def build_batch(
-    episodes: Sequence[Episode], algorithm: Algorithm, *, mini_batches: int, learning_rate: float, seed: str
+    episodes: Sequence[Episode],
+    algorithm: Algorithm,
+    *,
+    mini_batches: int,
+    learning_rate: float,
+    seed: str,
+    selection: Selection | None = None,
 ) -> RolloutBatch | None:
     """A batch of the judged episodes; None if none has a trained token. Failed members are left out of
-    their group's statistics."""
+    their group's statistics; an episode that filters left nothing of still counts in them."""
+    select = selection or Selection(seed=seed)
     groups = _groups([e for e in episodes if e.failure is None and e.record.sampled_tokens])
-    if not groups:
+    chosen = {e.plan.id: select.choose(e) for group in groups.values() for e in group}
+    dropped: Counter[str] = sum((tokens for _, tokens in chosen.values()), Counter())
+    used = [e for group in groups.values() for e in group if chosen[e.plan.id][0]]
+    if not used:
         return None
     advantages = {
         number: algorithm.advantages(np.array([e.reward for e in group])) for number, group in groups.items()
@@ -42,32 +81,41 @@ def build_batch(
     samples: list[Sample] = []
     minis = []
     for numbers in _split(list(groups), mini_batches, seed):
-        size = sum(len(groups[n]) for n in numbers)
+        size = sum(bool(chosen[e.plan.id][0]) for n in numbers for e in groups[n])
         first = len(samples)
         for n in numbers:
             for episode, advantage in zip(groups[n], advantages[n], strict=True):
-                samples += episode_samples(episode, float(advantage), size)
-        minis.append(list(range(first, len(samples))))
+                samples += episode_samples(episode, chosen[episode.plan.id][0], float(advantage), size)
+        if len(samples) > first:
+            minis.append(list(range(first, len(samples))))
     flat = [a == 0 for group in advantages.values() for a in group]
-    used = [e for group in groups.values() for e in group]
+    rows = sum(c.end.length for e in used for c in e.record.trained_calls)
     metrics: Metrics = {
         "groups": len(groups),
         "groups_zero_advantage": sum(bool((a == 0).all()) for a in advantages.values()) / len(groups),
         "episodes_zero_advantage": float(np.mean(flat)),
         "timelines_per_episode": len(samples) / len(used),
+        "merge_ratio": sum(len(s.token_ids) for s in samples) / rows,
+        **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
     }
     batch = Batch(samples, algorithm.loss, minis, learning_rate)
-    return RolloutBatch(batch, sum(e.record.sampled_tokens for e in used), metrics)
+    total = sum(e.record.sampled_tokens for group in groups.values() for e in group)
+    return RolloutBatch(batch, total - dropped.total(), metrics)
 
 
-def episode_samples(episode: Episode, advantage: float, episodes: int) -> list[Sample]:
+def episode_samples(
+    episode: Episode, lines: Sequence[Timeline], advantage: float, episodes: int
+) -> list[Sample]:
     """The samples of one of ``episodes`` episodes: together they weigh 1/episodes."""
-    lines = timelines(episode.record)
-    tokens = sum(int(line.mask.sum()) for line in lines)
+    tokens = _trained(lines)
     return [
         replace(timeline_sample(line, advantage, 1 / (episodes * tokens)), episode=episode.plan.id)
         for line in lines
     ]
+
+
+def _trained(lines: Sequence[Timeline]) -> int:
+    return sum(int(line.mask.sum()) for line in lines)
 
 
 def timeline_sample(line: Timeline, advantage: float, weight: float) -> Sample:

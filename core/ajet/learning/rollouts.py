@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ajet.algorithm import Algorithm
-from ajet.learning.batch import RolloutBatch, build_batch
+from ajet.filter import Filter
+from ajet.learning.batch import RolloutBatch, Selection, build_batch
 from ajet.learning.settings import TrainSettings
 from ajet.reader import tasks_of_step
 from ajet.rollout.episode import Episode, Plan
@@ -57,6 +58,7 @@ class RolloutSource:
     seed: int
     recorder: RunRecorder
     on_episode: OnEpisode
+    filters: Sequence[Filter] = ()
     reusable: Mapping[str, Episode] = field(default_factory=dict)
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
@@ -85,12 +87,14 @@ class RolloutSource:
             mini_batches=self.settings.mini_batches,
             learning_rate=self.settings.rate_at(step),
             seed=f"{self.seed}:{step}",
+            selection=Selection(self.filters, self.settings.max_timelines, str(self.seed)),
         )
         if batch is None:
             reason = (
                 f"all {len(episodes)} episodes failed: {describe_failures(episodes)}"
                 if all(e.failure for e in episodes)
-                else "no call of any episode was answered by a trained target; check `targets` and `train.targets`"
+                else "no call of any episode was answered by a trained target, or filters dropped all of them; check "
+                "`targets`, `train.targets` and `train.filters`"
             )
             raise AjetError(f"step {step}: nothing to train on: {reason}")
         batch.metrics.update(summarize(episodes, time.monotonic() - started))

@@ -18,6 +18,14 @@ class TrainSettings(Settings):
     targets: tuple[str, ...] | None = Field(
         None, description="Names of the targets to train; default: all without a frozen_model."
     )
+    filters: tuple[dict[str, Any], ...] = Field(
+        (), description="Calls that are not trained: filters by name, or {type: name, …} with their fields."
+    )
+    max_timelines: int | None = Field(
+        None,
+        ge=1,
+        description="Most timelines of an episode that are trained, a seeded choice; default: all.",
+    )
     steps: int = Field(100, ge=0, description="Training steps; 0 only validates.")
     batch_size: int = Field(8, ge=1, description="Tasks in a step; each is run rollout.group_size times.")
     mini_batches: int = Field(
@@ -28,6 +36,11 @@ class TrainSettings(Settings):
         0, ge=0, description="Steps over which the learning rate rises linearly from 0."
     )
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    adam_epsilon: float = Field(
+        1e-8,
+        gt=0,
+        description="AdamW's epsilon: gradients well below it move a weight little, larger ones by about the learning rate.",
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     save_every: int = Field(
         10, ge=1, description="Write a checkpoint every so many steps, and after the last."
@@ -38,6 +51,13 @@ class TrainSettings(Settings):
     @classmethod
     def _by_name(cls, value: Any) -> Any:
         return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("filters", mode="before")
+    @classmethod
+    def _each_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return [{"type": item} if isinstance(item, str) else item for item in value]
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""

@@ -8,17 +8,18 @@ import inspect
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ajet.breakpoints import under_debugger
 from ajet.capture.context import current_session
 from ajet.capture.hook import BASE_URL, Capture
-from ajet.capture.session import Answerer, Exchange, Session
+from ajet.capture.session import Answerer, Session
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.watchdog import Board
-from ajet.tracker.record import EpisodeRecord
+from ajet.tracker.breaks import Break, find_breaks
+from ajet.tracker.record import EpisodeRecord, Exchange
 from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
 from ajet.workflow import Tuner, Workflow, coerce_output, place_of
 
@@ -44,24 +45,35 @@ class Episode:
     attempt: int
     output: WorkflowOutput
     record: EpisodeRecord
-    exchanges: list[Exchange]
     counters: Counter[str] = field(default_factory=Counter)
     failure: str | None = None
     error: str = ""
     reward: float = 0.0
     is_success: bool | None = None
     metrics: Metrics = field(default_factory=dict)
+    breaks: tuple[Break, ...] = ()
+    """Where a call could have continued a conversation, but did not."""
     seconds: float = 0.0
 
     def view(self) -> EpisodeView:
         """What a judge may know."""
-        chats: dict[int, tuple[Mapping[str, Any], ...]] = {}
-        for exchange in self.exchanges:
-            held = chats[exchange.parent][: exchange.held] if exchange.parent is not None else ()
-            chats[exchange.number] = (*held, *exchange.messages, exchange.answer)
-        return EpisodeView(
-            self.plan.id, self.plan.task.id, self.plan.member, self.attempt, tuple(chats.values())
-        )
+        chats = _Chats(self.record.exchanges)
+        return EpisodeView(self.plan.id, self.plan.task.id, self.plan.member, self.attempt, chats)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chats(Sequence[Sequence[Mapping[str, Any]]]):
+    """The chat of each call, made when it is read: all of a long episode's would be large."""
+
+    exchanges: Sequence[Exchange]
+
+    def __len__(self) -> int:
+        return len(self.exchanges)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [e.chat() for e in self.exchanges[index]]
+        return self.exchanges[index].chat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +125,10 @@ class EpisodeRunner:
             attempt,
             output,
             session.record,
-            session.exchanges,
             session.counters,
             failure,
             error,
+            breaks=tuple(find_breaks(session.record)),
             seconds=loop.time() - started,
         )
 
@@ -144,7 +156,7 @@ def _explain(session: Session, failure: str | None, error: str) -> tuple[str | N
             return "engine", session.engine_error
         if session.counters["context_overflow"]:
             return "context_overflow", error
-    if failure is None and not session.exchanges:
+    if failure is None and not session.record.exchanges:
         refused = ", ".join(k for k in session.counters if k.startswith("refused:"))
         return "nothing_captured", (
             "the workflow ended without an answered LLM call"

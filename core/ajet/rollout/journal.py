@@ -1,7 +1,8 @@
 """Episodes as JSON lines, with their tokens: what reports read, and what a resumed run reuses.
 
-One line an episode. A call holds only what is new in it: the prompt ids after its parent's end, the
-messages after its parent's. Arrays are base64 of little-endian int32 or float32.
+One line an episode. Messages and tokens are written as the tries that they are: each message and each
+token once, so a line grows with what is new in an episode. Arrays are base64 of little-endian int32 or
+float32.
 """
 
 from __future__ import annotations
@@ -9,22 +10,23 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ajet.capture.session import Exchange
 from ajet.rollout.episode import Episode, Plan
-from ajet.tracker.record import Call, Conversation, EpisodeRecord
+from ajet.tracker.breaks import Break
+from ajet.tracker.conversations import Said
+from ajet.tracker.record import Call, EpisodeRecord, Exchange
+from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation, WorkflowOutput
 
 
 def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any]:
     """The journal's line of an episode."""
-    calls = {call.number: call for call in episode.record.calls}
-    ends = {call.number: call.end.length for call in episode.record.calls}
     return {
         "type": "episode",
         "id": episode.plan.id,
@@ -41,85 +43,131 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "counters": dict(episode.counters),
         "seconds": round(episode.seconds, 4),
         "response": _plain(episode.output.response),
-        "calls": [_call_to_json(e, calls.get(e.number), ends) for e in episode.exchanges],
+        "breaks": [asdict(b) for b in episode.breaks],
+        "trees": {key: _tree_to_json(tree) for key, tree in episode.record.trees.items()},
+        **_chats_to_json(episode.record),
     }
 
 
 def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     """The episode of a line, its token trees rebuilt."""
     record = EpisodeRecord()
-    exchanges = []
+    record.trees = {key: _tree_from_json(tree) for key, tree in line["trees"].items()}
+    said = {key: _chat_from_json(record.chat(key), rows) for key, rows in line["chats"].items()}
     for data in line["calls"]:
-        exchanges.append(
-            Exchange(
-                data["number"],
-                data["agent"],
-                data["target"],
-                data["parent"],
-                data["held"],
-                tuple(data["messages"]),
-                data["answer"],
-            )
+        answer = said[data["key"]][data["answer"]]
+        record.exchanges.append(
+            Exchange(data["number"], data["agent"], data["target"], data["key"], answer)
         )
         if "tokens" in data:
-            record.calls.append(_call_from_json(data, record))
+            call = _call_from_json(data, record.tree(data["key"]), answer)
+            record.calls.append(call)
+            answer.ends.append(call)
     record.close()
-    episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record, exchanges)
+    episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])
     episode.failure, episode.error = line["failure"], line["error"]
     episode.reward, episode.is_success, episode.metrics = line["reward"], line["is_success"], line["metrics"]
+    episode.breaks = tuple(
+        Break(**{**b, "recorded": tuple(b["recorded"]), "sent": tuple(b["sent"])}) for b in line["breaks"]
+    )
     episode.seconds = line["seconds"]
     return episode
 
 
-def _call_to_json(exchange: Exchange, call: Call | None, ends: Mapping[int, int]) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "number": exchange.number,
-        "agent": exchange.agent,
-        "target": exchange.target,
-        "parent": exchange.parent,
-        "held": exchange.held,
-        "messages": list(exchange.messages),
-        "answer": exchange.answer,
-    }
-    if call:
-        known = ends[call.parent] if call.parent is not None else 0
-        data["tokens"] = {
-            "key": call.key,
-            "prompt": _pack(call.prompt.ids()[known:], "<i4"),
-            "sampled": _pack(call.generation.token_ids, "<i4"),
-            "logprobs": _pack(call.generation.logprobs, "<f4"),
-            "versions": _pack(call.generation.weight_versions, "<i4"),
-            "finish_reason": call.generation.finish_reason,
-            "temperature": call.temperature,
-            "trained": call.trained,
+def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
+    """The messages of each merging key as (index of the one before, message), and the calls."""
+    calls = {call.number: call for call in record.calls}
+    rows: dict[str, list[tuple[int, Any]]] = {}
+    places: dict[Said, int] = {}
+
+    def place(said: Said, key: str) -> int:
+        new = []
+        node = said
+        while node.parent is not None and node not in places:
+            new.append(node)
+            node = node.parent
+        for node in reversed(new):
+            before = places.get(node.parent, -1) if node.parent else -1
+            places[node] = len(rows[key])
+            rows[key].append((before, node.message))
+        return places[said]
+
+    lines = []
+    for exchange in record.exchanges:
+        rows.setdefault(exchange.key, [])
+        line: dict[str, Any] = {
+            "number": exchange.number,
+            "agent": exchange.agent,
+            "target": exchange.target,
+            "key": exchange.key,
+            "answer": place(exchange.answer, exchange.key),
         }
-    return data
+        call = calls.get(exchange.number)
+        if call:
+            line["tokens"] = _call_to_json(call)
+        lines.append(line)
+    return {"chats": rows, "calls": lines}
 
 
-def _call_from_json(data: Mapping[str, Any], record: EpisodeRecord) -> Call:
+def _chat_from_json(root: Said, rows: Sequence[tuple[int, Any]]) -> list[Said]:
+    nodes: list[Said] = []
+    for before, message in rows:
+        nodes.append((nodes[before] if before >= 0 else root).say(message))
+    return nodes
+
+
+def _tree_to_json(tree: TokenTree) -> list[tuple[int, int, str]]:
+    """Branches as (number of the parent, length at which it is left, tokens)."""
+    return [
+        (b.parent.number if b.parent else -1, b.start, base64.b64encode(b.data).decode())
+        for b in tree.branches
+    ]
+
+
+def _tree_from_json(rows: Sequence[tuple[int, int, str]]) -> TokenTree:
+    tree = TokenTree()
+    for parent, start, data in rows:
+        tree.restore(parent, start, base64.b64decode(data))
+    return tree
+
+
+def _call_to_json(call: Call) -> dict[str, Any]:
+    return {
+        "prompt": (call.prompt.branch.number, call.prompt.length),
+        "end": (call.end.branch.number, call.end.length),
+        "logprobs": _pack(call.generation.logprobs, "<f4"),
+        "versions": _pack(call.generation.weight_versions, "<i4"),
+        "finish_reason": call.generation.finish_reason,
+        "temperature": call.temperature,
+        "trained": call.trained,
+        "parent": call.parent,
+        "cause": call.cause,
+    }
+
+
+def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: Said) -> Call:
     tokens = data["tokens"]
-    parent = next((c for c in record.calls if c.number == data["parent"]), None)
-    after = Conversation(parent.number, parent.prompt, parent.end) if parent else None
-    prompt = record.prompt_node(tokens["key"], _unpack(tokens["prompt"], "<i4"), after)
-    sampled = _unpack(tokens["sampled"], "<i4")
+    prompt, end = (Node(tree.branches[b], length) for b, length in (tokens["prompt"], tokens["end"]))
     generation = Generation(
-        sampled,
+        end.ids(prompt.length),
         _unpack(tokens["logprobs"], "<f4"),
         _unpack(tokens["versions"], "<i4"),
         tokens["finish_reason"],
     )
     return Call(
-        data["number"],
-        data["agent"],
-        data["target"],
-        tokens["key"],
-        prompt,
-        record.end_node(tokens["key"], prompt, sampled),
-        generation,
-        tokens["temperature"],
-        tokens["trained"],
-        data["parent"],
+        number=data["number"],
+        agent=data["agent"],
+        target=data["target"],
+        key=data["key"],
+        prompt=prompt,
+        end=end,
+        generation=generation,
+        temperature=tokens["temperature"],
+        trained=tokens["trained"],
+        parent=tokens["parent"],
+        cause=tokens["cause"],
+        said=answer.parent,
     )
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_to_json
 from ajet.types import AjetError, Metrics
 
+Line = TypeVar("Line")
 JOURNAL, METRICS, CHECKPOINTS = "episodes.jsonl", "metrics.jsonl", "checkpoints"
 
 
@@ -71,23 +72,31 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / CHECKPOINTS).glob("step_*"))
 
 
-def live_lines(path: Path) -> Iterator[dict[str, Any]]:
+def live_lines(path: Path) -> list[dict[str, Any]]:
     """Journal lines that no later mark superseded. A last line cut by a kill is passed over."""
-    lines = list(_read(path))
-    dead: set[int] = set()
-    for position, line in enumerate(lines):
-        if line["type"] == "superseded":
-            keep = set(line.get("keep", ()))
-            dead |= {
-                p
-                for p, earlier in enumerate(lines[:position])
-                if earlier["type"] != "superseded"
-                and earlier["step"] >= line["from_step"]
-                and earlier.get("id") not in keep
-            }
-    return (
-        line for position, line in enumerate(lines) if line["type"] != "superseded" and position not in dead
-    )
+    return surviving(_read(path), superseded, lambda line: (line["step"], line.get("id")))
+
+
+def superseded(line: Mapping[str, Any]) -> tuple[int, Collection[str]] | None:
+    """The mark that a line is: everything from a step on is superseded, but for some episodes."""
+    return (line["from_step"], set(line.get("keep", ()))) if line["type"] == "superseded" else None
+
+
+def surviving(
+    lines: Iterable[Line],
+    mark: Callable[[Line], tuple[int, Collection[str]] | None],
+    place: Callable[[Line], tuple[int, str | None]],
+) -> list[Line]:
+    """Lines that no later mark superseded; ``place`` gives a line's step and id."""
+    live: list[Line] = []
+    for line in lines:
+        found = mark(line)
+        if found is None:
+            live.append(line)
+        else:
+            first, keep = found
+            live = [x for x in live if place(x)[0] < first or place(x)[1] in keep]
+    return live
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -80,6 +80,11 @@ class RolloutSettings(Settings):
         60.0, description="Say who waits for whom after so long without any progress."
     )
     strict: bool = Field(True, description="Refuse LLM calls that belong to no episode.")
+    merge: Literal["token", "text"] = Field(
+        "token",
+        description="A call continues a conversation if its messages are the recorded ones (token), or also if they differ in outer "
+        "whitespace, dropped reasoning or call ids only (text; the model then sees what it once wrote; counted in calls/drift).",
+    )
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."
     )

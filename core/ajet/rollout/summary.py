@@ -16,7 +16,7 @@ def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
     metrics: Metrics = {
         "episodes": len(episodes),
         "episodes_failed": len(episodes) - len(judged),
-        "calls_per_episode": sum(len(e.exchanges) for e in episodes) / max(len(episodes), 1),
+        "calls_per_episode": sum(len(e.record.exchanges) for e in episodes) / max(len(episodes), 1),
         "tokens_sampled": generated,
         "tokens_per_second": generated / max(seconds, 1e-9),
     }
@@ -28,6 +28,8 @@ def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
     metrics |= {f"failed/{cause}": n for cause, n in failures(episodes).items()}
     counters: Counter[str] = sum((e.counters for e in episodes), Counter())
     metrics |= {f"calls/{name}": n for name, n in counters.items()}
+    metrics["breaks"] = sum(len(e.breaks) for e in episodes)
+    metrics |= {f"breaks/{cause}": n for cause, n in Counter(b.cause for e in episodes for b in e.breaks).items()}
     for name in sorted({n for e in judged for n in e.metrics}):
         values = [e.metrics[name] for e in judged if name in e.metrics]
         metrics[f"judge/{name}"] = sum(values) / len(values)

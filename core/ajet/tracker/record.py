@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ajet.chat import canonical_tool_arguments
+from ajet.tracker.conversations import Said, new_root
 from ajet.tracker.tree import Node, TokenTree
 from ajet.types import AjetError, Generation, Int32
 
@@ -29,6 +29,7 @@ class Call:
     """
 
     number: int
+    """In the order of the requests."""
     agent: str
     target: str
     key: str
@@ -41,15 +42,25 @@ class Call:
     """Greedy calls and frozen targets are recorded, but not trained."""
     parent: int | None = None
     """The call whose conversation this prompt continued by stored ids."""
+    cause: str = ""
+    """Why a recognised conversation could not be continued by its stored ids."""
+    said: Said | None = None
+    """The prompt's last message; None for a call recorded without messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """The ids of a conversation that a later prompt may continue."""
+class Exchange:
+    """A call as messages, of an engine or of a chat model. ``answer`` is below the prompt's messages."""
 
-    call: int
-    prompt: Node
-    end: Node
+    number: int
+    agent: str
+    target: str
+    key: str
+    answer: Said
+
+    def chat(self) -> list[Message]:
+        """The prompt's messages and the answer."""
+        return self.answer.chat()
 
 
 class EpisodeRecord:
@@ -58,75 +69,72 @@ class EpisodeRecord:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.exchanges: list[Exchange] = []
         self.trees: dict[str, TokenTree] = {}
+        self.chats: dict[str, Said] = {}
+        """The root of the conversations of each merging key."""
         self.closed = False
-        self._conversations: dict[bytes, Conversation] = {}
 
-    def find(self, key: str, messages: Sequence[Message]) -> tuple[Conversation, int] | None:
-        """The longest recorded conversation that ``messages`` continues, and how many of them it holds."""
-        hashes = list(_chain(key, messages))
-        for held in range(len(messages) - 1, 0, -1):
-            found = self._conversations.get(hashes[held - 1])
-            if found:
-                return found, held
-        return None
+    def tree(self, key: str) -> TokenTree:
+        """The token tree of a merging key."""
+        if key not in self.trees:
+            self.trees[key] = TokenTree()
+        return self.trees[key]
 
-    def prompt_node(self, key: str, ids: Int32, after: Conversation | None = None) -> Node:
-        """The node of a prompt; with ``after``, ``ids`` are only what follows that conversation."""
-        tree = self.trees.setdefault(key, TokenTree())
-        return tree.extend(after.end if after else tree.root, ids)
+    def chat(self, key: str) -> Said:
+        """The root of the conversations of a merging key."""
+        if key not in self.chats:
+            self.chats[key] = new_root()
+        return self.chats[key]
 
-    def add(self, call: Call, messages: Sequence[Message], answer: Message) -> None:
-        """Record a call and the conversation it makes. Raises EpisodeClosed after `close`."""
+    def add(self, call: Call, answer: Message | None = None) -> None:
+        """Record a call and the conversation that its answer makes. Raises EpisodeClosed after `close`."""
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
         self.calls.append(call)
-        *_, last = _chain(call.key, [*messages, answer])
-        self._conversations[last] = Conversation(call.number, call.prompt, call.end)
-
-    def end_node(self, key: str, prompt: Node, completion: Int32) -> Node:
-        """The node of what was sampled after a prompt."""
-        return self.trees[key].extend(prompt, completion)
+        if call.said is None or answer is None:
+            return
+        node = call.said.say(answer)
+        self.exchanges.append(Exchange(call.number, call.agent, call.target, call.key, node))
+        for said in (node, _prefilled(call.said, answer)):
+            if said is not None:
+                said.ends.append(call)
+                said.ends.sort(key=lambda c: c.number)
 
     def close(self) -> None:
-        """No call is recorded any more."""
+        """No call is recorded any more; calls now stand in the order of their requests."""
         self.closed = True
-        self._conversations.clear()
+        self.calls.sort(key=lambda c: c.number)
+        self.exchanges.sort(key=lambda e: e.number)
+
+    @property
+    def trained_calls(self) -> list[Call]:
+        """The calls that are to be trained, in the order of their requests."""
+        return sorted((c for c in self.calls if c.trained), key=lambda c: c.number)
 
     @property
     def sampled_tokens(self) -> int:
         """Tokens that were sampled and are to be trained."""
-        return sum(len(c.generation.token_ids) for c in self.calls if c.trained)
+        return sampled(c for c in self.calls if c.trained)
+
+
+def _prefilled(said: Said, answer: Message) -> Said | None:
+    """The node of a prefill and its continuation as one message, as most frameworks keep it."""
+    if said.message.get("role") != "assistant" or said.parent is None:
+        return None
+    whole = (said.message.get("content") or "") + (answer.get("content") or "")
+    return said.parent.say({**answer, "content": whole})
+
+
+def sampled(calls: Iterable[Call]) -> int:
+    """Tokens that the calls sampled."""
+    return sum(len(c.generation.token_ids) for c in calls)
 
 
 def merging_key(target: str, tools: Sequence[Message]) -> str:
     """Calls of equal keys may share a timeline: same target, same tool list."""
     text = json.dumps(list(tools), sort_keys=True, ensure_ascii=False, default=str)
-    return f"{target}/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def canonical(message: Message) -> str:
-    """A message in one spelling: flattened text parts, canonical tool arguments, nothing else."""
-    calls = [
-        [c.get("id"), c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
-        for c in message.get("tool_calls") or ()
-    ]
-    fields = [
-        message.get("role"),
-        message.get("name"),
-        message.get("tool_call_id"),
-        message.get("content") or "",
-        calls,
-    ]
-    return json.dumps(fields, ensure_ascii=False)
-
-
-def _chain(key: str, messages: Sequence[Message]) -> Any:
-    """Hash of each prefix of a conversation."""
-    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
-    for message in messages:
-        digest = hashlib.blake2b(digest + canonical(message).encode(), digest_size=16).digest()
-        yield digest
+    return f"{target}/{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
 
 
 def as_ids(ids: Sequence[int]) -> Int32:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ajet.tracker.record import Call, EpisodeRecord
-from ajet.tracker.tree import Node
+from ajet.tracker.record import Call, sampled
+from ajet.tracker.tree import Branch, Node
 from ajet.types import Bool, Float32, Int32, Span
 
 
@@ -24,54 +25,61 @@ class Timeline:
     spans: tuple[Span, ...]
 
 
-def timelines(record: EpisodeRecord) -> list[Timeline]:
-    """The fewest timelines that train every sampled token of an episode once, in its true context.
+def timelines(calls: Sequence[Call]) -> list[Timeline]:
+    """The fewest timelines that train every sampled token of these calls once, in its true context.
 
     Deepest calls first: each opens a timeline that ends with it and takes along every earlier call on
     its path whose span is still free. Calls that sampled the same tokens twice get one timeline each.
     """
-    waiting = sorted((c for c in record.calls if c.trained), key=lambda c: (-c.end.length, c.number))
-    by_end: dict[int, list[Call]] = {}
-    for call in waiting:
-        by_end.setdefault(id(call.end), []).append(call)
-    taken: set[int] = set()
+    shallow_first = sorted(
+        (c for c in calls if len(c.generation.token_ids)), key=lambda c: (c.end.length, -c.number)
+    )
+    free: dict[Branch, list[Call]] = {}
+    for call in shallow_first:
+        free.setdefault(call.end.branch, []).append(call)
     lines = []
-    for call in waiting:
-        if call.number not in taken:
-            lines.append(_line(call.end, _calls_on_path(call, by_end, taken)))
-    if sum(int(line.mask.sum()) for line in lines) != record.sampled_tokens:
+    for call in reversed(shallow_first):
+        ending = free[call.end.branch]
+        if ending and ending[-1] is call:  # still free
+            lines.append(_line(call.end, _calls_on_path(call.end, free)))
+    if sum(int(line.mask.sum()) for line in lines) != sampled(calls):
         raise AssertionError(
             "a sampled token was lost or doubled while merging: please report this run's journal"
         )
     return lines
 
 
-def _calls_on_path(last: Call, by_end: dict[int, list[Call]], taken: set[int]) -> list[Call]:
-    """``last`` and the free calls above it whose spans do not overlap, deepest first; takes them."""
-    chosen, free_until = [last], last.prompt.length
-    taken.add(last.number)
-    node: Node | None = last.prompt
-    while node is not None:
-        for call in by_end.get(id(node), ()):
-            if call.number not in taken and call.end.length <= free_until:
-                chosen.append(call)
-                taken.add(call.number)
-                free_until = call.prompt.length
-                break
-        node = node.parent
+def _calls_on_path(end: Node, free: dict[Branch, list[Call]]) -> list[Call]:
+    """The free calls on the way to ``end`` whose spans do not overlap, deepest first; they are taken out of
+    ``free``, whose lists are in the order of their calls' ends."""
+    chosen: list[Call] = []
+    branch: Branch | None
+    branch, limit = end
+    while branch is not None:
+        ending = free.get(branch, [])
+        while ending:
+            within = len(ending)
+            if ending[-1].end.length > limit:
+                within = bisect_right(ending, limit, key=lambda c: c.end.length)
+                if not within:
+                    break
+            call = ending.pop(within - 1)
+            chosen.append(call)
+            limit = call.prompt.length
+        limit = min(limit, branch.start)
+        branch = branch.parent
     return chosen
 
 
-def _line(end: Node, calls: Sequence[Call]) -> Timeline:
-    ids = end.ids()
-    mask = np.zeros(len(ids), np.bool_)
-    logprobs = np.full(len(ids), np.nan, np.float32)
-    versions = np.full(len(ids), -1, np.int32)
+def _line(end: Node, deepest_first: Sequence[Call]) -> Timeline:
+    mask = np.zeros(end.length, np.bool_)
+    logprobs = np.full(end.length, np.nan, np.float32)
+    versions = np.full(end.length, -1, np.int32)
     spans = []
-    for call in reversed(calls):
-        span = slice(call.prompt.length, call.end.length)
-        mask[span] = True
-        logprobs[span] = call.generation.logprobs
-        versions[span] = call.generation.weight_versions
-        spans.append(Span(span.start, span.stop, call.number, call.agent, call.target, call.temperature))
-    return Timeline(ids, mask, logprobs, versions, tuple(spans))
+    for call in reversed(deepest_first):
+        start, stop = call.prompt.length, call.end.length
+        mask[start:stop] = True
+        logprobs[start:stop] = call.generation.logprobs
+        versions[start:stop] = call.generation.weight_versions
+        spans.append(Span(start, stop, call.number, call.agent, call.target, call.temperature))
+    return Timeline(end.ids(), mask, logprobs, versions, tuple(spans))

@@ -1,89 +1,154 @@
-"""A radix tree over token ids: shared prefixes are stored once, whatever order calls finish in.
+"""The token tree: sequences that share a prefix store it once, whatever order calls finish in.
 
-A `Node` stands for the sequence from the root to its own end. Ends of prompts and completions are
-always ends of nodes, and a node keeps its identity when it is split (the new node goes above it), so
-that a reference to a node stays a reference to the same sequence for ever.
+The tokens lie in branches, flat buffers of int32: a branch grows at its end, and where a sequence
+leaves it a new branch begins. A `Node` is a place, (branch, length), and stands for the sequence from
+the root to there. Buffers only grow, so a node means the same sequence for ever; equal sequences have
+equal nodes; and a conversation of a thousand turns is one buffer.
 """
 
 from __future__ import annotations
+
+import sys
+from bisect import bisect_left, insort
+from typing import NamedTuple
 
 import numpy as np
 
 from ajet.types import Int32
 
-_NONE = np.zeros(0, np.int32)
+SIZE = 4
+"""Bytes of a token."""
 
 
-class Node:
-    """Some consecutive tokens (``int32[T]``) below a parent; ``length`` counts from the root to its end."""
+class Branch:
+    """Tokens after the first ``start`` ones of a sequence on ``parent``."""
 
-    __slots__ = ("children", "length", "parent", "tokens")
+    __slots__ = ("children", "data", "forks", "number", "parent", "start")
 
-    def __init__(self, parent: Node | None, tokens: Int32) -> None:
+    def __init__(self, number: int, parent: Branch | None, start: int) -> None:
+        self.number = number
         self.parent = parent
-        self.tokens = tokens
-        self.length: int = len(tokens) + (parent.length if parent else 0)
-        self.children: dict[int, Node] = {}
+        self.start = start
+        self.data = bytearray()
+        self.children: dict[tuple[int, int], Branch] = {}
+        """By the length at which they leave, and their first token."""
+        self.forks: list[int] = []
+        """The lengths at which children leave, ascending."""
 
-    def path(self) -> list[Node]:
-        """Nodes from the root to this one."""
-        nodes = []
-        node: Node | None = self
-        while node is not None:
-            nodes.append(node)
-            node = node.parent
-        return nodes[::-1]
 
-    def ids(self) -> Int32:
-        """The whole sequence, ``int32[length]``."""
-        return np.concatenate([node.tokens for node in self.path()])
+class Node(NamedTuple):
+    """The sequence of ``length`` tokens from the root to a place on a branch."""
+
+    branch: Branch
+    length: int
+
+    def ids(self, start: int = 0) -> Int32:
+        """Its tokens from ``start`` on, ``int32[length - start]``."""
+        parts = []
+        branch: Branch | None = self.branch
+        end = self.length
+        while branch is not None and end > start:
+            first = max(start, branch.start)
+            if end > first:
+                parts.append(branch.data[(first - branch.start) * SIZE : (end - branch.start) * SIZE])
+                end = first
+            branch = branch.parent
+        return np.frombuffer(bytearray().join(reversed(parts)), np.int32)
+
+    def starts_with(self, other: Node) -> bool:
+        """Whether this sequence begins with ``other``."""
+        branch, length = self
+        while branch is not other.branch:
+            if branch.parent is None:
+                return False
+            branch, length = branch.parent, branch.start
+        return other.length <= length
 
 
 class TokenTree:
     """One tree of an episode: the calls of one merging key."""
 
     def __init__(self) -> None:
-        self.root = Node(None, _NONE)
+        self.branches = [Branch(0, None, 0)]
+        self.root = Node(self.branches[0], 0)
+        """The empty sequence."""
 
     def extend(self, start: Node, tokens: Int32) -> Node:
-        """The node of the sequence ``start + tokens``, sharing what is there already.
+        """The node of the sequence ``start + tokens`` (``int32[T]``), sharing what is there already.
 
-        Costs the new tokens and the tokens that it matches, not the length of ``start``.
+        Costs the tokens given, not the length of ``start``.
         """
-        node = start
-        while len(tokens):
-            child = node.children.get(int(tokens[0]))
-            if child is None:
-                child = Node(node, tokens)
-                node.children[int(tokens[0])] = child
-                return child
-            common = _common_prefix(child.tokens, tokens)
-            if common < len(child.tokens):
-                child = self._split(child, common)
-            node, tokens = child, tokens[common:]
-        return node
+        new = np.ascontiguousarray(tokens, np.int32).data
+        branch, length = start
+        at, stop = 0, len(new)
+        while at < stop:
+            data, offset = branch.data, (length - branch.start) * SIZE
+            held = (len(data) - offset) // SIZE
+            if not held:
+                data += new[at:]
+                return Node(branch, length + stop - at)
+            part = new[at : at + held]
+            same = len(part)
+            if not data.startswith(part, offset):
+                branch = self._leave(branch, length, part)
+                same = branch.start - length
+            at += same
+            length += same
+        return Node(branch, length)
+
+    def restore(self, parent: int, start: int, data: bytes) -> None:
+        """Add a branch as it was stored; branches come in the order of their numbers, the root first."""
+        if parent < 0:
+            self.branches[0].data += data
+            return
+        branch = self.branches[parent]
+        child = Branch(len(self.branches), branch, start)
+        child.data += data
+        self.branches.append(child)
+        branch.children[start, int.from_bytes(data[:SIZE], sys.byteorder)] = child
+        if start not in branch.forks:
+            insort(branch.forks, start)
 
     def unique_tokens(self) -> int:
         """How many tokens the tree holds."""
-        total, stack = 0, [self.root]
-        while stack:
-            node = stack.pop()
-            total += len(node.tokens)
-            stack.extend(node.children.values())
-        return total
+        return sum(len(branch.data) for branch in self.branches) // SIZE
 
-    def _split(self, node: Node, at: int) -> Node:
-        """Put a new node with the first ``at`` tokens of ``node`` above it."""
-        parent = node.parent
-        assert parent is not None
-        upper = Node(parent, node.tokens[:at])
-        parent.children[int(upper.tokens[0])] = upper
-        node.parent, node.tokens = upper, node.tokens[at:]
-        upper.children[int(node.tokens[0])] = node
-        return upper
+    def _leave(self, branch: Branch, length: int, tokens: memoryview) -> Branch:
+        """The child where a sequence goes on that leaves the branch within these tokens, the ones after its
+        first ``length``.
+
+        Looks first where others left before: most sequences leave there too.
+        """
+        offset = (length - branch.start) * SIZE
+        forks, same = branch.forks, 0
+        low, high = bisect_left(forks, length), len(forks)
+        while low < high:
+            middle = (low + high) // 2
+            ahead = forks[middle] - length
+            if ahead < len(tokens) and branch.data.startswith(tokens[:ahead], offset):
+                same, low = ahead, middle + 1
+            else:
+                high = middle
+        child = branch.children.get((length + same, tokens[same]))
+        if child is None:
+            rest = branch.data[offset + same * SIZE : offset + len(tokens) * SIZE]
+            same += _common(rest, tokens[same:])
+            child = Branch(len(self.branches), branch, length + same)
+            self.branches.append(child)
+            branch.children[child.start, tokens[same]] = child
+            if child.start not in forks[low - 1 : low]:
+                forks.insert(low, child.start)
+        return child
 
 
-def _common_prefix(a: Int32, b: Int32) -> int:
+def common_length(a: Int32, b: Int32) -> int:
+    """Tokens at the beginning in which two sequences agree."""
     n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n
+    return _common(a[:n].tobytes(), b[:n].tobytes())
+
+
+def _common(a: bytes | bytearray | memoryview, b: bytes | bytearray | memoryview) -> int:
+    """Tokens at the beginning in which two buffers of one size agree."""
+    different = np.frombuffer(a, np.int32) != np.frombuffer(b, np.int32)
+    first = int(different.argmax()) if len(different) else 0
+    return first if len(different) and different[first] else len(different)

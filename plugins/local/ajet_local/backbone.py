@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -91,6 +91,7 @@ class Local(OnDevice, Backbone):
             engine.tokenizer,
             engine,
             weight_decay=train.weight_decay,
+            adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
             micro_batch_tokens=self.micro_batch_tokens,
         )
@@ -104,3 +105,13 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """A `LocalEngine` over a model folder, a Hugging Face id or the starter recipe."""
         return self.load(model, seed, progress)
+
+    def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
+        """See `EnginePlugin.tokenizer`. The starter's is the same before it has learned anything."""
+        if model == STARTER:
+            from ajet_local.starter.tokenizer import build_tokenizer
+
+            return build_tokenizer(seed), "qwen3"
+        from ajet_local.modeling import load_tokenizer
+
+        return load_tokenizer(model)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ajet.types import AjetError
 
@@ -41,6 +41,16 @@ def load_model(
     except (OSError, ValueError) as error:
         raise AjetError(f"model {source}: {_first_line(error)}. Check the path or the Hub id.") from error
     return model.to(device or default_device()).eval(), tokenizer
+
+
+def load_tokenizer(name: str | Path) -> tuple[Any, str]:
+    """Tokenizer of a model as in `load_model`, and the name of its architecture. Raises `AjetError`."""
+    folder = Path(name).expanduser()
+    source = str(folder) if folder.is_dir() else str(name)
+    try:
+        return AutoTokenizer.from_pretrained(source), str(AutoConfig.from_pretrained(source).model_type)
+    except (OSError, ValueError) as error:
+        raise AjetError(f"model {source}: {_first_line(error)}. Check the path or the Hub id.") from error
 
 
 def context_length(model: Any) -> int:

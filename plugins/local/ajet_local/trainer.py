@@ -47,6 +47,7 @@ class LocalTrainer:
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
+        adam_epsilon: float = 1e-8,
         max_grad_norm: float = 1.0,
         micro_batch_tokens: int = 16384,
     ) -> None:
@@ -60,6 +61,7 @@ class LocalTrainer:
             self._parameters,
             betas=betas,
             weight_decay=weight_decay,
+            eps=adam_epsilon,
             fused=model.device.type in ("cpu", "cuda"),
         )
 

@@ -16,7 +16,6 @@ _HONOURED = {
     *("seed", "stop", "tool_choice", "response_format", "stream", "logprobs", "parallel_tool_calls"),
     *("frequency_penalty", "presence_penalty"),
 }
-_ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
 class ChatCompletions:
@@ -105,60 +104,11 @@ def _type_of(value: Any) -> Any:
 
 
 def _messages(value: Any) -> list[Mapping[str, Any]]:
+    """The client's own objects; whoever answers brings those that are new into normal form."""
     messages = _objects(value, "messages")
     if not messages:
         raise Refused("messages must hold at least one message", code="invalid_request")
-    return [_message(m, i) for i, m in enumerate(messages)]
-
-
-def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """One message in its plain form: text content, no empty fields. The client's object stays as it is."""
-    where = f"messages[{index}]"
-    role = message.get("role")
-    if role not in _ROLES:
-        raise Refused(f"{where}.role is {role!r}; known: {', '.join(sorted(_ROLES))}", code="invalid_request")
-    plain: dict[str, Any] = {
-        "role": "system" if role == "developer" else role,
-        "content": _text(message.get("content"), where),
-    }
-    plain |= {k: str(message[k]) for k in ("name", "tool_call_id", "reasoning_content") if message.get(k)}
-    if message.get("tool_calls"):
-        plain["tool_calls"] = [
-            _tool_call(c, where) for c in _objects(message["tool_calls"], f"{where}.tool_calls")
-        ]
-    return plain
-
-
-def _tool_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Refused(f"{where}.tool_calls: each needs function.name", code="invalid_request")
-    arguments = function.get("arguments", "")
-    if not isinstance(arguments, (str, dict)):
-        raise Refused(f"{where}.tool_calls: arguments must be JSON text", code="invalid_request")
-    return {
-        "id": str(call.get("id", "")),
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
-
-
-def _text(content: Any, where: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise Refused(f"{where}.content must be text or a list of parts", code="invalid_request")
-    parts = []
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise Refused(
-                f"{where}.content has a part of type {_type_of(part)!r}, which a text model cannot take",
-                code="unsupported_content",
-            )
-        parts.append(part["text"])
-    return "".join(parts)
+    return messages
 
 
 def _objects(value: Any, name: str) -> list[Mapping[str, Any]]:

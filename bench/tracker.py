@@ -1,0 +1,333 @@
+"""What merging saves and what it costs: rows, tokens and CPU of timelines and token trees on call logs.
+
+    python bench/tracker.py
+
+Rows and tokens are compared with optima computed here from the raw log; what was lost, doubled or put out
+of context is counted by the independent `checker`. CPU stands beside two opponents in the same run: a
+merger that compares message lists pairwise, and a radix tree that records nothing. If that floor is slow
+for the merger's time the figures would flatter us, and the bench fails. Last line: one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from call_logs import SCENARIOS, Log, LoggedCall, grow, make_log, mixed
+from checker import RawCall, distinct_prefixes, judge_forest, judge_timelines, maximal
+
+from ajet.chat import Chat
+from ajet.messages import normalise
+from ajet.tracker.conversations import new_root, recognise
+from ajet.tracker.forest import forest
+from ajet.tracker.prompt import make_prompt
+from ajet.tracker.record import Call, EpisodeRecord
+from ajet.tracker.timelines import timelines
+from ajet.types import Generation
+
+FLOOR_SHARE = 250
+"""The radix floor must be so many times as fast as the pairwise merger, …"""
+TOLERANCE = 1.3
+"""… within this factor."""
+SIZES = (10, 100, 1000, 5000)
+REPETITIONS = 7
+PATIENCE = 5.0
+"""CPU seconds after which nothing is repeated."""
+PAIRWISE_LINEAR = 100
+"""Calls of a linear conversation that the pairwise merger is given at most: its work grows with N³."""
+RECOGNISED_TURNS = 300
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    seed = parser.parse_args().seed
+    found: dict[str, Any] = {"scenarios": merging(seed), **cpu(seed), **memory(seed), **conversations(seed)}
+    print(json.dumps(found))
+
+
+# --------------------------------------------------------------------------- rows and tokens
+
+
+def merging(seed: int) -> dict[str, dict[str, float]]:
+    """Rows and tokens of each scenario, beside the optima."""
+    print(f"{'log':10}{'calls':>6}{'tokens of one':>15}{'rows':>6}{'optimum':>9}{'tokens':>9}{'optimum':>9}")
+    print(f"{'':10}{'':6}{'row per call':>15}{'tree tokens':>24}{'bound':>9}")
+    return {name: merged(name, make_log(scenario, seed)) for name, scenario in SCENARIOS.items()}
+
+
+def merged(name: str, log: Sequence[LoggedCall]) -> dict[str, float]:
+    record = recorded(log, generations(log))
+    lines, tree = timelines(record.trained_calls), forest(record.trained_calls)
+    raw = {
+        c.number: RawCall(c.prompt_ids, c.completion_ids, c.logprobs, versions(c.completion_ids)) for c in log
+    }
+    wholes = [call.whole for call in raw.values()]
+    optimum, bound = maximal(wholes), distinct_prefixes(wholes)
+    tokens = sum(len(line.token_ids) for line in lines)
+    verdict = judge_timelines(lines, raw) + judge_forest(tree, raw)
+    print(
+        f"{name:10}{len(log):6}{sum(map(len, wholes)):15,}"
+        f"{len(lines):6}{len(optimum):9}{tokens:9,}{sum(optimum):9,}"
+    )
+    print(f"{'':10}{'':21}{len(tree.token_ids):24,}{bound:9,}")
+    return {
+        "rows_ratio_to_optimum": round(tokens / sum(optimum), 4),
+        "tree_ratio_to_bound": round(len(tree.token_ids) / bound, 4),
+        "lost": verdict.lost,
+        "doubled": verdict.doubled,
+        "out_of_context": verdict.out_of_context,
+    }
+
+
+def generations(log: Sequence[LoggedCall]) -> list[Generation]:
+    """What the engine would have answered."""
+    return [Generation(c.completion_ids, c.logprobs, versions(c.completion_ids), "stop") for c in log]
+
+
+def versions(ids: np.ndarray) -> np.ndarray:
+    return np.zeros(len(ids), np.int32)
+
+
+def recorded(log: Sequence[LoggedCall], answers: Sequence[Generation]) -> EpisodeRecord:
+    """The record of an episode that made these calls, every prompt looked up from the root."""
+    record = EpisodeRecord()
+    tree = record.tree("policy")
+    for logged, answer in zip(log, answers, strict=True):
+        prompt = tree.extend(tree.root, logged.prompt_ids)
+        end = tree.extend(prompt, answer.token_ids)
+        record.add(
+            Call(logged.number, logged.agent, "policy", "policy", prompt, end, answer, 1.0, trained=True)
+        )
+    return record
+
+
+# --------------------------------------------------------------------------- opponents
+
+
+class Radix:
+    """A node of a radix tree over int32 bytes: the floor. Every sequence inserted ends at a node, and
+    nothing but the sequences is kept."""
+
+    __slots__ = ("children", "label")
+
+    def __init__(self, label: bytes) -> None:
+        self.label = label
+        self.children: dict[bytes, Radix] = {}
+
+    def insert(self, sequence: bytes) -> None:
+        """Add a sequence below this node."""
+        node, at, stop = self, 0, len(sequence)
+        while at < stop:
+            key = sequence[at : at + 4]
+            child = node.children.get(key)
+            if child is None:
+                node.children[key] = Radix(sequence[at:])
+                return
+            label = child.label
+            if not sequence.startswith(label, at):
+                same = common_bytes(label, sequence[at : at + len(label)])
+                upper = node.children[key] = Radix(label[:same])
+                child.label = label[same:]
+                upper.children[label[same : same + 4]] = child
+                child, label = upper, upper.label
+            at += len(label)
+            node = child
+
+
+def common_bytes(a: bytes, b: bytes) -> int:
+    """Bytes of the tokens at the beginning in which two labels agree."""
+    n = min(len(a), len(b))
+    same = np.frombuffer(a, np.int32, n // 4) == np.frombuffer(b, np.int32, n // 4)
+    return n if same.all() else 4 * int(same.argmin())
+
+
+def radix_floor(log: Sequence[LoggedCall]) -> Radix:
+    root = Radix(b"")
+    for call in log:
+        root.insert(call.prompt_ids.tobytes() + call.completion_ids.tobytes())
+    return root
+
+
+def pairwise_merger(chats: Sequence[Sequence[Any]]) -> list[int | None]:
+    """Which earlier call each call continues: its messages are compared with those of every earlier one,
+    and the longest that they begin with is taken."""
+    parents: list[int | None] = []
+    for number, chat in enumerate(chats):
+        parent, held = None, 0
+        for earlier, other in enumerate(chats[:number]):
+            if len(other) > held and begins_with(chat, other):
+                parent, held = earlier, len(other)
+        parents.append(parent)
+    return parents
+
+
+def begins_with(chat: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(other) <= len(chat) and all(a == b for a, b in zip(other, chat, strict=False))
+
+
+# --------------------------------------------------------------------------- CPU and memory
+
+
+def cpu(seed: int) -> dict[str, float]:
+    """CPU of an episode by its number of calls. Exits if the floor is a slow one."""
+    print(f"\n{'CPU ms':8}{'calls':>6}{'ours':>9}{'floor':>9}{'ratio':>7}{'forest':>9}{'pairwise':>10}")
+    for size in SIZES:
+        measured(grow, size, seed, pairwise=size <= PAIRWISE_LINEAR)
+    interleaved = [measured(mixed, size, seed, pairwise=True) for size in SIZES]
+    (before, _, _), (ours, floor, merger) = interleaved[-2:]
+    share = merger / floor
+    print(f"The floor at {SIZES[-1]:,} interleaved calls is 1/{share:.0f} of the pairwise merger.")
+    if share * TOLERANCE < FLOOR_SHARE:
+        sys.exit(
+            f"the radix floor takes 1/{share:.0f} of the pairwise merger's time; an honest one takes 1/{FLOOR_SHARE} or "
+            f"less (within {TOLERANCE - 1:.0%}), so the figures above would flatter us. Make the floor faster."
+        )
+    return {
+        "cpu_ratio_to_floor_5000": round(ours / floor, 2),
+        "growth_1000_to_5000": round(ours / before, 2),
+    }
+
+
+def measured(
+    scenario: Callable[[Log, int], None], size: int, seed: int, *, pairwise: bool
+) -> tuple[float, float, float]:
+    """CPU seconds of our record and timelines, of the floor and of the merger (0 if it is left out)."""
+    log = make_log(lambda log: scenario(log, size), seed)
+    answers = generations(log)
+    calls = recorded(log, answers).trained_calls
+    ours, floor, trees = fastest(
+        lambda: timelines(recorded(log, answers).trained_calls),
+        lambda: radix_floor(log),
+        lambda: forest(calls),
+    )
+    chats = [json.loads(json.dumps(call.messages)) for call in log] if pairwise else []
+    (merger,) = fastest(lambda: pairwise_merger(chats))
+    print(
+        f"{scenario.__name__:8}{size:6}{1e3 * ours:9.2f}{1e3 * floor:9.2f}{ours / floor:7.2f}{1e3 * trees:9.2f}"
+        + (f"{1e3 * merger:10.1f}" if pairwise else f"{'–':>10}")
+    )
+    return ours, floor, merger
+
+
+def fastest(*works: Callable[[], object]) -> list[float]:
+    """CPU seconds of each piece of work: the least of several runs in turn, fewer if they take long, without
+    garbage collection."""
+    runs: list[list[float]] = []
+    while len(runs) < REPETITIONS and (not runs or sum(map(sum, runs)) < PATIENCE):
+        runs.append([])
+        for work in works:
+            gc.collect()
+            gc.disable()
+            start = time.process_time()
+            result = work()
+            runs[-1].append(time.process_time() - start)
+            gc.enable()
+            del result
+    return [min(seconds) for seconds in zip(*runs, strict=True)]
+
+
+def memory(seed: int) -> dict[str, float]:
+    """Bytes that the tree of 5,000 interleaved calls holds for each of its tokens."""
+    log = make_log(lambda log: mixed(log, 5000), seed)
+    answers = generations(log)
+    gc.collect()
+    tracemalloc.start()
+    record = recorded(log, answers)
+    whole = tracemalloc.get_traced_memory()[0]
+    tree = record.tree("policy")
+    del log, answers, record  # and what numpy keeps with arrays whose bytes were read
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    tokens = tree.unique_tokens()
+    print(
+        f"\n{tokens:,} unique tokens: {held / tokens:.2f} bytes each in the tree, {whole / tokens:.2f} with the calls' records"
+    )
+    return {"bytes_per_token": round(held / tokens, 2)}
+
+
+# --------------------------------------------------------------------------- conversations
+
+
+def conversations(seed: int) -> dict[str, float]:
+    """A linear conversation through the chat format: growth with its turns, and recognising messages."""
+    from ajet_local.starter.tokenizer import build_tokenizer
+
+    chat = Chat(build_tokenizer(0), "qwen3")
+    short, long = (min(continued(chat, turns, seed) for _ in range(2)) for turns in (1000, 5000))
+    print(f"\nprompts and records of 1,000 turns: {short:.2f} s of CPU; of 5,000: {long:.2f} s")
+    recognising, parsing = recognised(seed)
+    print(
+        f"recognising the messages of {RECOGNISED_TURNS} turns: {recognising:.3f} s; json.loads of the same bodies: {parsing:.3f} s"
+    )
+    return {
+        "turns_growth_1000_to_5000": round(long / short, 2),
+        "recognise_ratio_to_json": round(recognising / parsing, 2),
+    }
+
+
+def continued(chat: Chat, turns: int, seed: int) -> float:
+    """CPU seconds of a conversation's prompts and records, its messages being recognised already."""
+    log = make_log(lambda log: grow(log, turns), seed)
+    stop = chat.stop_token_ids[0]
+    messages = [normalise(m, 0) for m in log[-1].messages]
+    record = EpisodeRecord()
+    said = record.chat("policy").say(messages[0]).say(messages[1])
+    spent = 0.0
+    for number in range(turns):
+        answer = messages[2 * number + 2]
+        ids = np.array([*chat.tokenizer.encode(answer["content"], add_special_tokens=False), stop], np.int32)
+        generation = Generation(ids, np.zeros(len(ids), np.float32), versions(ids), "stop")
+        start = time.process_time()
+        prompt = make_prompt(record, chat, "policy", said, ())
+        end = record.tree("policy").extend(prompt.node, ids)
+        call = Call(
+            number,
+            "solver",
+            "policy",
+            "policy",
+            prompt.node,
+            end,
+            generation,
+            1.0,
+            True,
+            prompt.parent,
+            said=said,
+        )
+        record.add(call, answer)
+        spent += time.process_time() - start
+        if number + 1 < turns:
+            said = said.say(answer).say(messages[2 * number + 3])
+    start = time.process_time()
+    lines = timelines(record.trained_calls)
+    spent += time.process_time() - start
+    assert len(lines) == 1, f"a linear conversation of {turns} turns became {len(lines)} rows"
+    return spent
+
+
+def recognised(seed: int) -> tuple[float, float]:
+    """CPU seconds of recognising every request of a conversation, and of parsing their JSON."""
+    log = make_log(lambda log: grow(log, RECOGNISED_TURNS), seed)
+    bodies = [json.dumps({"model": "policy", "messages": call.prompt_messages}) for call in log]
+    requests = [json.loads(body)["messages"] for body in bodies]
+    answers = [call.answer for call in log]
+
+    def recognise_all() -> None:
+        root = new_root()
+        for request, answer in zip(requests, answers, strict=True):
+            said, _ = recognise(root, request)
+            said.say(answer)
+
+    recognising, parsing = fastest(recognise_all, lambda: [json.loads(body) for body in bodies])
+    return recognising, parsing
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,445 @@
+"""A model's own chat template: chats to text, text to tokens, and what follows an answer.
+
+A template is an opaque program from text to text. What must be known of it is read off renderings of
+stub chats that hold marks no chat holds (Unicode noncharacters): how it ends an assistant's turn, what
+it writes after an answer, whether it takes back what it wrote before. Special tokens count only where
+the template wrote them; in messages they are plain text, so that nobody can forge a turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from ajet.types import AjetError
+
+Message = Mapping[str, Any]
+
+_LITERAL, _SAID, _THOUGHT, _ASKED = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+"""Marks: a special token's text in a message, and in stubs the answer, its thought, the question."""
+_FIRST = 0xF0000
+"""Private-use characters after `_LITERAL` number the texts that it stands for."""
+_HIDDEN = re.compile(f"{_LITERAL}[\U000f0000-\U000ffffd]")
+_OPENED = re.compile(r"<think>\s*\Z")
+_ANCHORS = ("\n", "a", ".")
+"""Texts before which tokenizers put no prefix space of their own to what follows."""
+
+STUB_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": "Probe.",
+        "parameters": {"type": "object", "properties": {"n": {"type": "number"}}},
+    },
+}
+STUB_CALL: dict[str, Any] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "call00001", "type": "function", "function": {"name": "probe", "arguments": {"n": 1}}}
+    ],
+}
+STUB_RESULT: dict[str, Any] = {
+    "role": "tool",
+    "tool_call_id": "call00001",
+    "name": "probe",
+    "content": "2",
+}
+_QUESTION = {"role": "user", "content": _ASKED}
+
+
+def given(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as templates and renderers expect them: tool arguments as objects, no lone surrogates."""
+    return [_with_objects(_encodable(message)) for message in messages]
+
+
+def plain_copy(tokenizer: Any) -> Any:
+    """A copy of a tokenizer to which special tokens are plain text."""
+    copy = deepcopy(tokenizer)
+    copy.split_special_tokens = True
+    return copy
+
+
+# --------------------------------------------------------------------------- text to tokens
+
+
+class Encoder:
+    """Encodes rendered chats. ``control`` are the tokens that give a chat its form: they count where
+    the template wrote them, and in what `hide` has been over they are plain text."""
+
+    def __init__(self, tokenizer: Any, plain: Any, control: Sequence[str]) -> None:
+        self.tokenizer = tokenizer
+        self.ids: dict[str, int] = {t: tokenizer.convert_tokens_to_ids(t) for t in control}
+        longest_first = sorted(control, key=len, reverse=True)
+        self.control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._plain = plain
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        self._forbidden = frozenset(self.ids.values()) - {unknown}
+        self._texts = [*longest_first, _LITERAL, _SAID, _THOUGHT, _ASKED]
+        self._numbers = {text: number for number, text in enumerate(self._texts)}
+        self._hides = re.compile("|".join(map(re.escape, self._texts)))
+        token = next((t for t, i in self.ids.items() if i in self._forbidden), "")
+        self._same_after_control = self._encode(f"{token}a")[1:] == self._encode("a")
+
+    def hide(self, value: Any) -> Any:
+        """A copy of a message or tool in which marks stand for the texts of control tokens."""
+        if isinstance(value, str):
+            return self._hides.sub(lambda m: _LITERAL + chr(_FIRST + self._numbers[m[0]]), value)
+        if isinstance(value, Mapping):
+            return {self.hide(k): self.hide(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide(v) for v in value]
+        return value
+
+    def show(self, text: str) -> str:
+        """Rendered text with what the marks stand for."""
+        return _HIDDEN.sub(lambda m: self._texts[ord(m[0][1]) - _FIRST], text)
+
+    def encode(self, text: str, *, inside: bool = False) -> list[int]:
+        """Ids of rendered text; ``inside``: it stands in the middle of a chat, not at its beginning."""
+        if _LITERAL not in text:
+            middle = inside and not self.control.match(text)
+            ids = self._middle(self._encode, text) if middle else self._encode(text)
+            written = sum(self.ids[t] in self._forbidden for t in self.control.findall(text))
+            # More than were written: the tokenizer's normaliser has made some out of other text.
+            if sum(map(self._forbidden.__contains__, ids)) == written:
+                return ids
+        found: list[int] = []
+        end = 0
+        for token in self.control.finditer(text):
+            found += self._segment(text[end : token.start()], inside or end > 0, end > 0)
+            found.append(self.ids[token[0]])
+            end = token.end()
+        return found + self._segment(text[end:], inside or end > 0, end > 0)
+
+    def plain(self, text: str) -> list[int]:
+        """Ids of text in the middle of a chat, without any special token."""
+        return self._safe(_encodable(text), middle=True)
+
+    def _segment(self, text: str, inside: bool, after_control: bool) -> list[int]:
+        """What stands between two control tokens that the template wrote."""
+        return self._safe(self.show(text), middle=inside and not (after_control and self._same_after_control))
+
+    def _safe(self, text: str, middle: bool) -> list[int]:
+        ids = self._middle(self._split, text) if middle else self._split(text)
+        if self._forbidden.isdisjoint(ids):
+            return ids
+        # Tokens that only the template makes special: break their texts up.
+        literals, (first, *others) = self.control.findall(text), self.control.split(text)
+        words = [first, *(w for t, other in zip(literals, others, strict=True) for w in (*t, other))]
+        ids = [i for word in words if word for i in self._middle(self._split, word)]
+        if not self._forbidden.isdisjoint(ids):
+            raise AjetError(
+                f"the text {text[:80]!r} would become a special token of the chat format; leave it out"
+            )
+        return ids
+
+    def _middle(self, encode: Any, text: str) -> list[int]:
+        for anchor in _ANCHORS:
+            head, ids = encode(anchor), encode(anchor + text)
+            if ids[: len(head)] == head:
+                return list(ids[len(head) :])
+        return list(encode(text))
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False)) if text else []
+
+    def _split(self, text: str) -> list[int]:
+        return list(self._plain.encode(text, add_special_tokens=False)) if text else []
+
+
+def _encodable(value: Any) -> Any:
+    """A copy without lone surrogates, which no tokenizer takes."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, Mapping):
+        return {_encodable(k): _encodable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(v) for v in value]
+    return value
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    for call in message.get("tool_calls") or ():
+        function = call.get("function")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            function["arguments"] = _object(function["arguments"])
+    return message
+
+
+def _object(arguments: str) -> Any:
+    """The JSON object that the text is, else the text."""
+    try:
+        found = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+# --------------------------------------------------------------------------- chats to text
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a template writes after an assistant's words."""
+
+    text: str = ""
+    """All that belongs to the turn: what it writes whether or not another message follows."""
+    closing: str = ""
+    """The part of it before the special token that ends the turn."""
+    token: str = ""
+    """That token; empty if the turn has none of its own."""
+    header: str = ""
+    """Where it has none: the special token with which the next message begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the template writes after an answer when messages follow."""
+
+    text: str
+    ending: Ending
+    strips_thinking: bool
+    """The answer's reasoning is not there any more."""
+    rewrites: bool
+    """What stood before the answer is not as it was."""
+
+
+class Template:
+    """The chat template of a tokenizer, of which ``plain`` is a `plain_copy`. ``options`` are variables given
+    to it."""
+
+    def __init__(self, tokenizer: Any, plain: Any, options: Mapping[str, Any] | None = None) -> None:
+        self.tokenizer = tokenizer
+        self._options = dict(options or {})
+        self.encoder = Encoder(tokenizer, plain, self._control_tokens())
+        self._arguments_as_text = self._needs_text()
+        said = {"role": "assistant", "content": _SAID}
+        self.ending = self._probe(said, {"role": "user", "content": "b"}) or Ending()
+        self.call_ending = self._probe(self._calling(STUB_CALL), STUB_RESULT, [STUB_TOOL], self.ending)
+        self.thinks = self._knows_thoughts()
+
+    def stop_token_ids(self) -> list[int]:
+        """Tokens that end an answer: what the template writes after one, then the tokenizer's eos."""
+        endings = [e for e in (self.ending, self.call_ending) if e]
+        texts = [*(e.token for e in endings), *(e.header for e in endings)]
+        eos = getattr(self.tokenizer, "eos_token_id", None)
+        all_eos = eos if isinstance(eos, list | tuple) else [eos]
+        ids = [*(self.encoder.ids[t] for t in texts if t), *(i for i in all_eos if i is not None)]
+        return list(dict.fromkeys(ids))
+
+    def text(self, messages: Sequence[Message], tools: Sequence[Message], *, generate: bool = True) -> str:
+        """A chat as text, up to where the assistant begins to write; marks stand for special tokens'
+        texts in messages. Raises AjetError if the template refuses the chat."""
+        hide = self.encoder.hide
+        return self._apply(hide(self._given(messages)), hide(_encodable(tools)), generate)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
+        """A chat as ids. Raises AjetError if the template refuses it."""
+        return self.encoder.encode(self.text(messages, tools))
+
+    def written(self, answer: Message) -> str:
+        """What a model writes to say ``answer``: its text without the end of the turn. Raises AjetError
+        if the template refuses it."""
+        ending = (self.call_ending if answer.get("tool_calls") else None) or self.ending
+        after = STUB_RESULT if answer.get("tool_calls") else {"role": "user", "content": "b"}
+        # Some templates write empty thoughts before a last answer, and none before an earlier one.
+        followed = bool(ending.token) and not answer.get("reasoning_content")
+        before = self.text([_QUESTION], ())
+        text = self.text([_QUESTION, answer, after] if followed else [_QUESTION, answer], (), generate=False)
+        begun = ""
+        if not text.startswith(before):
+            before, begun = _OPENED.sub("", before), "\n</think>\n\n"  # the prompt opens the thoughts
+            if not text.startswith(before):
+                raise AjetError("the chat template does not begin an answer as it begins a prompt")
+        text = text[len(before) :]
+        end = text.find(ending.token) if ending.token else -1
+        return begun + self.encoder.show(text[:end] if end >= 0 else text.removesuffix(self.ending.text))
+
+    def tail(self, answer: Message, new: Sequence[Message], tools: Sequence[Message]) -> Tail:
+        """What follows ``answer`` when ``new`` comes after it, read off a stub chat. Raises AjetError if
+        the template refuses that or does not show where the answer ends."""
+        if answer.get("tool_calls") and self.call_ending:
+            try:
+                return self._tail(answer, self.call_ending, new, tools)
+            except AjetError:
+                pass  # some templates write only the text or only the calls; messages often need no call
+        return self._tail(answer, self.ending, new, tools)
+
+    def _tail(
+        self, answer: Message, ending: Ending, new: Sequence[Message], tools: Sequence[Message]
+    ) -> Tail:
+        hide = self.encoder.hide
+        stub, thinks = self._stub(answer, with_calls=ending is self.call_ending)
+        hidden = hide(self._given(new))
+        hidden_tools = hide(_encodable(tools))
+        before = self._apply([_QUESTION], hidden_tools, True)
+        whole = self._apply([_QUESTION, stub, *hidden], hidden_tools, True)
+        text = _after(_SAID, whole)
+        if ending is self.call_ending:
+            if not text.startswith(ending.closing):
+                raise AjetError("the chat template does not show where a tool call ends")
+            text = text[len(ending.closing) :]
+        return Tail(
+            text,
+            ending,
+            strips_thinking=thinks and _THOUGHT not in whole,
+            rewrites=_upto(_ASKED, before) != _upto(_ASKED, whole),
+        )
+
+    def _stub(self, answer: Message, with_calls: bool) -> tuple[dict[str, Any], bool]:
+        """An assistant message like ``answer``, short and with marks, and whether it has thoughts."""
+        content = answer.get("content") or ""
+        inline = "<think>" in content or "</think>" in content
+        stub: dict[str, Any] = {"role": "assistant", "content": "" if with_calls else _SAID}
+        if answer.get("reasoning_content"):
+            stub["reasoning_content"] = _THOUGHT
+        elif inline:
+            stub["content"] = f"<think>\n{_THOUGHT}\n</think>\n\n{stub['content']}"
+        if with_calls:
+            calls = {"tool_calls": given([answer])[0]["tool_calls"]}
+            stub |= self._calling(self.encoder.hide(calls))
+        return stub, "reasoning_content" in stub or inline
+
+    def _calling(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy whose last tool call has a mark as its argument."""
+        *calls, last = message["tool_calls"]
+        function = {**last["function"], "arguments": {"value": _SAID}}
+        return self._given([{**message, "tool_calls": [*calls, {**last, "function": function}]}])[0]
+
+    def _given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        messages = given(messages)
+        if self._arguments_as_text:
+            for function in (c["function"] for m in messages for c in m.get("tool_calls") or ()):
+                if isinstance(function.get("arguments"), dict):
+                    function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+        return messages
+
+    def _apply(self, messages: Sequence[Message], tools: Sequence[Message], generate: bool) -> str:
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    list(messages),
+                    tools=list(tools) or None,
+                    tokenize=False,
+                    add_generation_prompt=generate,
+                    **self._options,
+                )
+            )
+        except Exception as error:  # the template is foreign code
+            raise refusal(error) from error
+
+    # ---------------------------------------------------------------- what the template shows of itself
+
+    def _control_tokens(self) -> list[str]:
+        """Special tokens, and added tokens with which the template separates messages."""
+        added = {str(t.content): bool(t.special) for t in self.tokenizer.added_tokens_decoder.values()}
+        special = {t for t, is_special in added.items() if is_special} | set(
+            self.tokenizer.all_special_tokens
+        )
+        chat = [_QUESTION, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        try:
+            shown = self._apply(chat, (), False)
+        except AjetError:
+            shown = ""
+        return sorted(special | {t for t in added if t in shown and not t.isspace()})
+
+    def _probe(
+        self,
+        assistant: Message,
+        after: Message,
+        tools: Sequence[Message] = (),
+        of_text: Ending | None = None,
+    ) -> Ending | None:
+        """What the template writes after ``assistant``. ``of_text``: what it writes after a plain answer,
+        where this one calls a tool."""
+        try:
+            followed = _after(_SAID, self._apply([_QUESTION, assistant, after], tools, True))
+        except AjetError:
+            return None
+        try:
+            alone = _after(_SAID, self._apply([_QUESTION, assistant], tools, False))
+        except AjetError:
+            alone = followed
+        text = _common_prefix(followed, alone)
+        tokens = list(self.encoder.control.finditer(text))
+        if of_text is None:
+            token = tokens[0] if tokens else None
+        elif of_text.token and tokens:
+            token = next((t for t in tokens if t[0] == of_text.token), tokens[-1])
+        else:
+            token = None
+        if token:
+            return Ending(text, text[: token.start()], token[0])
+        space = len(followed[len(text) :]) - len(followed[len(text) :].lstrip())
+        header = self.encoder.control.match(followed, len(text) + space)
+        closing = text.removesuffix(of_text.text) if of_text else ""
+        return Ending(text, closing, header=header[0] if header else "")
+
+    def _needs_text(self) -> bool:
+        """Whether the template can write tool arguments only if they come as JSON text."""
+        try:
+            return "{'n': 1}" in self._apply([_QUESTION, STUB_CALL], [STUB_TOOL], False)
+        except AjetError:
+            return True
+
+    def _knows_thoughts(self) -> bool:
+        said = f"<think>\n{_THOUGHT}\n</think>\n\n{_SAID}"
+        try:
+            if _OPENED.search(self._apply([_QUESTION], (), True)):
+                return True
+            apart = {"role": "assistant", "content": _SAID, "reasoning_content": _THOUGHT}
+            before, found, _ = self._apply([_QUESTION, apart], (), False).partition(_THOUGHT)
+            if found and _OPENED.search(before):
+                return True
+            inline = [_QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": "b"}]
+            text = self._apply(inline, (), True)
+        except AjetError:
+            return False
+        return _SAID in text and _THOUGHT not in text
+
+    def call_parser(self) -> Any:
+        """The parser of `renderers` that reads a tool call as this template writes it, or None."""
+        from renderers.parsers import TOOL_PARSERS
+
+        try:
+            call = self._given([STUB_CALL])
+            text = self._apply([_QUESTION, *call], [STUB_TOOL], False).partition(_ASKED)[2]
+            ids = self.encoder.encode(text, inside=True)
+        except AjetError:
+            return None
+        for make in TOOL_PARSERS.values():
+            parser = make(self.tokenizer)
+            found = [(c.name, c.arguments) for c in parser.extract(ids)[1]]
+            if found == [("probe", {"n": 1})]:
+                return parser
+        return None
+
+
+def refusal(error: Exception) -> AjetError:
+    """What is said of a chat that cannot be rendered."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return AjetError(f"the chat template refuses this chat: {reason}")
+
+
+def _after(mark: str, text: str) -> str:
+    if text.count(mark) != 1:
+        raise AjetError("the chat template does not write an answer as it is given")
+    return text.partition(mark)[2]
+
+
+def _common_prefix(one: str, two: str) -> str:
+    same = (a == b for a, b in zip(one, two, strict=False))
+    return one[: next((n for n, equal in enumerate(same) if not equal), min(len(one), len(two)))]
+
+
+def _upto(mark: str, text: str) -> str:
+    return text.partition(mark)[0]

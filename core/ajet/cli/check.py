@@ -1,0 +1,158 @@
+"""``ajet check``: run a few episodes without training and explain what would happen in training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Workflow
+
+if TYPE_CHECKING:
+    from ajet.check import Report
+    from ajet.job import Job
+
+
+def check(
+    job_file: JobFile = None,
+    workflow: Workflow = None,
+    tasks: Tasks = None,
+    judge: JudgeName = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder, Hugging Face id, or the recipe `starter`.")
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Answers in place of the model's: a YAML list of rules with `say` or `call`, and `turn`, the number of "
+            "the call in its episode, from 0.",
+        ),
+    ] = None,
+    task_count: Annotated[int, typer.Option("--first", metavar="N", help="Run the first N tasks.", min=1)] = 4,
+    group_size: Annotated[int, typer.Option(help="Episodes of each task.", min=1)] = 4,
+    seed: Seed = None,
+    sets: Sets = None,
+) -> None:
+    """Run a few episodes without training: what is captured, what merges, what breaks and why."""
+    from ajet.check import check as run_check
+    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks
+    from ajet.cli.progress import make_progress
+    from ajet.job import prepare
+    from ajet.runtime import local_engine, scripted_engine
+
+    layers = job_layers(job_file)
+    lay_flag(layers, "--workflow", "workflow", workflow)
+    lay_tasks(layers, "--tasks", "task.reader", tasks)
+    lay_flag(layers, "--judge", "judge", judge)
+    lay_flag(layers, "--model", "model", model)
+    lay_flag(layers, "--seed", "run.seed", seed)
+    layers.set("task.validation", None, "ajet check", Path.cwd())  # it runs training tasks only
+    lay_flag(layers, "ajet check", "backbone", "debug")  # nothing is trained, so none need be installed
+    lay_sets(layers, sets)
+    import_from_here()
+    job = prepare(layers)
+    with make_progress() as progress:
+        job = job.with_progress(progress)
+        engine = scripted_engine(job, answers) if answers else local_engine(job)
+        report = run_check(job, engine, tasks=task_count, group_size=group_size)
+    print(page(job, report))
+
+
+def page(job: Job, report: Report) -> str:
+    """The report as one page of text."""
+    from ajet.check import spread
+    from ajet.cli.table import table
+
+    merged, episodes = report.merging, report.episodes
+    failed = sum(e.failure is not None for e in episodes)
+    calls = sum(report.agents.values())
+    answers = [len(c.generation.token_ids) for e in episodes for c in e.record.calls]
+    n = len(episodes)
+    rows = [
+        ("episodes", f"{n} run in {report.seconds:.1f} s, {failed} failed"),
+        ("reward", f"{spread(report.rewards)}{_accuracy(report)}"),
+        (
+            "calls captured",
+            f"{calls}, {calls / n:.1f} an episode; by agent: {', '.join(f'{a} {k}' for a, k in report.agents.items()) or 'none'}",
+        ),
+        (
+            "answers",
+            f"{spread(answers)} tokens; {report.cut} cut at their length, {report.malformed} unreadable tool calls",
+        ),
+        (
+            "longest call",
+            f"{report.longest} of {report.context_length} tokens",
+        ),
+        ("timelines", f"{merged.timelines / n:.1f} an episode, at most {merged.most_timelines}"),
+        (
+            "training tokens",
+            f"{merged.timeline_tokens} in {merged.timelines} timelines, {merged.trained_tokens} of them trained",
+        ),
+        (
+            "  one row per call",
+            f"{merged.call_tokens} in {merged.calls} rows: "
+            f"merging leaves {_share(merged.timeline_tokens, merged.call_tokens)}",
+        ),
+        (
+            "  as token trees",
+            f"{merged.tree_tokens}, the bound: {_share(merged.tree_tokens, merged.call_tokens)}",
+        ),
+        (
+            "zero advantage",
+            f"{report.equal_groups} of {report.groups} groups have equal rewards",
+        ),
+    ]
+    for name, count in report.overridden.items():
+        value = getattr(job.config.rollout.sampling, name, "its own stream")
+        rows.append((f"{name}", f"the agent sets it in {count} calls; training uses {value} (eval keeps the agent's)"))
+    for policy, tokens in report.dropped.items():
+        rows.append(("dropped", f"{tokens} sampled tokens by {policy}"))
+    parts = [f"ajet check · {job.workflow.spec} · {job.model}", _aligned(rows)]
+    parts.append(_breaks(report))
+    parts.append(
+        "\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "nothing to warn of"
+    )
+    first = episodes[0].plan.id if episodes else ""
+    parts.append("Timelines, trees and breaks are explained in docs/tracker.md.")
+    next_ = [("all of it", f"ajet show {report.run_dir}"), ("one episode", f"ajet show {report.run_dir} {first}")]
+    parts.append(table(next_))
+    return "\n\n".join(parts)
+
+
+def _breaks(report: Report) -> str:
+    """One example of each cause, its difference in characters and tokens."""
+    if not report.breaks:
+        return "breaks: none. Every call that could continue a conversation did."
+    lines = [f"breaks: {len(report.breaks)} calls started a timeline anew; one of each kind:"]
+    seen = set()
+    for episode, b in report.breaks:
+        if b.cause in seen:
+            continue
+        seen.add(b.cause)
+        lines.append(
+            f"  {b.cause}: episode {episode.plan.id}, call {b.call} after call {b.after}, message {b.message}; "
+            f"{b.lost_tokens} tokens computed again"
+        )
+        if b.char >= 0:
+            lines += [f"    recorded  {b.before!r}", f"    sent      {b.now!r}   (from character {b.char})"]
+        if b.recorded or b.sent:
+            for side, ids in (("recorded", b.recorded), ("sent", b.sent)):
+                pieces = "|".join(repr(report.text_of([i]))[1:-1] for i in ids)
+                lines.append(f"    {side:9} {pieces}   ids {' '.join(map(str, ids))} (from token {b.token})")
+    return "\n".join(lines)
+
+
+def _accuracy(report: Report) -> str:
+    verdicts = [e.is_success for e in report.episodes if e.is_success is not None]
+    return f"; {sum(verdicts)} of {len(verdicts)} succeeded" if verdicts else ""
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%} of it" if whole else "nothing"
+
+
+def _aligned(rows: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)

@@ -1,0 +1,102 @@
+"""``ajet show``: a run at a glance, or one episode as chat and tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ajet.reports.episode import EpisodeReport
+    from ajet.reports.glance import Glance
+
+
+def show(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of runs: its newest.")
+    ],
+    episode: Annotated[
+        str | None, typer.Argument(metavar="EPISODE", help="An episode's id, or a unique part of it.")
+    ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="A table of the tokens too: id, text, mask, logprob, …")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Fold nothing: long contexts, long messages, repeated ones.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all of it into one HTML file instead.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same facts as one JSON object.")] = False,
+) -> None:
+    """Show a run, or one of its episodes: chat, tokens, mask, logprobs, advantage."""
+    from ajet.reports.credit import run_credit
+    from ajet.reports.episode import episode_report
+    from ajet.reports.folder import find_run, read_run
+    from ajet.reports.glance import glance
+    from ajet.reports.pieces import Pieces
+    from ajet.types import ConfigError
+
+    if as_json and html is not None:
+        raise ConfigError("--json and --html exclude each other; leave one out.")
+    if episode is None and (tokens or (everything and html is None)):
+        raise ConfigError(f"{'--tokens' if tokens else '--all'}: is about one episode; name one after {run}.")
+    found = read_run(find_run(run))
+    credit = run_credit(found)
+    pieces = Pieces(found.dir)
+    if episode is not None:
+        report = episode_report(found, found.find(episode), credit, pieces)
+        if html is None:
+            _print_json(report) if as_json else _print_episode(report, everything, tokens)
+            return
+    facts = glance(found, credit)
+    if html is None:
+        _print_json(facts) if as_json else _print_run(facts)
+        return
+    from ajet.reports.html import page
+
+    reports = (
+        [report]
+        if episode is not None
+        else [episode_report(found, found.find(pick.id), credit, pieces) for pick in facts.picks]
+    )
+    try:
+        html.write_text(page(facts, reports, everything=everything), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html {html}: cannot be written ({error.strerror}).") from None
+    print(f"written: {html}")
+
+
+def _print_run(facts: Glance) -> None:
+    from ajet.cli.show_text import describe_run
+
+    _printable()
+    print(describe_run(facts))
+
+
+def _print_episode(report: EpisodeReport, everything: bool, tokens: bool) -> None:
+    from rich.console import Console
+
+    from ajet.cli.show_text import describe_episode
+
+    _printable()
+    console = Console(highlight=False, soft_wrap=True)
+    colour = console.is_terminal and not console.no_color
+    for text in describe_episode(report, everything=everything, tokens=tokens, colour=colour):
+        console.print(text)
+
+
+def _print_json(facts: Any) -> None:
+    import json
+    from dataclasses import asdict
+
+    print(json.dumps(asdict(facts), default=str))  # ASCII: it may hold half a pair
+
+
+def _printable() -> None:
+    """Let a terminal that knows few characters show escapes instead of failing."""
+    import sys
+
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,0 +1,250 @@
+"""Reports of a run and of an episode, as a terminal or a log shows them.
+
+Sampled tokens are coloured on a terminal and bracketed elsewhere: ⟦trained⟧, ⟨not trained⟩.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+
+from rich.text import Text
+
+from ajet.cli.table import table
+from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
+from ajet.reports.facts import episode_facts, fold, run_facts, shortened, step_table, who
+from ajet.reports.glance import Count, Glance
+from ajet.reports.pieces import readable, visible
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDEST = 40
+"""Bars of a sparkline."""
+LONGEST = 2000
+"""Characters of a message that is shown whole."""
+
+
+def describe_run(glance: Glance) -> str:
+    """A run at a glance, as plain text."""
+    parts = [_columns(run_facts(glance))]
+    if len(glance.rewards) > 1:
+        parts.append(
+            f"reward  {sparkline(glance.rewards)}  {glance.rewards[0]:.3g} → {glance.rewards[-1]:.3g}"
+        )
+    if glance.rows:
+        parts.append(table(step_table(glance.rows, glance.validates)))
+    if glance.groups:
+        zero, groups = glance.groups_zero_advantage, glance.groups
+        parts.append(
+            f"groups with zero advantage (nothing to learn): {zero} of {groups}, {zero / groups:.0%}"
+        )
+    for title, counts in (
+        ("failures", glance.failures),
+        ("counters", glance.counters),
+        ("breaks", glance.breaks),
+    ):
+        if counts:
+            parts.append(f"{title}\n{_counts(counts)}")
+    if glance.picks:
+        run = shlex.quote(glance.run)
+        shown = [(f"ajet show {run} {shlex.quote(pick.id)}", pick.why) for pick in glance.picks]
+        parts.append("look at\n" + _columns(shown, indent="  "))
+    parts += [f"note: {note}" for note in glance.notes]
+    return readable("\n\n".join(parts))
+
+
+def describe_episode(
+    report: EpisodeReport, *, everything: bool, tokens: bool, colour: bool
+) -> Iterator[Text]:
+    """An episode: header, then chat and tokens of each timeline, then where conversations broke."""
+    yield Text(readable(_columns(episode_facts(report))))
+    for note in report.notes:
+        yield Text(readable(f"note: {note}"))
+    legend = True
+    for conversation in report.conversations:
+        yield Text(f"\n{_title(conversation)}", "bold")
+        yield from _chat(conversation.chat, everything)
+        if conversation.tokens:
+            if legend:
+                yield _legend(colour)
+                legend = False
+            yield Text()
+            yield _strip(conversation.tokens, everything, colour)
+            if tokens:
+                yield Text()
+                yield Text(_token_table(conversation.tokens, report.header.advantage, everything))
+    for found in report.breaks:
+        yield Text()
+        yield _break(found)
+
+
+# --------------------------------------------------------------------------- the run
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values as bars, neighbours averaged where there are more than fit."""
+    count = min(WIDEST, len(values))
+    cuts = [round(i * len(values) / count) for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+def _counts(counts: Sequence[Count]) -> str:
+    return _columns([(c.name, str(c.count), c.about) for c in counts], indent="  ")
+
+
+def _columns(rows: Sequence[Sequence[str]], indent: str = "") -> str:
+    """As `table`, however wide the first columns are."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        indent + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )
+
+
+# --------------------------------------------------------------------------- the episode
+
+
+def _title(conversation: Conversation) -> str:
+    numbers = ", ".join(str(n) for n in conversation.calls)
+    return f"{conversation.title}: call{'s' * (len(conversation.calls) > 1)} {numbers}; {conversation.about}"
+
+
+def _chat(lines: Sequence[Line], everything: bool) -> Iterator[Text]:
+    for folded, group in groupby(lines, lambda line: line.same_as is not None and not everything):
+        some = list(group)
+        if folded:
+            yield Text(f"  … {fold(some)} …", "dim")
+        else:
+            for line in some:
+                yield from _message(line, everything)
+
+
+def _message(line: Line, everything: bool) -> Iterator[Text]:
+    yield Text(readable(f"  {who(line)}"), "bold cyan")
+    if line.reasoning:
+        yield Text(_indented(f"(reasoning) {line.reasoning}", everything), "dim italic")
+    if line.content:
+        yield Text(_indented(line.content, everything))
+    for name, arguments in line.tool_calls:
+        yield Text(_indented(f"→ {name}({arguments})", everything), "magenta")
+
+
+def _indented(text: str, everything: bool) -> str:
+    text = readable(text if everything else shortened(text, LONGEST))
+    return "\n".join(f"     {line}" for line in text.split("\n"))
+
+
+# --------------------------------------------------------------------------- tokens
+
+
+def _legend(colour: bool) -> Text:
+    signs = "  · space  → tab  ↵ newline  | next token"
+    if not colour:
+        return Text(f"\n  ⟦trained⟧  ⟨sampled, not trained⟩{signs}")
+    text = Text("\n  trained, its probability at least ")
+    for word, logprob in (("50 %", -0.1), ("10 %", -1.0), ("less", -9.0)):
+        text.append(f" {word} ", _style(True, logprob)).append(" ")
+    return text.append(" sampled, not trained ", _style(False, None)).append(signs, "dim")
+
+
+def _style(trained: bool, logprob: float | None) -> str:
+    if not trained:
+        return "black on bright_black"
+    probability = 1.0 if logprob is None else math.exp(logprob)
+    return f"black on {'green' if probability >= 0.5 else 'yellow' if probability >= 0.1 else 'red'}"
+
+
+def _strip(parts: Sequence[Tokens], everything: bool, colour: bool) -> Text:
+    text = Text()
+    for part in parts:
+        if part.sampled:
+            _sampled(text, part, colour)
+        else:
+            _context(text, part, everything)
+    return text
+
+
+def _sampled(text: Text, part: Tokens, colour: bool) -> None:
+    opening, closing = ("", "") if colour else ("⟦", "⟧") if part.trained else ("⟨", "⟩")
+    text.append(opening)
+    first = True
+    for token, piece, logprob in zip(part.ids, part.texts, part.logprobs, strict=True):
+        if piece != "":  # part of a character
+            shown = _shown(token, piece)
+            text.append(shown if first else f"|{shown}", _style(part.trained, logprob))
+            first = False
+    text.append(closing)
+
+
+def _context(text: Text, part: Tokens, everything: bool) -> None:
+    shown = [_shown(token, piece) for token, piece in zip(part.ids, part.texts, strict=True)]
+    between = " " if part.texts[0] is None else ""
+    if everything or not part.folded:
+        text.append(between.join(shown), "dim")
+        return
+    text.append(between.join(shown[:EDGE]), "dim")
+    text.append(f" … {part.folded} context tokens … ", "italic")
+    text.append(between.join(shown[-EDGE:]), "dim")
+
+
+def _shown(token: int, piece: str | None) -> str:
+    return str(token) if piece is None else visible(piece).replace("↵", "↵\n")
+
+
+def _token_table(parts: Sequence[Tokens], advantage: float | None, everything: bool) -> str:
+    rows: list[Sequence[str]] = [
+        ("POSITION", "ID", "TEXT", "MASK", "LOGPROB", "ADVANTAGE", "VERSION", "CALL", "AGENT")
+    ]
+    for part in parts:
+        for i, (token, piece) in enumerate(zip(part.ids, part.texts, strict=True)):
+            row = [str(part.start + i), str(token), "" if piece is None else visible(piece)]
+            if part.sampled:
+                logprob = part.logprobs[i]
+                row += [
+                    "1" if part.trained else "0",
+                    "" if logprob is None else f"{logprob:.4f}",
+                    f"{advantage:+.4f}" if part.trained and advantage is not None else "",
+                    str(part.versions[i]),
+                    str(part.call),
+                    readable(part.agent),
+                ]
+                rows.append(row)
+            elif everything or not part.folds(i):
+                rows.append([*row, "0"])
+            elif i == EDGE:
+                rows.append(("…", "", f"{part.folded} context tokens"))
+    return table(rows)
+
+
+# --------------------------------------------------------------------------- breaks
+
+
+def _break(report: BreakReport) -> Text:
+    found = report.found
+    text = Text(f"break: call {found.call} did not go on from call {found.after}", "bold")
+    text.append(f" ({readable(found.agent)})" if found.agent else "").append(f": {found.cause}\n")
+    if found.char >= 0:
+        text.append(f"  message {found.message + 1}, character {found.char}:  ", "not bold")
+        text.append(visible(report.head), "not bold")
+        if report.removed:
+            text.append(f"[-{visible(report.removed)}-]", "not bold red")
+        if report.added:
+            text.append(f"{{+{visible(report.added)}+}}", "not bold green")
+        text.append(f"{visible(report.tail)}\n", "not bold")
+    elif found.message >= 0:
+        text.append(f"  message {found.message + 1} was  {visible(found.before)}\n", "not bold red")
+        text.append(f"  message {found.message + 1} is   {visible(found.now)}\n", "not bold green")
+    text.append(
+        f"  tokens agree up to {found.token}; {found.lost_tokens} of the prompt are new\n", "not bold"
+    )
+    text.append(f"    was  {_few(found.recorded, report.recorded)}\n", "not bold red")
+    text.append(f"    is   {_few(found.sent, report.sent)}\n", "not bold green")
+    return text.append(f"  remedy: {report.remedy}", "not bold")
+
+
+def _few(ids: Sequence[int], texts: Sequence[str | None]) -> str:
+    return "  ".join(f"{i}" if t is None else f"{i} {visible(t)}" for i, t in zip(ids, texts, strict=True))

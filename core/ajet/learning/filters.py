@@ -1,0 +1,70 @@
+"""The filters that come with the core. None is on by default."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pydantic import Field
+
+from ajet.filter import Filter
+from ajet.tracker.breaks import discarded
+from ajet.tracker.record import Call, EpisodeRecord
+from ajet.types import Int32
+
+LONGEST_PERIOD = 32
+"""Tokens; longer passages that come again are not called degenerate."""
+
+
+class DiscardedAttempts(Filter):
+    """Drop attempts that the agent cut out of its own history, such as tool calls that failed."""
+
+    name = "discarded_attempts"
+
+    def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
+        """Those of `ajet.tracker.breaks.discarded`."""
+        return discarded(record)
+
+
+class OverLong(Filter):
+    """Drop calls whose prompt and answer together are longer than `max_tokens`."""
+
+    name = "over_long"
+    max_tokens: int = Field(ge=1, description="Most tokens of a prompt with its answer.")
+
+    def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
+        """Those with more tokens."""
+        return [call.number for call in calls if call.end.length > self.max_tokens]
+
+
+class Repetition(Filter):
+    """Drop answers that ran into their length limit while repeating themselves."""
+
+    name = "repetition"
+    min_tokens: int = Field(
+        64, ge=2, description="Repeated tokens at the answer's end that count as degenerate."
+    )
+
+    def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
+        """Those cut off by length whose end, at least half of the answer, repeats up to 32 tokens.
+
+        An answer that the model ended itself is never dropped, whatever it looks like: spaces, rules and
+        tables are no fault. Only token ids are compared, so no script or language is treated otherwise.
+        """
+        return [
+            call.number
+            for call in calls
+            if call.generation.finish_reason == "length"
+            and repeated(call.generation.token_ids)
+            >= max(self.min_tokens, len(call.generation.token_ids) / 2)
+        ]
+
+
+def repeated(token_ids: Int32) -> int:
+    """Tokens at the end of ``int32[T]`` that are a period of at most 32 tokens, at least twice over."""
+    longest = 0
+    for period in range(1, min(LONGEST_PERIOD, len(token_ids) // 2) + 1):
+        differs = (token_ids[:-period] != token_ids[period:])[::-1]
+        same = int(differs.argmax()) if differs.any() else len(differs)
+        if same >= period:
+            longest = max(longest, same + period)
+    return longest

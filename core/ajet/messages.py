@@ -1,0 +1,188 @@
+"""Chat messages as clients send them: their normal form, and when two of them are the same.
+
+The normal form is what everything behind the wires reads: text content, no empty fields, tool-call
+arguments as JSON text. It shares nothing with the client's objects and never changes them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ajet.types import AjetError
+
+Message = Mapping[str, Any]
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
+
+
+class BadMessage(AjetError):
+    """A message or tool that no model here can be given. ``code`` is the machine-readable reason."""
+
+    def __init__(self, reason: str, code: str = "invalid_request") -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+# --------------------------------------------------------------------------- normal form
+
+
+def normalise(message: Message, index: int) -> dict[str, Any]:
+    """A message in its normal form: ``role`` (a developer is a system), ``content`` as text, and where
+    they are not empty ``name``, ``tool_call_id``, ``reasoning_content`` and ``tool_calls``
+    (``[{id, type, function: {name, arguments}}]``, arguments as JSON text).
+
+    ``index`` is its place in the request, for errors. Raises BadMessage: ``unsupported_content`` for a
+    part that is not text, ``invalid_request`` for everything else.
+    """
+    where = f"messages[{index}]"
+    if not isinstance(message, Mapping):
+        raise BadMessage(f"{where} must be an object")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadMessage(f"{where}.role is {role!r}; known: {', '.join(_ROLES)}")
+    plain: dict[str, Any] = {
+        "role": "system" if role == "developer" else role,
+        "content": _text(message.get("content"), where),
+    }
+    plain |= {k: str(message[k]) for k in ("name", "tool_call_id") if message.get(k)}
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str) and reasoning:
+        plain["reasoning_content"] = reasoning
+    if message.get("tool_calls"):
+        plain["tool_calls"] = list(_tool_calls(message["tool_calls"], where))
+    return plain
+
+
+def normalise_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Copies of a request's tools; a function without ``parameters`` takes none. Raises BadMessage for
+    what is not ``{"type": "function", "function": {"name": …}}``."""
+    found = []
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        named = isinstance(function, Mapping) and isinstance(function.get("name"), str)
+        if not named or tool.get("type") != "function":
+            raise BadMessage(f'tools[{index}] must be {{"type": "function", "function": {{"name": …}}}}')
+        plain = copy.deepcopy(dict(tool))
+        plain["function"] = dict(plain["function"])
+        if plain["function"].get("parameters") is None:
+            plain["function"]["parameters"] = {"type": "object", "properties": {}}
+        found.append(plain)
+    return found
+
+
+def _text(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        raise BadMessage(f"{where}.content must be text or a list of parts")
+    parts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+            raise BadMessage(
+                f"{where}.content has a part of type {kind!r}, which a text model cannot take",
+                code="unsupported_content",
+            )
+        parts.append(part["text"])
+    return "".join(parts)
+
+
+def _tool_calls(calls: Any, where: str) -> Iterator[dict[str, Any]]:
+    if not isinstance(calls, list | tuple):
+        raise BadMessage(f"{where}.tool_calls must be a list of objects")
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise BadMessage(f"{where}.tool_calls: each needs function.name")
+        arguments = function.get("arguments")
+        if isinstance(arguments, Mapping):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        if not isinstance(arguments, str | None):
+            raise BadMessage(f"{where}.tool_calls: arguments must be JSON text")
+        yield {
+            "id": str(call.get("id") or ""),
+            "type": "function",
+            "function": {"name": function["name"], "arguments": arguments or ""},
+        }
+
+
+# --------------------------------------------------------------------------- identity
+
+
+def fingerprint(message: Message) -> Hashable:
+    """A fast identity of a client's message, as it was sent: equal fingerprints are the same message;
+    the same message may come in forms whose fingerprints differ (see `canonical`). Reasoning is no part
+    of it, as most clients do not send it back."""
+    get = message.get
+    role, content, name, call_id, calls = (
+        get("role"),
+        get("content"),
+        get("name"),
+        get("tool_call_id"),
+        get("tool_calls"),
+    )
+    # Texts and None only: among other values 1, 1.0 and True would be the same key.
+    if not (
+        role.__class__ is str
+        and (content.__class__ is str or content is None)
+        and (name is None or name.__class__ is str)
+        and (call_id is None or call_id.__class__ is str)
+    ):
+        return _unusual(role, content, name, call_id, calls)
+    if not calls:
+        return role, content, name, call_id, ()
+    try:
+        told = tuple([(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in calls])
+    except (TypeError, KeyError, AttributeError, IndexError):
+        return _unusual(role, content, name, call_id, calls)
+    for call in told:
+        for field in call:
+            if field.__class__ is not str:
+                return _unusual(role, content, name, call_id, calls)
+    return role, content, name, call_id, told
+
+
+def canonical(message: Message) -> str:
+    """The exact identity of a message in normal form: role, name, tool call id, content, and tool calls
+    with their ids, names and arguments in one spelling. ASCII, so that it can be hashed whatever the
+    content."""
+    calls = [
+        [c.get("id"), c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
+        for c in message.get("tool_calls") or ()
+    ]
+    fields = [message.get(k) for k in ("role", "name", "tool_call_id")]
+    return json.dumps([*fields, message.get("content") or "", calls])
+
+
+def loose(message: Message) -> str:
+    """The identity of a message in normal form under the merge policy ``text``: as `canonical`, but
+    without ids, outer whitespace and thoughts (``<think>…</think>``)."""
+    calls = [
+        [c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
+        for c in message.get("tool_calls") or ()
+    ]
+    content = _THOUGHTS.sub("", message.get("content") or "").strip()
+    return json.dumps([message.get("role"), message.get("name"), content, calls])
+
+
+def canonical_tool_arguments(arguments: Any) -> str:
+    """Tool-call arguments in one spelling, however a framework serialised them again."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return str(arguments)
+    return json.dumps(arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _unusual(*fields: Any) -> Hashable:
+    """The fingerprint of a message with lists or objects in it. One text, so never a usual one."""
+    return json.dumps(fields)

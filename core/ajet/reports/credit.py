@@ -1,0 +1,74 @@
+"""What a run learned from its episodes, worked out again from its journal and its job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ajet.algorithm import Algorithm
+from ajet.filter import Filter
+from ajet.learning.batch import Selection
+from ajet.reports.folder import Entry, Run
+from ajet.types import AjetError
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The algorithm and the selection of tokens that the run's job names. Where they cannot be built
+    any more (a plugin is gone), ``notes`` say so and advantages are unknown."""
+
+    algorithm: Algorithm | None
+    selection: Selection
+    notes: Sequence[str]
+
+    def advantages(self, members: Sequence[Entry]) -> dict[str, float]:
+        """Advantage of each judged member of a group with a token to train, by id, as `build_batch` has it."""
+        judged = [e for e in members if e.failure is None and e.trainable]
+        if self.algorithm is None or not judged or judged[0].group is None:
+            return {}
+        found = self.algorithm.advantages(np.array([e.reward for e in judged]))
+        return {e.id: float(a) for e, a in zip(judged, found, strict=True)}
+
+
+def run_credit(run: Run) -> Credit:
+    """The credit of a run's job."""
+    train = run.job.get("train") or {}
+    notes = [] if run.job else ["the folder holds no job.yaml, so advantages are unknown"]
+    algorithm: Any = _built(run, "algorithm", train.get("algorithm"), "train.algorithm", notes)
+    filters: list[Filter] = []
+    for index, spec in enumerate(train.get("filters") or ()):
+        policy: Any = _built(run, "filter", spec, f"train.filters.{index}", notes)
+        if policy is not None:
+            filters.append(policy)
+    seed = str((run.job.get("run") or {}).get("seed", ""))
+    return Credit(algorithm, Selection(filters, train.get("max_timelines"), seed), tuple(notes))
+
+
+def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
+    """How many groups gave nothing to learn, and how many were judged at all."""
+    groups: dict[Any, list[Entry]] = {}
+    for entry in run.entries:
+        if entry.group is not None:
+            groups.setdefault(entry.group, []).append(entry)
+    found = [a for members in groups.values() if (a := credit.advantages(members))]
+    return sum(not any(a.values()) for a in found), len(found)
+
+
+def _built(run: Run, kind: str, spec: Any, where: str, notes: list[str]) -> Any:
+    from ajet.config import Layers
+    from ajet.job import build_plugin
+
+    if isinstance(spec, str):
+        spec = {"type": spec}
+    if not isinstance(spec, Mapping):
+        return None
+    layers = Layers()
+    layers.add(run.job, "job.yaml", run.dir)
+    try:
+        return build_plugin(layers, kind, spec, where)
+    except AjetError as error:
+        notes.append(f"{where} cannot be built here, so what it did is unknown: {error}")
+        return None

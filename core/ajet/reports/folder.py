@@ -1,0 +1,204 @@
+"""A run folder as it is now: finished, still growing, or cut off by a kill.
+
+The journal is read as a stream and kept as one small `Entry` a line; an episode's tokens are read
+again from its place in the file when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.journal import episode_from_json
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines, superseded, surviving
+from ajet.suggest import nearest
+from ajet.types import AjetError, ConfigError, Task
+
+_GROUP = re.compile(r"(\d+)\.(\d+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is kept of a journal line. ``offset`` is where the line begins."""
+
+    offset: int
+    id: str
+    phase: str
+    step: int
+    task: str
+    member: int
+    attempt: int
+    failure: str | None
+    error: str
+    reward: float
+    is_success: bool | None
+    seconds: float
+    calls: int
+    sampled: int
+    """Tokens that its calls sampled; 0 where a chat model answered."""
+    trainable: int
+    """Those of calls that are to be trained."""
+    counters: Mapping[str, int]
+    breaks: Mapping[str, int]
+    """How many, by cause."""
+
+    @property
+    def group(self) -> tuple[str, int, str] | None:
+        """The episodes of one task in one step share it; None where episodes stand alone (validation)."""
+        found = _GROUP.match(self.id)
+        return (self.phase, self.step, found[0]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder that was read. ``entries`` are the live ones, in the order of the journal."""
+
+    dir: Path
+    job: Mapping[str, Any]
+    """The resolved job; empty where the folder holds none."""
+    entries: Sequence[Entry]
+    metrics: Sequence[Mapping[str, Any]]
+
+    def find(self, text: str) -> Entry:
+        """The episode of an id or of a part of one. Raises ConfigError naming near ones."""
+        for fits in (str.__eq__, str.startswith, str.__contains__):
+            found = [entry for entry in self.entries if fits(entry.id, text)]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                some = ", ".join(entry.id for entry in found[:5])
+                more = ", …" if len(found) > 5 else ""
+                raise ConfigError(
+                    f"{text}: {len(found)} episodes of {self.dir} have this in their id: {some}{more}. Write more of it."
+                )
+        hint = nearest(text, [entry.id for entry in self.entries])
+        first = ", ".join(entry.id for entry in self.entries[:3])
+        known = f"Ids look like {first}." if first else "No episode has ended yet."
+        raise ConfigError(f"{text}: no such episode in {self.dir}{hint}. {known}")
+
+    def members(self, entry: Entry) -> list[Entry]:
+        """The episodes of an episode's group, itself included, by member."""
+        return sorted((e for e in self.entries if e.group == entry.group), key=lambda e: e.member)
+
+    def episode(self, entry: Entry) -> Episode:
+        """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
+        with (self.dir / JOURNAL).open("rb") as file:
+            file.seek(entry.offset)
+            line = _parsed(file.readline(), self.dir / JOURNAL, 0)
+        if line.get("id") != entry.id:
+            raise AjetError(f"{self.dir / JOURNAL}: changed while it was read; try again.")
+        found = _GROUP.match(entry.id)
+        plan = Plan(entry.id, "", Task(entry.task), entry.member, int(found[2]) if found else 0)
+        return episode_from_json(line, plan)
+
+
+def find_run(path: Path) -> Path:
+    """A run folder, or the newest one in a folder of runs. Raises ConfigError if there is none."""
+    if (path / JOURNAL).is_file():
+        return path
+    if not path.is_dir():
+        raise ConfigError(
+            f"{path}: no such folder. Name the folder of a run, such as runs/20250131-120000, or of runs."
+        )
+    runs = [folder for folder in path.iterdir() if (folder / JOURNAL).is_file()]
+    if not runs:
+        raise ConfigError(f"{path}: no run and no folder of runs: there is no {JOURNAL} in it or one below.")
+    return max(runs, key=_started)
+
+
+def read_run(run_dir: Path) -> Run:
+    """Read a run folder. Raises AjetError naming file and line where a line in the middle is damaged."""
+    return Run(
+        run_dir, _job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS)
+    )
+
+
+def _started(run_dir: Path) -> tuple[float, str]:
+    first = run_dir / "job.yaml"
+    return (first if first.is_file() else run_dir / JOURNAL).stat().st_mtime, run_dir.name
+
+
+def _job(run_dir: Path) -> Mapping[str, Any]:
+    from ajet.config import read_job_file
+
+    path = run_dir / "job.yaml"
+    return read_job_file(path) if path.is_file() else {}
+
+
+_Mark = tuple[int, Collection[str]]
+
+
+def _live(path: Path) -> list[Entry]:
+    """The live lines of a journal, small."""
+    lines = surviving(
+        _entries(path),
+        lambda line: line if isinstance(line, tuple) else None,
+        lambda line: (0, None) if isinstance(line, tuple) else (line.step, line.id),
+    )
+    return [line for line in lines if isinstance(line, Entry)]
+
+
+def _entries(path: Path) -> Iterator[Entry | _Mark]:
+    offset = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            if not raw.endswith(b"\n"):  # being written, or cut by a kill
+                return
+            line = _parsed(raw, path, number)
+            try:
+                yield superseded(line) or _entry(line, offset)
+            except (KeyError, TypeError) as error:
+                raise AjetError(
+                    f"{path}:{number}: not a line of this version's journal ({type(error).__name__}: {error}). "
+                    "Read it with the version in versions.json."
+                ) from None
+            offset += len(raw)
+
+
+def _parsed(raw: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        line: dict[str, Any] = json.loads(raw)
+    except ValueError as error:
+        raise AjetError(
+            f"{path}:{number}: not JSON ({error}). The journal was edited; restore or remove that line."
+        ) from None
+    return line
+
+
+def _entry(line: Mapping[str, Any], offset: int) -> Entry:
+    tokens = [call["tokens"] for call in line["calls"] if "tokens" in call]
+    return Entry(
+        offset=offset,
+        calls=len(line["calls"]),
+        sampled=sum(_count(t["logprobs"]) for t in tokens),
+        trainable=sum(_count(t["logprobs"]) for t in tokens if t["trained"]),
+        breaks=Counter(b["cause"] for b in line["breaks"]),
+        **{
+            name: line[name]
+            for name in (
+                "id",
+                "phase",
+                "step",
+                "task",
+                "member",
+                "attempt",
+                "failure",
+                "error",
+                "reward",
+                "is_success",
+                "seconds",
+                "counters",
+            )
+        },
+    )
+
+
+def _count(packed: str) -> int:
+    """How many four-byte numbers a base64 text holds."""
+    return (len(packed) * 3 // 4 - packed[-2:].count("=")) // 4

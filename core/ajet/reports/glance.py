@@ -1,0 +1,232 @@
+"""A run at a glance, as plain data: `text` and `html` show it, `--json` prints it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ajet.reports.credit import Credit, zero_advantage
+from ajet.reports.folder import Entry, Run
+from ajet.rollout.recorder import JOURNAL, checkpoints
+from ajet.tracker.breaks import CAUSES
+
+MOST_ROWS = 20
+
+MEANINGS = {
+    "overridden": "sampling parameters of the agent that gave way to the job's (rollout.sampling)",
+    "malformed_tool_calls": "tool calls that did not parse and reached the agent as text",
+    "rendered_anew": "prompts that could not go on from stored tokens, so that the chat was rendered again",
+    "drift": "stored tokens that stood for text which the agent sent back otherwise (rollout.merge: text)",
+    "context_overflow": "calls refused because the prompt filled the model's context",
+    "refused": "calls that were refused",
+    "episode_end_failed": "plugins that failed at the end of an episode (ajet_episode_end)",
+}
+"""Of counters, or of what stands before their colon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The figures of one step. Rewards and accuracies are means over its episodes."""
+
+    step: int
+    reward: float | None
+    accuracy: float | None
+    zero_advantage: float | None
+    """Share of groups."""
+    failed: int
+    validation: float | None
+    """Accuracy of the validation after the step, or its reward where nothing says success."""
+    greedy: float | None
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How often something happened, and what it means or what to do about it."""
+
+    name: str
+    count: int
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """An episode worth a look, and why."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """All that a run's first page says."""
+
+    run: str
+    workflow: str
+    """This and the next three are empty where the folder holds no job."""
+    model: str
+    backbone: str
+    algorithm: str
+    steps: int
+    """Training steps done."""
+    steps_wanted: int
+    checkpoint: str | None
+    age: float
+    """Seconds since an episode was last written."""
+    episodes: Mapping[str, int]
+    """By phase."""
+    validates: str
+    """What `Row.validation` is: accuracy or reward."""
+    rows: tuple[Row, ...]
+    rewards: tuple[float, ...]
+    """Of every training step."""
+    groups: int
+    groups_zero_advantage: int
+    retried: int
+    failures: tuple[Count, ...]
+    counters: tuple[Count, ...]
+    breaks: tuple[Count, ...]
+    picks: tuple[Pick, ...]
+    notes: tuple[str, ...]
+
+
+def glance(run: Run, credit: Credit) -> Glance:
+    """The facts of a run."""
+    job = run.job
+    rows, validates = _rows(run.metrics)
+    zero, groups = zero_advantage(run, credit)
+    saved = checkpoints(run.dir)
+    train = job.get("train") or {}
+    return Glance(
+        run=str(run.dir),
+        workflow=str(job.get("workflow") or ""),
+        model=str(job.get("model") or ""),
+        backbone=str((job.get("backbone") or {}).get("name", "")),
+        algorithm=str((train.get("algorithm") or {}).get("type", "")),
+        steps=max((m["step"] for m in run.metrics if m["type"] == "train"), default=0),
+        steps_wanted=int(train.get("steps") or 0),
+        checkpoint=str(saved[-1]) if saved else None,
+        age=max(0.0, time.time() - (run.dir / JOURNAL).stat().st_mtime),
+        episodes=dict(Counter(e.phase for e in run.entries)),
+        validates=validates,
+        rows=tuple(_thinned(rows)),
+        rewards=tuple(row.reward for row in rows if row.reward is not None),
+        groups=groups,
+        groups_zero_advantage=zero,
+        retried=sum(e.attempt > 0 for e in run.entries),
+        failures=_failures(run.entries),
+        counters=_counters(run.entries),
+        breaks=tuple(
+            Count(cause, n, CAUSES.get(cause, ""))
+            for cause, n in _sum(e.breaks for e in run.entries).most_common()
+        ),
+        picks=tuple(_picks(run.entries)),
+        notes=tuple(credit.notes),
+    )
+
+
+# --------------------------------------------------------------------------- figures by step
+
+
+def _rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
+    """A row for each step that was trained or validated, and what the validations measure."""
+    by_step: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for line in metrics:
+        by_step.setdefault(line["step"], {})[line["type"]] = line
+    validations = [kinds[k] for kinds in by_step.values() for k in ("validation", "greedy") if k in kinds]
+    figure = "accuracy" if any("accuracy" in line for line in validations) else "reward"
+    rows = []
+    for step, kinds in sorted(by_step.items()):
+        sampled = kinds.get("train") or kinds.get("debug") or {}
+        rows.append(
+            Row(
+                step,
+                sampled.get("reward"),
+                sampled.get("accuracy"),
+                sampled.get("groups_zero_advantage"),
+                int(sum(line.get("episodes_failed", 0) for line in kinds.values())),
+                kinds.get("validation", {}).get(figure),
+                kinds.get("greedy", {}).get(figure),
+                sampled.get("loss"),
+            )
+        )
+    return rows, figure
+
+
+def _thinned(rows: Sequence[Row]) -> list[Row]:
+    """At most `MOST_ROWS`: up to half of them validations, the rest even steps; first and last always."""
+    validated = [i for i, row in enumerate(rows) if row.validation is not None or row.greedy is not None]
+    keep = set(_even(validated, MOST_ROWS // 2))
+    for count in range(MOST_ROWS, 0, -1):
+        chosen = keep | set(_even(range(len(rows)), count))
+        if len(chosen) <= MOST_ROWS:
+            return [rows[i] for i in sorted(chosen)]
+    return []
+
+
+def _even(items: Sequence[int], most: int) -> list[int]:
+    """At most so many of the items, evenly, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)] if most > 1 else [items[-1]]
+
+
+# --------------------------------------------------------------------------- counts
+
+
+def _failures(entries: Iterable[Entry]) -> tuple[Count, ...]:
+    """By cause, with the latest of each as it was told."""
+    latest = {entry.failure: entry for entry in entries if entry.failure}
+    counts = Counter(entry.failure for entry in entries if entry.failure)
+    return tuple(
+        Count(cause, n, f"{latest[cause].id}: {' '.join(latest[cause].error.split())}")
+        for cause, n in counts.most_common()
+    )
+
+
+def _counters(entries: Iterable[Entry]) -> tuple[Count, ...]:
+    counts = _sum(entry.counters for entry in entries)
+    return tuple(Count(n, c, MEANINGS.get(n.partition(":")[0], "")) for n, c in counts.most_common() if c)
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return total
+
+
+# --------------------------------------------------------------------------- what to look at next
+
+
+def _picks(entries: Sequence[Entry]) -> list[Pick]:
+    """Some episodes that tell most, the latest of each kind; none of them twice."""
+    judged = [e for e in entries if e.failure is None]
+    learned = [e for e in judged if e.group is not None] or judged
+    last = max((e.step for e in learned), default=0)
+    last_step = [e for e in learned if e.step == last]
+    wanted: list[tuple[str, Entry | None]] = [
+        ("best reward", max(reversed(last_step), key=lambda e: e.reward, default=None)),
+        ("worst reward", min(reversed(last_step), key=lambda e: e.reward, default=None)),
+        ("failed", next((e for e in reversed(entries) if e.failure), None)),
+        ("breaks", next((e for e in reversed(entries) if e.breaks), None)),
+        ("longest", max(judged, key=lambda e: (e.sampled, e.calls), default=None)),
+    ]
+    reasons: dict[str, list[str]] = {}
+    for why, entry in wanted:
+        if entry is not None:
+            reasons.setdefault(entry.id, []).append(f"{why}: {_told(why, entry)}")
+    return [Pick(episode, "; ".join(told)) for episode, told in reasons.items()]
+
+
+def _told(why: str, entry: Entry) -> str:
+    if why == "failed":
+        return str(entry.failure)
+    if why == "breaks":
+        return ", ".join(f"{n} {cause}" for cause, n in entry.breaks.items())
+    if why == "longest":
+        return f"{entry.sampled} tokens in {entry.calls} calls" if entry.sampled else f"{entry.calls} calls"
+    return f"{entry.reward:g} at step {entry.step}"

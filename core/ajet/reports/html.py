@@ -1,0 +1,221 @@
+"""A run and some of its episodes as one HTML file: no script, nothing from the network.
+
+Everything that a run wrote goes through `_text`; the page's own content security policy forbids the
+rest.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from itertools import groupby
+from string import Template
+
+from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
+from ajet.reports.facts import episode_facts, fold, run_facts, step_table, who
+from ajet.reports.glance import Count, Glance, Pick
+from ajet.reports.pieces import readable, visible
+
+LEVELS = ((0.5, "≥ 50 %"), (0.2, "≥ 20 %"), (0.05, "≥ 5 %"), (0.01, "≥ 1 %"), (0.0, "< 1 %"))
+"""Least probability of each colour of a trained token, and its words."""
+
+
+def page(glance: Glance, reports: Sequence[EpisodeReport], *, everything: bool) -> str:
+    """The file. ``everything``: long contexts are not folded."""
+    places = {report.header.id: f"episode-{n}" for n, report in enumerate(reports)}
+    parts = [*_run(glance, places)]
+    for report in reports:
+        parts += _episode(report, places[report.header.id], everything)
+    template = Template((files("ajet.reports") / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(title=_text(f"{glance.run} – ajet show"), content="\n".join(parts))
+
+
+def _text(text: str) -> str:
+    """Text as HTML, what does not print as an escape."""
+    return html.escape(readable(text))
+
+
+# --------------------------------------------------------------------------- the run
+
+
+def _run(glance: Glance, places: dict[str, str]) -> Iterator[str]:
+    yield f"<h1>{_text(glance.run)}</h1>"
+    yield _facts(run_facts(glance)[1:])
+    yield from (f"<p>{_text(note)}</p>" for note in glance.notes)
+    if len(glance.rewards) > 1:
+        yield _chart(glance)
+    if glance.rows:
+        yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(glance.rows, glance.validates))}\n</section>"
+    for title, counts in (
+        ("Failures", glance.failures),
+        ("Counters", glance.counters),
+        ("Breaks", glance.breaks),
+    ):
+        if counts:
+            yield f"<section>\n<h2>{title}</h2>\n{_counts(counts)}\n</section>"
+    if glance.picks:
+        items = "\n".join(f"<li>{_pick(pick, places)}</li>" for pick in glance.picks)
+        yield f"<nav aria-label='Episodes'>\n<h2>Episodes to look at</h2>\n<ul>\n{items}\n</ul>\n</nav>"
+
+
+def _pick(pick: Pick, places: dict[str, str]) -> str:
+    name = f"<code>{_text(pick.id)}</code>"
+    if pick.id in places:
+        name = f"<a href='#{places[pick.id]}'>{name}</a>"
+    return f"{name} <span class=soft>{_text(pick.why)}</span>"
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    return "<dl>\n" + "\n".join(f"<dt>{_text(k)}</dt><dd>{_text(v)}</dd>" for k, v in facts) + "\n</dl>"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th class=n scope=col>{_text(cell)}</th>" for cell in rows[0])
+    body = "\n".join(
+        f"<tr>{''.join(f'<td class=n>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows[1:]
+    )
+    return (
+        f"<div class=wide><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
+    )
+
+
+def _counts(counts: Sequence[Count]) -> str:
+    body = "\n".join(
+        f"<tr><td>{_text(c.name)}</td><td class=n>{c.count}</td><td class=soft>{_text(c.about)}</td></tr>"
+        for c in counts
+    )
+    return f"<div class=wide><table>\n<tbody>\n{body}\n</tbody>\n</table></div>"
+
+
+def _chart(glance: Glance) -> str:
+    """The reward of every training step as a curve."""
+    width, height, left, top = 700, 150, 50, 10
+    low, high = min(glance.rewards), max(glance.rewards)
+    across = (width - left - 10) / (len(glance.rewards) - 1)
+    down = (height - 2 * top) / ((high - low) or 1.0)
+    points = " L".join(
+        f"{left + i * across:.1f} {height - top - (reward - low) * down:.1f}"
+        for i, reward in enumerate(glance.rewards)
+    )
+    first, last = glance.rewards[0], glance.rewards[-1]
+    label = f"Mean reward of {len(glance.rewards)} training steps: from {first:.3g} to {last:.3g}"
+    return (
+        f"<figure>\n<svg viewBox='0 0 {width} {height}' role=img aria-label='{label}'>"
+        f"<line class=axis x1={left} x2={width} y1={height - top} y2={height - top} />"
+        f"<text x=0 y={top + 8}>{high:.3g}</text><text x=0 y={height - top}>{low:.3g}</text>"
+        f"<path class=curve d='M{points}' /></svg>\n<figcaption>{label}</figcaption>\n</figure>"
+    )
+
+
+# --------------------------------------------------------------------------- an episode
+
+
+def _episode(report: EpisodeReport, place: str, everything: bool) -> Iterator[str]:
+    yield f"<article id={place}>\n<h2>Episode {_text(report.header.id)}</h2>"
+    yield _facts(episode_facts(report)[1:])
+    yield from (f"<p>{_text(note)}</p>" for note in report.notes)
+    for conversation in report.conversations:
+        yield from _conversation(conversation, report.header.advantage, everything)
+    if report.breaks:
+        yield "<section>\n<h3>Breaks</h3>"
+        yield from map(_break, report.breaks)
+        yield "</section>"
+    yield "</article>"
+
+
+def _conversation(conversation: Conversation, advantage: float | None, everything: bool) -> Iterator[str]:
+    yield f"<section>\n<h3>{_text(conversation.title)} <span class=soft>{_text(conversation.about)}</span></h3>"
+    if conversation.chat:
+        yield "<ol class=chat>"
+        for folded, group in groupby(
+            conversation.chat, lambda line: line.same_as is not None and not everything
+        ):
+            lines = list(group)
+            yield (
+                f"<li class=fold>… {_text(fold(lines))} …</li>" if folded else "\n".join(map(_message, lines))
+            )
+        yield "</ol>"
+    if conversation.tokens:
+        yield _legend(conversation.tokens)
+        yield f"<p class=strip>{''.join(_tokens(conversation.tokens, advantage, everything))}</p>"
+    yield "</section>"
+
+
+def _message(line: Line) -> str:
+    parts = [f"<p class=who>{_text(who(line))}</p>"]
+    if line.reasoning:
+        parts.append(f"<details><summary>reasoning</summary><pre>{_text(line.reasoning)}</pre></details>")
+    if line.content:
+        parts.append(f"<pre>{_text(line.content)}</pre>")
+    parts += [f"<pre>→ {_text(name)}({_text(arguments)})</pre>" for name, arguments in line.tool_calls]
+    role = "assistant" if line.role == "assistant" else "other"
+    return f"<li class={role}>{''.join(parts)}</li>"
+
+
+# --------------------------------------------------------------------------- tokens
+
+
+def _legend(parts: Sequence[Tokens]) -> str:
+    signs = "context is grey; · space, → tab, ↵ newline; point at a token for its figures"
+    if any(part.trained for part in parts):
+        levels = " ".join(f"<span class='s p{n}'>{words}</span>" for n, (_, words) in enumerate(LEVELS))
+        return f"<p class=legend>trained, by the probability that the model gave it: {levels}; {signs}</p>"
+    return f"<p class=legend><span class='s u'>sampled, not trained</span>; {signs}</p>"
+
+
+def _tokens(parts: Sequence[Tokens], advantage: float | None, everything: bool) -> Iterator[str]:
+    for part in parts:
+        for i, (token, piece) in enumerate(zip(part.ids, part.texts, strict=True)):
+            if part.folds(i) and not everything:
+                if i == EDGE:
+                    yield f"<i> … {part.folded} context tokens … </i>"
+                continue
+            text = f" {token} " if piece is None else _shown(piece).replace("↵", "↵<br>") or "▫"
+            facts = [f"position {part.start + i}", f"id {token}"]
+            style = ""
+            if part.sampled:
+                logprob = part.logprobs[i]
+                facts += [f"logprob {logprob:.4f}"] if logprob is not None else []
+                facts += [f"advantage {advantage:+.4f}"] if part.trained and advantage is not None else []
+                facts += [f"weights {part.versions[i]}", f"call {part.call}", part.agent]
+                style = f" class='s {_level(logprob) if part.trained else 'u'}'"
+            yield f"<span{style} title='{_text(' · '.join(facts))}'>{text}</span>"
+
+
+def _level(logprob: float | None) -> str:
+    probability = 1.0 if logprob is None else math.exp(logprob)
+    return f"p{next(n for n, (least, _) in enumerate(LEVELS) if probability >= least)}"
+
+
+# --------------------------------------------------------------------------- breaks
+
+
+def _break(report: BreakReport) -> str:
+    found = report.found
+    facts = [f"<h4>Call {found.call} did not go on from call {found.after}: {_text(found.cause)}</h4>"]
+    if found.char >= 0:
+        diff = f"{_shown(report.head)}{_diff(report.removed, report.added)}{_shown(report.tail)}"
+        facts.append(f"<p>message {found.message + 1}, character {found.char}: <code>{diff}</code></p>")
+    elif found.message >= 0:
+        facts.append(f"<p>message {found.message + 1}: <code>{_diff(found.before, found.now)}</code></p>")
+    was, now = _few(found.recorded, report.recorded), _few(found.sent, report.sent)
+    facts.append(
+        f"<p>tokens agree up to {found.token}, {found.lost_tokens} of the prompt are new: "
+        f"<code><del>{was}</del> <ins>{now}</ins></code></p>"
+    )
+    facts.append(f"<p>Remedy: {_text(report.remedy)}</p>")
+    return "\n".join(facts)
+
+
+def _few(ids: Sequence[int], texts: Sequence[str | None]) -> str:
+    return " ".join(f"{i} <b>{_shown(t)}</b>" if t else str(i) for i, t in zip(ids, texts, strict=True))
+
+
+def _diff(was: str, now: str) -> str:
+    return (f"<del>{_shown(was)}</del>" if was else "") + (f"<ins>{_shown(now)}</ins>" if now else "")
+
+
+def _shown(text: str) -> str:
+    return _text(visible(text))

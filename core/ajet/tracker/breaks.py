@@ -1,0 +1,404 @@
+"""Breaks: where a call could have continued a conversation, but began a new timeline, and why.
+
+A program that keeps its history as it was gives one timeline; every edit of it gives one more, whose
+context is computed and stored again. Most edits are not meant, so each is reported with its cause,
+its place and its remedy. The report is a pure function of the record: only calls with smaller numbers
+count as earlier, in whatever order they finished. A changed message is reported once, for the first
+prompt that has it. A call costs its new messages; what a changed one was is looked up only then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ajet.messages import canonical, loose
+from ajet.tracker.conversations import Said
+from ajet.tracker.differences import CAUSES, SAME_ANSWER, Difference, compare, excerpt, explain, leading
+from ajet.tracker.record import Call, EpisodeRecord
+from ajet.tracker.tree import common_length
+
+__all__ = ["CAUSES", "Break", "discarded", "find_breaks"]
+
+SHOWN = 8
+"""Token ids of each side in a report."""
+TELLING = 16
+"""Characters from which an answer that comes again is no chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """One call that began a new timeline although it could have continued one."""
+
+    call: int
+    """The call that began anew."""
+    after: int
+    """The earlier call whose conversation it could have continued."""
+    agent: str
+    cause: str
+    """One of `CAUSES`, which holds its remedy."""
+    message: int
+    """Index, in the later prompt, of the first message that differs; -1 if the tool list does."""
+    before: str
+    """What was recorded there, around the first character that differs."""
+    now: str
+    """What came instead."""
+    char: int
+    """Index of that character in the text that differs: the content, or the arguments or ids of the tool
+    calls. -1 if another message stands there, or none differs."""
+    token: int
+    """Tokens at the beginning in which the recorded sequence and the new prompt agree."""
+    recorded: tuple[int, ...]
+    """Some ids of the recorded sequence from there on."""
+    sent: tuple[int, ...]
+    """Some ids of the new prompt from there on."""
+    lost_tokens: int
+    """Tokens of the prompt that are computed again: all from there on."""
+
+
+def find_breaks(record: EpisodeRecord) -> list[Break]:
+    """All breaks of an episode, by the number of the call that began anew; at most one for a prompt.
+
+    No breaks are: the same prompt again, a fork from a recorded answer, a new conversation (nothing in
+    common but the system prompt), another agent's conversation.
+    """
+    chats = _Chats(record)
+    return [found for call in chats.calls if (found := chats.break_of(call))]
+
+
+def discarded(record: EpisodeRecord) -> frozenset[int]:
+    """Numbers of the calls that were attempts which the agent threw away.
+
+    An attempt is thrown away by a later prompt of the same agent and merging key, in one of two ways:
+
+    - The prompt goes through the attempt's whole prompt, or further back, and leaves the answer out (a
+      break of cause ``turns removed``); an answer that comes again elsewhere in it is kept. Summaries,
+      sliding windows and edited answers throw nothing away.
+    - It goes on with another answer to the same prompt (``n`` > 1), and the attempt was never followed.
+
+    And no still later prompt goes through the attempt's answer.
+    """
+    chats = _Chats(record)
+    out: dict[int, int] = {}
+    for call, by in (*chats.cut_out(), *chats.passed_over()):
+        out[call.number] = max(by, out.get(call.number, by))
+    return frozenset(
+        call.number
+        for call in chats.calls
+        if call.number in out
+        and chats.last_through(chats.answers[call.number], call.agent) < out[call.number]
+    )
+
+
+class _Chats:
+    """The conversations of a record, by number. What only breaks need is made when it is first used."""
+
+    def __init__(self, record: EpisodeRecord) -> None:
+        self.record = record
+        self.answers = {e.number: e.answer for e in record.exchanges}
+        self.calls = sorted(
+            (c for c in record.calls if c.said is not None and c.number in self.answers),
+            key=lambda c: c.number,
+        )
+        self.prompts: defaultdict[Said, list[Call]] = defaultdict(list)
+        """Calls by the last message of their prompt."""
+        for call in self.calls:
+            self.prompts[_said(call)].append(call)
+        self._first: dict[Said, int] = {}
+        """The number of the first call whose prompt goes through a message."""
+        for call in self.calls:
+            node: Said | None = _said(call)
+            while node is not None and node not in self._first:
+                self._first[node] = call.number
+                node = node.parent
+        self._exact: dict[Said, str] = {}
+
+    def break_of(self, call: Call) -> Break | None:
+        """Why a call did not continue an earlier one; None if it did, or if there was none to continue."""
+        said = _said(call)
+        if self.prompts[said][0] is not call:
+            return None  # the same prompt again
+        new = []
+        node = said
+        while node.parent is not None and self._first[node] == call.number and not _before(node.ends, call):
+            new.append(node)
+            node = node.parent
+        held = _held(node, call)
+        found = self._under_other_tools(call, new, held) or self._rewritten(call, new, held)
+        if found is None and held is not None and call.parent is None:
+            found = _rendered_anew(call, held)
+        if found is None or call.prompt.starts_with(found[0].end):
+            return None  # the template may render a changed message to the same tokens
+        return _report(call, *found)
+
+    # ------------------------------------------------------------- candidates, best first
+
+    def _under_other_tools(
+        self, call: Call, new: Sequence[Said], held: Said | None
+    ) -> tuple[Call, Difference] | None:
+        """The conversation that these messages continue under another tool list of the same target."""
+        if not any(_is_answer(node) for node in new):
+            return None
+        best, depth = None, held.depth if held else 0
+        for key in self._keys.get(call.target, ()):
+            node = self.record.chats.get(key) if key != call.key else None
+            for said in _said(call).path() if node else ():
+                node = node.children.get(self.exact(said)) if node else None
+                if node is None:
+                    break
+                ends = _before(node.ends, call)
+                if ends and node.depth > depth:
+                    best, depth = _nearest(ends, call), node.depth
+        return (best, Difference("tool list changed", -1, "", "", -1)) if best else None
+
+    def _rewritten(
+        self, call: Call, new: Sequence[Said], held: Said | None
+    ) -> tuple[Call, Difference] | None:
+        """The conversation of which these messages, the last one first, are an edited form."""
+        for node in new:
+            earlier = self._same_answer(call, node) or self._repeated(call, node)
+            if earlier:
+                return earlier, self._explain(earlier, call)
+            earlier = self._left_out(call, node)
+            if earlier:
+                return earlier, self._told_by_another(node, self._explain(earlier, call))
+        earlier = self._remembered(call, new) if held is None else None
+        return (earlier, self._explain(earlier, call)) if earlier else None
+
+    def _same_answer(self, call: Call, node: Said) -> Call | None:
+        """A call of any agent whose answer to the prompt above is this one but for its form."""
+        found = [
+            c
+            for c in _before(self.prompts.get(_above(node), ()), call)
+            if compare(self.answers[c.number].message, node.message)[0] in SAME_ANSWER
+        ]
+        return _nearest(found, call) if found else None
+
+    def _repeated(self, call: Call, node: Said) -> Call | None:
+        """The agent's latest call that gave this answer, after another history."""
+        if not _is_answer(node):
+            return None
+        for text in (self.exact(node), loose(node.message)):
+            found = _before(self._by_answer.get((call.agent, call.key, text), ()), call)
+            if found and self._no_chance(node, found[-1], call):
+                return found[-1]
+        return None
+
+    def _no_chance(self, node: Said, earlier: Call, call: Call) -> bool:
+        """Whether an answer comes from that call: not an example that its prompt had too, nor a word that
+        anyone might say."""
+        path = _said(earlier).path()
+        if any(self.exact(node) == self.exact(said) for said in path):
+            return False
+        if _passes(_said(call), self.answers[earlier.number]):
+            return False  # that answer is in the prompt already
+        if node.message.get("tool_calls") or len(node.message.get("content") or "") >= TELLING:
+            return True
+        above = _above(node)
+        after_same = above.message.get("role") != "system" and self.exact(above) == self.exact(path[-1])
+        start = leading([said.message for said in path])
+        shared = path[start] if start < len(path) else None
+        return after_same or any(said is shared for said in _said(call).path()[: start + 1])
+
+    def _left_out(self, call: Call, node: Said) -> Call | None:
+        """The agent's latest call that went on with an answer to the prompt above, where this message
+        stands now."""
+        above = _above(node)
+        if above.message.get("role") in (None, "system"):
+            return None
+        ways = [c for c in _before(self.prompts.get(above, ()), call) if c.agent == call.agent]
+        if not ways:
+            return None
+        numbers = {c.number for c in ways}
+        answers = {self.answers[number] for number in numbers}
+        of_agent = reversed(_before(self._of_agent[call.agent, call.key], call))
+        return next(c for c in of_agent if c.number in numbers or any(_passes(_said(c), a) for a in answers))
+
+    def _told_by_another(self, node: Said, found: Difference) -> Difference:
+        """An answer that another call gave does not stand there by editing."""
+        if found.cause != "answer edited" or loose(node.message) not in self._all_answers:
+            return found
+        return Difference("turns removed", found.message, found.before, found.now, -1)
+
+    def _remembered(self, call: Call, new: Sequence[Said]) -> Call | None:
+        """The agent's call before, if a prompt without answers holds messages that came after its first
+        answer. The last message says nothing: it is what is asked now."""
+        kept = [node for node in new[1:] if node.message.get("role") != "system"]
+        if not kept or any(_is_answer(node) for node in new):
+            return None
+        earlier = _before(self._of_agent[call.agent, call.key], call)[-1:]
+        if not earlier:
+            return None
+        candidates = {self.exact(node) for node in kept}
+        path = _said(earlier[0]).path()
+        first = next((i for i, said in enumerate(path) if _is_answer(said)), len(path))
+        return earlier[0] if any(self.exact(said) in candidates for said in path[first:]) else None
+
+    def _explain(self, earlier: Call, call: Call) -> Difference:
+        return explain(self.answers[earlier.number].chat(), _said(call).chat())
+
+    # ------------------------------------------------------------- attempts thrown away
+
+    def cut_out(self) -> Iterator[tuple[Call, int]]:
+        """Calls whose answers a later prompt left out, with that prompt's number."""
+        for call in self.calls:
+            found = self.break_of(call)
+            if found is None or found.cause != "turns removed":
+                continue
+            kept = {loose(said.message) for said in _said(call).path()[found.message :]}
+            for said in self.answers[found.after].path()[found.message :]:
+                if loose(said.message) not in kept:
+                    yield from ((c, call.number) for c in _before(said.ends, call) if c.agent == call.agent)
+
+    def passed_over(self) -> Iterator[tuple[Call, int]]:
+        """Calls whose answer was never followed while another one to the same prompt was, with the number
+        of the last prompt that did."""
+        for group in self.prompts.values():
+            last: dict[str, int] = {}
+            for call in group:
+                through = self.last_through(self.answers[call.number], call.agent)
+                last[call.agent] = max(through, last.get(call.agent, through))
+            for call in group:
+                through = self.last_through(self.answers[call.number], call.agent)
+                if through < 0 and last[call.agent] > call.number:
+                    yield call, last[call.agent]
+
+    def last_through(self, node: Said, agent: str) -> int:
+        """The number of an agent's last prompt that goes through a message; -1 if there is none."""
+        return self._last.get(node, {}).get(agent, -1)
+
+    # ------------------------------------------------------------- indices
+
+    def exact(self, node: Said) -> str:
+        """The identity of a node's message."""
+        found = self._exact.get(node)
+        if found is None:
+            found = self._exact[node] = canonical(node.message)
+        return found
+
+    @cached_property
+    def _keys(self) -> dict[str, list[str]]:
+        """Merging keys of each target."""
+        keys: defaultdict[str, set[str]] = defaultdict(set)
+        for call in self.calls:
+            keys[call.target].add(call.key)
+        return {target: sorted(of) for target, of in keys.items()}
+
+    @cached_property
+    def _by_answer(self) -> dict[tuple[str, str, str], list[Call]]:
+        """Calls by agent, key and what they answered, exactly or loosely."""
+        found: defaultdict[tuple[str, str, str], list[Call]] = defaultdict(list)
+        for call in self.calls:
+            answer = self.answers[call.number]
+            for text in {self.exact(answer), loose(answer.message)}:
+                found[call.agent, call.key, text].append(call)
+        return found
+
+    @cached_property
+    def _all_answers(self) -> set[str]:
+        """What any model answered, also those that are not trained."""
+        return {loose(answer.message) for answer in self.answers.values()}
+
+    @cached_property
+    def _of_agent(self) -> defaultdict[tuple[str, str], list[Call]]:
+        found: defaultdict[tuple[str, str], list[Call]] = defaultdict(list)
+        for call in self.calls:
+            found[call.agent, call.key].append(call)
+        return found
+
+    @cached_property
+    def _last(self) -> dict[Said, dict[str, int]]:
+        """Of each message the number of every agent's last prompt through it."""
+        last: dict[Said, dict[str, int]] = {}
+        for call in self.calls:
+            node: Said | None = _said(call)
+            while node is not None and node not in last:
+                last[node] = {}
+                node = node.parent
+            last[_said(call)][call.agent] = call.number
+        for node in sorted(last, key=lambda n: -n.depth):
+            if node.parent is not None:
+                above = last[node.parent]
+                for agent, number in last[node].items():
+                    above[agent] = max(number, above.get(agent, number))
+        return last
+
+
+def _rendered_anew(call: Call, held: Said) -> tuple[Call, Difference] | None:
+    """The call whose answer the prompt holds, if the chat was rendered anew and to other tokens."""
+    ends = _before(held.ends, call)
+    if any(call.prompt.starts_with(earlier.end) for earlier in ends):
+        return None
+    earlier = _nearest(ends, call)
+    token = common_length(earlier.end.ids(), call.prompt.ids())
+    said = next(
+        said
+        for said in held.path()
+        if any(c.end.length > token and earlier.end.starts_with(c.end) for c in said.ends)
+    )
+    message, cause = said.message, call.cause or "retokenised"
+    before = message.get("content") or ""
+    if cause == "thinking stripped":
+        return earlier, Difference(
+            cause, said.depth - 1, excerpt(message.get("reasoning_content") or before), "", -1
+        )
+    return earlier, Difference(cause, said.depth - 1, excerpt(before), excerpt(before), -1)
+
+
+def _report(call: Call, earlier: Call, why: Difference) -> Break:
+    token = common_length(earlier.end.ids(), call.prompt.ids())
+    return Break(
+        call.number,
+        earlier.number,
+        call.agent,
+        why.cause,
+        why.message,
+        why.before,
+        why.now,
+        why.char,
+        token,
+        tuple(earlier.end.ids(token)[:SHOWN].tolist()),
+        tuple(call.prompt.ids(token)[:SHOWN].tolist()),
+        call.prompt.length - token,
+    )
+
+
+def _said(call: Call) -> Said:
+    assert call.said is not None
+    return call.said
+
+
+def _above(node: Said) -> Said:
+    assert node.parent is not None
+    return node.parent
+
+
+def _is_answer(node: Said) -> bool:
+    return node.message.get("role") == "assistant"
+
+
+def _before(calls: Sequence[Call], call: Call) -> Sequence[Call]:
+    """Those of the calls, in order of their numbers, that are earlier."""
+    return calls[: bisect_left(calls, call.number, key=lambda c: c.number)]
+
+
+def _nearest(calls: Iterable[Call], call: Call) -> Call:
+    """The same agent's latest, or else anyone's."""
+    return max(calls, key=lambda c: (c.agent == call.agent, c.number))
+
+
+def _held(node: Said | None, call: Call) -> Said | None:
+    """The nearest message at or above a node that an earlier call answered."""
+    while node is not None and not _before(node.ends, call):
+        node = node.parent
+    return node
+
+
+def _passes(node: Said, through: Said) -> bool:
+    at: Said | None = node
+    while at is not None and at.depth > through.depth:
+        at = at.parent
+    return at is through

@@ -1,0 +1,101 @@
+"""`ajet check`: what is captured, what merges, what breaks and why, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from .conftest import Folder
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIFT = ROOT / "examples" / "drift"
+AGENT = """
+import httpx2
+
+async def ask(messages, **more):
+    async with httpx2.AsyncClient() as client:
+        body = {"model": "m", "messages": messages, **more}
+        answer = await client.post("http://127.0.0.1:9/v1/chat/completions", json=body)
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]
+
+async def clean(task):
+    history = [{"role": "user", "content": task.query}]
+    for question in ("why?", "really?"):
+        history += [await ask(history), {"role": "user", "content": question}]
+    return (await ask(history))["content"]
+
+async def cold(task):
+    return (await ask([{"role": "user", "content": task.query}], temperature=0, max_tokens=1))["content"]
+
+async def broken(task):
+    await ask([{"role": "user", "content": task.query}])
+    raise KeyError("tool")
+"""
+
+
+@pytest.fixture
+def folder(folder: Folder) -> Folder:
+    folder.write("agent.py", AGENT)
+    folder.write("answers.yaml", '- {turn: 0, say: "4"}\n- {say: "Because it is so, four."}\n')
+    return folder
+
+
+def check(folder: Folder, workflow: str, *options: str) -> str:
+    outcome = folder.ajet(
+        "check", "job.yaml", "--workflow", f"agent.py:{workflow}", "--answers", "answers.yaml", *options
+    )
+    assert outcome.code == 0, outcome.err
+    return outcome.out
+
+
+def test_a_clean_agent_has_one_timeline_an_episode_and_no_breaks(folder: Folder) -> None:
+    page = check(folder, "clean", "--first", "2", "--group-size", "2")
+    assert re.search(r"episodes +4 run in .*, 0 failed", page)
+    assert re.search(r"calls captured +12, 3.0 an episode; by agent: agent 12", page)
+    assert re.search(r"timelines +1.0 an episode, at most 1", page)
+    assert "breaks: none" in page
+    rows, lines, trees = (int(n) for n in re.findall(r"(?:tokens|call|trees) +(\d+)[ ,]", page)[-3:])
+    assert trees <= lines < rows or trees <= rows
+
+
+def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder: Folder) -> None:
+    page = check(folder, "cold", "--first", "1", "--group-size", "2")
+    assert re.search(r"zero advantage +1 of 1 groups have equal rewards", page)
+    assert "temperature" in page and "training uses 1.0" in page
+    assert "answers ended at their length" in page and "max_tokens" in page
+    assert "larger rollout.group_size" in page
+
+
+def test_failures_are_told_by_cause_with_the_first_error(folder: Folder) -> None:
+    page = check(folder, "broken", "--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
+    assert re.search(r"! 1 of 1 episodes failed: workflow:KeyError: .*agent.py:\d+", page)
+
+
+def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
+    page = check(folder, "clean", "--first", "1", "--group-size", "1")
+    run, episode = re.search(r"ajet show (\S+) (\S+)$", page, re.MULTILINE).groups()  # type: ignore[union-attr]
+    outcome = folder.ajet("show", run, episode)
+    assert outcome.code == 0, outcome.err
+    assert "Because it is so, four." in outcome.out
+
+
+def test_a_script_without_a_fitting_rule_names_the_call(folder: Folder) -> None:
+    folder.write("answers.yaml", '- {turn: 0, say: "4"}\n')
+    page = check(folder, "clean", "--first", "1", "--group-size", "1")
+    assert "no rule fits call 1" in page
+
+
+def test_the_drifting_example_is_explained(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    command = re.search(r"^OPENAI_API_KEY=none ajet (.+)$", (DRIFT / "README.md").read_text(), re.MULTILINE)
+    assert command
+    monkeypatch.chdir(DRIFT)
+    outcome = folder.ajet(*command[1].split(), "--set", f"run.dir={json.dumps(str(folder.path))}")
+    assert outcome.code == 0, outcome.err
+    for cause in ("whitespace changed", "window slid"):
+        assert f"calls could not continue their conversation: {cause}" in outcome.out
+    assert "harbour town,  it" in outcome.out and "harbour town, it" in outcome.out

@@ -1,0 +1,173 @@
+"""A run at a glance: its figures by step, what failed, what broke, what to look at next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from ajet.cli.show_text import describe_run, sparkline
+from ajet.reports.facts import ago
+from ajet.rollout.recorder import RunRecorder
+from ajet.tracker.breaks import CAUSES
+
+from .conftest import Folder, blank, squeezing
+
+
+def judged(name: str, reward: float, **values: Any) -> Any:
+    return blank(name, reward=reward, **values)
+
+
+# ------------------------------------------------------------------ figures by step
+
+
+def test_each_step_has_a_row_with_its_validation(folder: Folder) -> None:
+    folder.write([])
+    folder.metrics("validation", 0, reward=0.1, accuracy=0.2)
+    folder.metrics("greedy", 0, reward=0.1, accuracy=0.3)
+    folder.metrics("train", 1, reward=0.5, accuracy=0.4, groups_zero_advantage=0.25, episodes_failed=2)
+    glance = folder.glance()
+    first, second = glance.rows
+    assert (first.step, first.reward, first.validation, first.greedy) == (0, None, 0.2, 0.3)
+    assert (second.reward, second.accuracy, second.zero_advantage, second.failed) == (0.5, 0.4, 0.25, 2)
+    assert glance.steps == 1 and glance.steps_wanted == 4
+    table = describe_run(glance).split("\n\n")[1].splitlines()
+    assert table[0].split() == [
+        "step",
+        "reward",
+        "accuracy",
+        "zero-adv",
+        "failed",
+        "validation",
+        "accuracy",
+        "greedy",
+    ]
+    assert table[2].split() == ["1", "0.500", "0.400", "25%", "2"]
+
+
+def test_without_verdicts_a_validation_is_its_reward(folder: Folder) -> None:
+    folder.write([])
+    folder.metrics("validation", 0, reward=0.7)
+    assert folder.glance().rows[0].validation == 0.7
+    assert "validation reward" in describe_run(folder.glance())
+
+
+def test_many_steps_are_thinned_evenly_with_first_last_and_validations(folder: Folder) -> None:
+    recorder = RunRecorder(folder.dir)
+    for step in range(1, 1001):
+        recorder.metrics("train", step, {"reward": step / 1000})
+    for step in (37, 512):
+        recorder.metrics("validation", step, {"reward": 0.5})
+    recorder.close()
+    glance = folder.glance()
+    steps = [row.step for row in glance.rows]
+    assert len(steps) == 20 and {1, 37, 512, 1000} <= set(steps)
+    gaps = [b - a for a, b in pairwise(steps)]
+    assert max(gaps) < 80
+    assert len(glance.rewards) == 1000
+
+
+def test_a_sparkline_shows_the_shape_and_fits_a_line() -> None:
+    assert sparkline([0.0, 1.0]) == "▁█"
+    assert sparkline([2.0, 2.0, 2.0]) == "▁▁▁"
+    long = sparkline([float(i) for i in range(1000)])
+    assert len(long) == 40 and long == "".join(sorted(long))
+
+
+def test_superseded_figures_are_not_shown(folder: Folder) -> None:
+    recorder = RunRecorder(folder.dir)
+    recorder.metrics("train", 1, {"reward": 0.1})
+    recorder.metrics("train", 2, {"reward": 0.2})
+    recorder.supersede(2, {})
+    recorder.metrics("train", 2, {"reward": 0.9})
+    recorder.close()
+    assert folder.glance().rewards == (0.1, 0.9)
+
+
+# ------------------------------------------------------------------ what happened
+
+
+def test_failures_are_counted_by_cause_with_the_latest_told(folder: Folder) -> None:
+    folder.write(
+        [
+            blank("1.0/a/0", failure="timeout", error="no result within 3 s"),
+            blank("1.0/a/1", failure="workflow:KeyError", error="KeyError: 'x'"),
+            blank("1.0/a/2", failure="workflow:KeyError", error="KeyError: 'y'\nin agent.py"),
+        ]
+    )
+    first, second = folder.glance().failures
+    assert (first.name, first.count, first.about) == (
+        "workflow:KeyError",
+        2,
+        "1.0/a/2: KeyError: 'y' in agent.py",
+    )
+    assert (second.name, second.count) == ("timeout", 1)
+
+
+def test_counters_come_with_their_meaning_and_zeros_are_left_out(folder: Folder) -> None:
+    counts = Counter({"overridden:top_p": 3, "malformed_tool_calls": 1, "drift": 0})
+    folder.write([blank("1.0/a/0", counters=counts)])
+    shown = {c.name: c for c in folder.glance().counters}
+    assert set(shown) == {"overridden:top_p", "malformed_tool_calls"}
+    assert "rollout.sampling" in shown["overridden:top_p"].about
+
+
+def test_breaks_are_counted_by_cause_with_their_remedy(folder: Folder, live: Any) -> None:
+    folder.write(live(squeezing, lambda r, p: "one  two", group_size=2))
+    (broken,) = folder.glance().breaks
+    assert (broken.name, broken.count) == ("whitespace changed", 2)
+    assert broken.about == CAUSES["whitespace changed"]
+    assert broken.about in describe_run(folder.glance())
+
+
+def test_the_share_of_groups_without_advantage_is_counted_from_the_journal(folder: Folder, live: Any) -> None:
+    folder.write(live(group_size=2, tasks=2))
+    folder.write(live(group_size=2, judge=lambda task, output: 0.5), step=2)
+    glance = folder.glance()
+    assert (glance.groups_zero_advantage, glance.groups) == (1, 3)
+    assert "groups with zero advantage (nothing to learn): 1 of 3, 33%" in describe_run(glance)
+
+
+def test_an_algorithm_that_is_not_installed_here_is_noted_not_fatal(folder: Folder, live: Any) -> None:
+    path = folder.dir / "job.yaml"
+    path.write_text(path.read_text().replace("grpo", "gone"))
+    folder.write(live(group_size=2))
+    glance = folder.glance()
+    assert glance.groups == 0 and "unknown algorithm 'gone'" in glance.notes[0]
+    assert folder.report("1.0/t0/1").header.advantage is None
+
+
+def test_a_folder_without_its_job_is_shown_all_the_same(folder: Folder) -> None:
+    (folder.dir / "job.yaml").unlink()
+    folder.write([blank("1.0/a/0")])
+    glance = folder.glance()
+    assert glance.model == "" and "\njob " not in describe_run(glance) and "no job.yaml" in glance.notes[0]
+
+
+# ------------------------------------------------------------------ what to look at
+
+
+def test_the_episodes_to_look_at_are_best_worst_failed_broken_and_longest(folder: Folder, live: Any) -> None:
+    folder.write(live(squeezing, lambda r, p: "one  two", tasks=1))
+    folder.write([judged(f"2.0/a/{m}", float(m)) for m in range(3)], step=2)
+    folder.write([blank("2.0/a/9", failure="timeout", error="slow")], step=2)
+    picks = {pick.id: pick.why for pick in folder.glance().picks}
+    assert picks["2.0/a/2"] == "best reward: 2 at step 2"
+    assert picks["2.0/a/0"] == "worst reward: 0 at step 2"
+    assert picks["2.0/a/9"] == "failed: timeout"
+    assert picks["1.0/t0/0"].startswith("breaks: 1 whitespace changed; longest: ")
+    assert f"ajet show {folder.dir} 2.0/a/2" in describe_run(folder.glance())
+
+
+def test_an_id_with_spaces_is_quoted_for_the_shell(folder: Folder) -> None:
+    folder.write([judged("1.0/my task/0", 1.0)])
+    assert f"ajet show {folder.dir} '1.0/my task/0'" in describe_run(folder.glance())
+
+
+def test_a_run_without_episodes_says_so(folder: Folder) -> None:
+    text = describe_run(folder.write([]).glance())
+    assert "none has ended yet" in text and "look at" not in text
+
+
+def test_times_are_told_in_the_largest_fitting_unit() -> None:
+    assert [ago(s) for s in (5, 119, 120, 7200, 200_000)] == ["5 s", "119 s", "2 min", "2 h", "2 days"]
