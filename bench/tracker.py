@@ -2,10 +2,10 @@
 
     python bench/tracker.py
 
-Rows and tokens are compared with optima computed here from the raw log; what was lost, doubled or put out
-of context is counted by the independent `checker`. CPU stands beside two opponents in the same run: a
-merger that compares message lists pairwise, and a radix tree that records nothing. If that floor is slow
-for the merger's time the figures would flatter us, and the bench fails. Last line: one JSON object.
+Rows and tokens stand beside optima that the tests' independent checker finds in the raw log; it also counts
+what was lost, doubled or put out of context. CPU stands beside two opponents in the same run: a merger
+that compares message lists pairwise, and a radix tree that records nothing. If that floor is slow for the
+merger's time the figures would flatter us, and the bench fails. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from call_logs import SCENARIOS, Log, LoggedCall, grow, make_log, mixed
-from checker import RawCall, distinct_prefixes, judge_forest, judge_timelines, maximal
 
 from ajet.chat import Chat
 from ajet.messages import normalise
@@ -31,6 +31,9 @@ from ajet.tracker.prompt import make_prompt
 from ajet.tracker.record import Call, EpisodeRecord
 from ajet.tracker.timelines import timelines
 from ajet.types import Generation
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "tracker"))
+from checker import RawCall, distinct_prefixes, judge_forest, judge_timelines, maximal
 
 FLOOR_SHARE = 250
 """The radix floor must be so many times as fast as the pairwise merger, …"""

@@ -10,9 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
-
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 TEXTS = [
     "Be brief. What is one and one? The answer is two. Let me see: it is 2, of course.",

@@ -173,10 +173,15 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         for cause, n in failures(episodes).most_common()
     ]
     for what, n in report.refused.items():
-        found.append((f"{n} calls were refused: {what}", "Change what the agent asks for; the error names it."))
+        found.append(
+            (f"{n} calls were refused: {what}", "Change what the agent asks for; the error names it.")
+        )
     if answers and not merged.calls:
         found.append(
-            ("no call belongs to a trained target", "Check `targets`, `train.targets` and the agents' labels.")
+            (
+                "no call belongs to a trained target",
+                "Check `targets`, `train.targets` and the agents' labels.",
+            )
         )
     for cause, n in Counter(b.cause for _, b in report.breaks).most_common():
         found.append((f"{n} calls could not continue their conversation: {cause}", CAUSES[cause]))
@@ -230,7 +235,9 @@ def _remedy(cause: str) -> str:
         "engine": "The model could not be asked; the error says why.",
         "judge": "Mend the judge; the error says where it failed.",
     }
-    return remedies.get(cause.partition(":")[0], "Mend the agent; `--backbone debug` stops at breakpoints in it.")
+    return remedies.get(
+        cause.partition(":")[0], "Mend the agent; `--backbone debug` stops at breakpoints in it."
+    )
 
 
 def _below(counters: Mapping[str, int], prefix: str) -> dict[str, int]:

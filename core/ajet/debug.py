@@ -99,11 +99,7 @@ class Debug(Backbone):
 def skipped(job: Job, *, answered: bool) -> list[str]:
     """The keys that the user set and that mean nothing without training; ``answered``: nor without engine."""
     unused = (*_UNUSED, "model", "run.deterministic") if answered else _UNUSED
-    keys = [
-        key
-        for key in job.layers.sources
-        if _below(key, unused) and not _below(key, _USED)
-    ]
+    keys = [key for key in job.layers.sources if _below(key, unused) and not _below(key, _USED)]
     return (
         [f"debug: nothing is trained, so these keys have no effect now: {', '.join(sorted(keys))}"]
         if keys
@@ -127,7 +123,9 @@ def describe(episode: Episode) -> str:
     tokens = sum(len(c.generation.token_ids) for c in episode.record.calls)
     response = " ".join(str(episode.output.response).split())[:80]
     calls = len(episode.record.exchanges)
-    return f"{verdict}  {episode.plan.id}  reward {episode.reward:g}  {calls} calls  {tokens} tokens  {response}"
+    return (
+        f"{verdict}  {episode.plan.id}  reward {episode.reward:g}  {calls} calls  {tokens} tokens  {response}"
+    )
 
 
 def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> list[str]:

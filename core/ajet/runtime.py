@@ -125,9 +125,13 @@ def scripted_engine(job: Job, path: Path) -> Engine:
 
     def answer(request: GenerateRequest, prompt: str) -> str:
         turn = request.key[1]
-        rule = next((r for r in rules if r.get("turn", turn) == turn and str(r.get("when", "")) in prompt), None)
+        rule = next(
+            (r for r in rules if r.get("turn", turn) == turn and str(r.get("when", "")) in prompt), None
+        )
         if rule is None:
-            raise ConfigError(f"{path}: no rule fits call {turn} of an episode. Add one without `turn` and `when` at the end.")
+            raise ConfigError(
+                f"{path}: no rule fits call {turn} of an episode. Add one without `turn` and `when` at the end."
+            )
         return chat.written(scripted(rule, turn))
 
     return ScriptedEngine(tokenizer, answer, model_type=model_type)

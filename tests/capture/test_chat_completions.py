@@ -264,7 +264,10 @@ def test_labels_and_target_patterns_choose_who_answers(bench, tokenizer, sdk) ->
             frozen = sdk.chat.completions.create(model="m", messages=USER)
         sampled = sdk.chat.completions.create(model="m", messages=USER)
     assert [a.choices[0].message.content for a in (frozen, sampled)] == ["frozen", "sampled"]
-    assert [(e.agent, e.target) for e in session.record.exchanges] == [("critic-1", "critic"), ("agent", "solver")]
+    assert [(e.agent, e.target) for e in session.record.exchanges] == [
+        ("critic-1", "critic"),
+        ("agent", "solver"),
+    ]
     assert [c.agent for c in session.record.calls] == ["agent"], "a chat model's answer has no tokens"
 
 

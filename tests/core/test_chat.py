@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ajet.chat import CAUSES, Chat, Increment, Turn
 from ajet.types import AjetError
+from tests import tokenizers
 
 ADD: Any = {
     "type": "function",

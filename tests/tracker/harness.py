@@ -74,7 +74,9 @@ class Script:
         assistant message, or all of them if there are several. The caller's objects must stay as they are."""
         return asyncio.run(self.acall(messages, *answers, agent=agent, **request))
 
-    async def acall(self, messages: Sequence[Any], *answers: Any, agent: str = "agent", **request: Any) -> Any:
+    async def acall(
+        self, messages: Sequence[Any], *answers: Any, agent: str = "agent", **request: Any
+    ) -> Any:
         self.answers += answers
         tools = request.pop("tools", [])
         before = copy.deepcopy((messages, tools))
@@ -109,7 +111,11 @@ class Script:
         """A timeline as text, its trained runs in [brackets]."""
         edges = np.flatnonzero(np.diff(line.mask.astype(int))) + 1
         runs = np.split(np.arange(len(line.mask)), edges)
-        pieces = ((self.tokenizer.decode(line.token_ids[run].tolist()), line.mask[run[0]]) for run in runs if len(run))
+        pieces = (
+            (self.tokenizer.decode(line.token_ids[run].tolist()), line.mask[run[0]])
+            for run in runs
+            if len(run)
+        )
         return "".join(f"[{piece}]" if on else piece for piece, on in pieces)
 
     def trained(self) -> list[list[str]]:

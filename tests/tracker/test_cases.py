@@ -193,12 +193,16 @@ def test_10_interleaved_agents_have_a_timeline_each(family: Family) -> None:
             history.append(script.call(history, f"{agent}{turn}", agent=agent))
             history.append(user(f"go on {turn}"))
     lines = script.lines()
-    assert len(lines) == 2 and all(len(line.spans) == 3 and len({s.agent for s in line.spans}) == 1 for line in lines)
+    assert len(lines) == 2 and all(
+        len(line.spans) == 3 and len({s.agent for s in line.spans}) == 1 for line in lines
+    )
     assert not causes(script)
 
 
 @families
-def test_11_a_sub_agents_answer_pasted_into_the_parent_is_trained_where_it_was_sampled(family: Family) -> None:
+def test_11_a_sub_agents_answer_pasted_into_the_parent_is_trained_where_it_was_sampled(
+    family: Family,
+) -> None:
     script = Script(family)
     x = script.call([S, U], "ask")
     sub = script.call([user("sub task")], "seven", agent="sub")
@@ -707,7 +711,13 @@ def test_48_a_turn_sent_as_parts_is_the_same_message(family: Family) -> None:
 @families
 @pytest.mark.parametrize(
     "text",
-    ["été, naïve, œuvre", "一加一等于二。", "Один плюс один", "| a | b |\n|---|---|\n| 1 | 2 |\n" * 4, " " * 60],
+    [
+        "été, naïve, œuvre",
+        "一加一等于二。",
+        "Один плюс один",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n" * 4,
+        " " * 60,
+    ],
     ids=["accents", "cjk", "cyrillic", "table", "spaces"],
 )
 def test_49_unusual_text_is_not_degenerate(family: Family, text: str) -> None:
@@ -729,4 +739,3 @@ def test_50_an_aborted_episode_is_closed_and_keeps_what_it_has(family: Family) -
     with pytest.raises(EpisodeClosed):
         script.record.add(script.record.calls[0])
     assert len(script.lines()) == 1
-

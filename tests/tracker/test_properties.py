@@ -2,7 +2,7 @@
 fewest rows and the smallest tree, in whatever order the calls finish.
 
 Episodes are drawn as the histories of a few agents in a tiny vocabulary, so that unrelated calls often
-share tokens. The judge (`bench/checker.py`) knows the raw calls only.
+share tokens. The judge (`checker.py`) knows the raw calls only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from ajet.tracker.record import Call, EpisodeRecord, as_ids
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.tracker.tree import TokenTree
 from ajet.types import Generation
-from bench.checker import RawCall, Verdict, distinct_prefixes, fewest_rows, judge_forest, judge_timelines
+from tests.tracker.checker import (
+    RawCall,
+    Verdict,
+    distinct_prefixes,
+    fewest_rows,
+    judge_forest,
+    judge_timelines,
+)
 
 CLEAN = Verdict(lost=0, doubled=0, out_of_context=0)
 TARGETS = ("policy", "critic")

@@ -103,9 +103,7 @@ class Session:
         try:
             tools = normalise_tools(request.tools)
             key = merging_key(target.name, tools)
-            said, drift = recognise(
-                self.record.chat(key), request.messages, by_text=self.answerer.by_text
-            )
+            said, drift = recognise(self.record.chat(key), request.messages, by_text=self.answerer.by_text)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
         return _Asked(request, agent, target, key, tools, said, drift)

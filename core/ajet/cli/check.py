@@ -30,7 +30,9 @@ def check(
             "the call in its episode, from 0.",
         ),
     ] = None,
-    task_count: Annotated[int, typer.Option("--first", metavar="N", help="Run the first N tasks.", min=1)] = 4,
+    task_count: Annotated[
+        int, typer.Option("--first", metavar="N", help="Run the first N tasks.", min=1)
+    ] = 4,
     group_size: Annotated[int, typer.Option(help="Episodes of each task.", min=1)] = 4,
     seed: Seed = None,
     sets: Sets = None,
@@ -106,7 +108,9 @@ def page(job: Job, report: Report) -> str:
     ]
     for name, count in report.overridden.items():
         value = getattr(job.config.rollout.sampling, name, "its own stream")
-        rows.append((f"{name}", f"the agent sets it in {count} calls; training uses {value} (eval keeps the agent's)"))
+        rows.append(
+            (f"{name}", f"the agent sets it in {count} calls; training uses {value} (eval keeps the agent's)")
+        )
     for policy, tokens in report.dropped.items():
         rows.append(("dropped", f"{tokens} sampled tokens by {policy}"))
     parts = [f"ajet check · {job.workflow.spec} · {job.model}", _aligned(rows)]
@@ -116,7 +120,10 @@ def page(job: Job, report: Report) -> str:
     )
     first = episodes[0].plan.id if episodes else ""
     parts.append("Timelines, trees and breaks are explained in docs/tracker.md.")
-    next_ = [("all of it", f"ajet show {report.run_dir}"), ("one episode", f"ajet show {report.run_dir} {first}")]
+    next_ = [
+        ("all of it", f"ajet show {report.run_dir}"),
+        ("one episode", f"ajet show {report.run_dir} {first}"),
+    ]
     parts.append(table(next_))
     return "\n\n".join(parts)
 

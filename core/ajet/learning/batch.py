@@ -50,7 +50,9 @@ class Selection:
             calls = [c for c in calls if c.number not in out]
         lines = timelines(calls)
         if self.max_timelines is not None and len(lines) > self.max_timelines:
-            chosen = random.Random(f"{self.seed}/{episode.plan.id}").sample(range(len(lines)), self.max_timelines)
+            chosen = random.Random(f"{self.seed}/{episode.plan.id}").sample(
+                range(len(lines)), self.max_timelines
+            )
             kept = [lines[i] for i in sorted(chosen)]
             dropped["max_timelines"] += _trained(lines) - _trained(kept)
             lines = kept

@@ -114,9 +114,7 @@ def find_run(path: Path) -> Path:
 
 def read_run(run_dir: Path) -> Run:
     """Read a run folder. Raises AjetError naming file and line where a line in the middle is damaged."""
-    return Run(
-        run_dir, _job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS)
-    )
+    return Run(run_dir, _job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS))
 
 
 def _started(run_dir: Path) -> tuple[float, str]:

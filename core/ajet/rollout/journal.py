@@ -56,9 +56,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     said = {key: _chat_from_json(record.chat(key), rows) for key, rows in line["chats"].items()}
     for data in line["calls"]:
         answer = said[data["key"]][data["answer"]]
-        record.exchanges.append(
-            Exchange(data["number"], data["agent"], data["target"], data["key"], answer)
-        )
+        record.exchanges.append(Exchange(data["number"], data["agent"], data["target"], data["key"], answer))
         if "tokens" in data:
             call = _call_from_json(data, record.tree(data["key"]), answer)
             record.calls.append(call)

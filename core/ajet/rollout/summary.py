@@ -29,7 +29,9 @@ def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
     counters: Counter[str] = sum((e.counters for e in episodes), Counter())
     metrics |= {f"calls/{name}": n for name, n in counters.items()}
     metrics["breaks"] = sum(len(e.breaks) for e in episodes)
-    metrics |= {f"breaks/{cause}": n for cause, n in Counter(b.cause for e in episodes for b in e.breaks).items()}
+    metrics |= {
+        f"breaks/{cause}": n for cause, n in Counter(b.cause for e in episodes for b in e.breaks).items()
+    }
     for name in sorted({n for e in judged for n in e.metrics}):
         values = [e.metrics[name] for e in judged if name in e.metrics]
         metrics[f"judge/{name}"] = sum(values) / len(values)

@@ -21,7 +21,7 @@ class EpisodeClosed(AjetError):
     """A call arrived after its episode had ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One LLM call: a sampled span at a place in a token tree.
 
