@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ajet.base import Plugin
 from ajet.progress import Progress
-from ajet.types import Float32, GenerateRequest, Generation, Int32, Sampling
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Sampling
 
 
 @runtime_checkable
@@ -30,6 +30,10 @@ class Engine(Protocol):
         The stop token that ended it is part of ``token_ids``. With stop strings the text may run
         past the string by the rest of a token. Raises ValueError if the prompt leaves no room.
         """
+        ...
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """As `generate`, but in pieces as they are sampled. Closing the iterator stops the generation."""
         ...
 
     async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:

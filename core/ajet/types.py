@@ -122,6 +122,17 @@ class Generation:
     finish_reason: Literal["stop", "length"]
 
 
+@dataclass(frozen=True, slots=True)
+class GenerationDelta:
+    """The next tokens of a generation, in the arrays of `Generation`. The last one has a
+    ``finish_reason``; all of them together are the `Generation`."""
+
+    token_ids: Int32
+    logprobs: Float32
+    weight_versions: Int32
+    finish_reason: Literal["stop", "length"] | None = None
+
+
 # --------------------------------------------------------------------------- training
 
 

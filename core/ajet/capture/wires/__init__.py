@@ -1,10 +1,14 @@
-"""Wires: the HTTP dialects of LLM requests, one file each behind one protocol."""
+"""Wires: the HTTP dialects of LLM requests, one file each behind one protocol.
+
+A wire turns a request's body into a `ChatRequest` and answers back into the dialect, whole or as
+server-sent events. It knows nothing of engines, episodes or sockets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ajet.types import AjetError, FinishReason
 
@@ -24,13 +28,28 @@ class ChatRequest:
 
     model: str
     messages: Sequence[Mapping[str, Any]]
+    """In the chat completions form; the client's own objects where the wire is chat completions."""
     tools: Sequence[Mapping[str, Any]]
+    """In the chat completions form."""
     n: int = 1
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stream: bool = False
+    logprobs: bool = False
+    """The answer is to carry the logprob of each sampled token."""
+    must_call: str | None = None
+    """The answer must call a tool: this one, or any if empty."""
+    one_call: bool = False
+    """The answer may call one tool at most."""
+    json_schema: Mapping[str, Any] | None = None
+    """The answer's text must be JSON that fits; an empty schema takes any JSON object."""
+    after: str | None = None
+    """Id of an earlier reply, whose chat the messages continue."""
+    prompt: str | Sequence[int] | None = None
+    """Text or token ids to go on with, in place of messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,34 @@ class Answer:
     finish_reason: FinishReason
     prompt_tokens: int
     completion_tokens: int
+    logprobs: tuple[tuple[str, float], ...] | None = None
+    """(text, logprob) of each sampled token, if the request asked for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text of a streamed answer. The pieces of a choice make up its ``content`` and its
+    ``reasoning_content``; tool calls come whole, with the end."""
+
+    choice: int
+    kind: Literal["content", "reasoning"]
+    text: str
+
+
+class Events(Protocol):
+    """Encodes one streamed reply as server-sent events."""
+
+    def begin(self) -> bytes: ...
+
+    def piece(self, piece: Piece) -> bytes: ...
+
+    def end(self, answers: Sequence[Answer]) -> bytes:
+        """Tool calls, finish reasons, usage, and whatever closes a stream."""
+        ...
+
+    def fail(self, error: Refused) -> bytes:
+        """An error after the stream has begun."""
+        ...
 
 
 class Wire(Protocol):
@@ -53,6 +100,10 @@ class Wire(Protocol):
         """Raises Refused, naming each parameter that cannot be honoured."""
         ...
 
-    def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]: ...
+    def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
+        """The whole reply. ``reply_id`` is hexadecimal; the wire prefixes it as its dialect does."""
+        ...
+
+    def events(self, request: ChatRequest, reply_id: str) -> Events: ...
 
     def error(self, error: Refused) -> dict[str, Any]: ...
