@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,8 +67,6 @@ class Report:
     """Tokens of the longest call."""
     context_length: int
     dropped: Mapping[str, int]
-    text_of: Callable[[Sequence[int]], str]
-    """Token ids as text."""
     warnings: Sequence[tuple[str, str]] = ()
     """(what is wrong, what helps)"""
 
@@ -101,7 +99,7 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
         recorder.metrics("check", 1, summarize(episodes, seconds))
     finally:
         recorder.close()
-    report = examine(job, run_dir, episodes, seconds, context_length, engine.tokenizer.decode)
+    report = examine(job, run_dir, episodes, seconds, context_length)
     return replace(report, warnings=warnings_of(report))
 
 
@@ -111,7 +109,6 @@ def examine(
     episodes: Sequence[Episode],
     seconds: float,
     context_length: int,
-    text_of: Callable[[Sequence[int]], str],
 ) -> Report:
     """The numbers of a report."""
     calls = [c for e in episodes for c in e.record.calls]
@@ -139,7 +136,6 @@ def examine(
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,
-        text_of=text_of,
     )
 
 

@@ -130,24 +130,17 @@ def page(job: Job, report: Report) -> str:
 
 def _breaks(report: Report) -> str:
     """One example of each cause, its difference in characters and tokens."""
+    from ajet.cli.show_text import describe_break
+    from ajet.reports.episode import break_report
+    from ajet.reports.pieces import Pieces
+
     if not report.breaks:
         return "breaks: none. Every call that could continue a conversation did."
-    lines = [f"breaks: {len(report.breaks)} calls started a timeline anew; one of each kind:"]
-    seen = set()
-    for episode, b in report.breaks:
-        if b.cause in seen:
-            continue
-        seen.add(b.cause)
-        lines.append(
-            f"  {b.cause}: episode {episode.plan.id}, call {b.call} after call {b.after}, message {b.message}; "
-            f"{b.lost_tokens} tokens computed again"
-        )
-        if b.char >= 0:
-            lines += [f"    recorded  {b.before!r}", f"    sent      {b.now!r}   (from character {b.char})"]
-        if b.recorded or b.sent:
-            for side, ids in (("recorded", b.recorded), ("sent", b.sent)):
-                pieces = "|".join(repr(report.text_of([i]))[1:-1] for i in ids)
-                lines.append(f"    {side:9} {pieces}   ids {' '.join(map(str, ids))} (from token {b.token})")
+    pieces = Pieces(report.run_dir)
+    examples = {b.cause: (episode, b) for episode, b in reversed(report.breaks)}
+    lines = [f"{len(report.breaks)} calls started a timeline anew; one of each kind:"]
+    for episode, b in examples.values():
+        lines += ["", f"in episode {episode.plan.id}", describe_break(break_report(b, pieces)).plain]
     return "\n".join(lines)
 
 

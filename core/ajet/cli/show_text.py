@@ -76,7 +76,7 @@ def describe_episode(
                 yield Text(_token_table(conversation.tokens, report.header.advantage, everything))
     for found in report.breaks:
         yield Text()
-        yield _break(found)
+        yield describe_break(found)
 
 
 # --------------------------------------------------------------------------- the run
@@ -223,7 +223,8 @@ def _token_table(parts: Sequence[Tokens], advantage: float | None, everything: b
 # --------------------------------------------------------------------------- breaks
 
 
-def _break(report: BreakReport) -> Text:
+def describe_break(report: BreakReport) -> Text:
+    """Where a call did not go on from another: the message, the characters, the tokens, what helps."""
     found = report.found
     text = Text(f"break: call {found.call} did not go on from call {found.after}", "bold")
     text.append(f" ({readable(found.agent)})" if found.agent else "").append(f": {found.cause}\n")

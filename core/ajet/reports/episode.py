@@ -183,7 +183,7 @@ def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> Ep
     elif episode.record.calls and pieces.missing:
         notes.append(f"tokens are shown by id, as their text is unknown: {pieces.missing}")
     return EpisodeReport(
-        header, tuple(conversations), tuple(_break(b, pieces) for b in episode.breaks), tuple(notes)
+        header, tuple(conversations), tuple(break_report(b, pieces) for b in episode.breaks), tuple(notes)
     )
 
 
@@ -203,7 +203,8 @@ def _why_not(episode: Episode, entry: Entry, line: Timeline) -> str:
     return "not trained: greedy, or of a frozen target"
 
 
-def _break(found: Break, pieces: Pieces) -> BreakReport:
+def break_report(found: Break, pieces: Pieces) -> BreakReport:
+    """A break with the texts of its tokens and its remedy."""
     before, now = found.before, found.now
     head = tail = 0
     if found.char >= 0:
