@@ -5,11 +5,11 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-PLUGINS := plugins/openai_sdk plugins/readers plugins/judges plugins/local
+PLUGINS := $(addprefix plugins/,openai_sdk langgraph agentscope openai_agents autogen readers judges local)
 INSTALLED := .venv/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow lint format wheels bench clean
+.PHONY: help .venv demo test test-slow test-matrix lint format wheels bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -33,7 +33,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	    echo "PyTorch is not there yet: its CPU build is about 190 MB to fetch, and a package index may offer"; \
 	    echo "a CUDA build of several GB instead: PIP_FIND_LINKS=FOLDER_OR_URL that holds the CPU build prevents that."; \
 	fi; \
-	.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) openai reasoning-gym -c constraints.txt </dev/null; \
+	.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) anthropic langchain openai reasoning-gym -c constraints.txt </dev/null; \
 	touch $@
 
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
@@ -44,6 +44,9 @@ test: $(INSTALLED) ## the tests (ARGS="-k name" for some of them)
 
 test-slow: $(INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+
+test-matrix: $(INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
+	.venv/bin/python tests/matrix.py $(ARGS)
 
 lint: $(INSTALLED) ## style, types and import rules
 	.venv/bin/ruff check .

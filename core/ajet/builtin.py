@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ajet.algorithm import Algorithm
 from ajet.backbone import Backbone
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
 from ajet.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from ajet.workflow import Workflow
 
 
 @hookimpl
@@ -37,3 +42,12 @@ def ajet_chat_models() -> Iterable[type[ChatModelPlugin]]:
     from ajet.chat_models import OpenAIChatModel, ScriptChatModel
 
     return [OpenAIChatModel, ScriptChatModel]
+
+
+@hookimpl
+def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
+    if not isinstance(workflow, str) or not workflow.startswith("cmd:"):
+        return None
+    from ajet.workflow_command import command_workflow
+
+    return command_workflow(workflow, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,7 +75,7 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
         raise ConfigError(
             "task.reader: is required, for example task.reader: {type: jsonl, path: tasks.jsonl}."
         )
-    workflow = load_workflow(build.place("workflow", config.workflow))
+    workflow = build.workflow(config)
     judge = build.judge(config.judge)
     algorithm = build.plugin("algorithm", config.train.algorithm, "train.algorithm")
     assert isinstance(algorithm, Algorithm)
@@ -162,6 +163,17 @@ class _Builder:
         assert isinstance(logger, Logger)
         return logger
 
+    def workflow(self, config: JobConfig) -> Workflow:
+        spec, hook = config.workflow or "", self.plugins.manager.hook
+        key = "workflow" if config.rollout.workdir is None else "rollout.workdir"
+        folder = _absolute(config.rollout.workdir or ".", self.layers.base_of(key))
+        if not folder.is_dir():
+            raise ConfigError(f"{key}: {folder} is no folder.")
+        if _SCHEME.match(spec):
+            self.layers.absolute["rollout.workdir"] = str(folder)  # a resumed run has another job file
+            return load_workflow(spec, folder, hook)
+        return load_workflow(self.place("workflow", spec), folder, hook)
+
     def judge(self, spec: Mapping[str, Any] | None) -> Judge:
         if spec is None:
             return RewardFromWorkflow()
@@ -218,6 +230,10 @@ class _Builder:
             return str(_absolute(value, base)) if _absolute(value, base).exists() else value
         path, colon, name = value.rpartition(":")
         return f"{_absolute(path, base)}{colon}{name}" if path.endswith(".py") else value
+
+
+_SCHEME = re.compile(r"cmd:")
+"""Workflows that are no path, though they may end like one."""
 
 
 def _absolute(value: str | Path, base: Path) -> Path:
