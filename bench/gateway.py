@@ -149,6 +149,7 @@ def server(serve: Callable[..., None], *arguments: Any) -> Iterator[Server]:
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
     process.start()
+    theirs.close()
     port, key = ours.recv()
     try:
         yield Server(port, key, ours)
@@ -306,13 +307,13 @@ def prepared_chat() -> Any:
     class Prepared(Chat):
         def __init__(self, tokenizer: Any, model_type: str) -> None:
             super().__init__(tokenizer, model_type)
-            self._count = 0
-            self._ids = np.arange(5, 5 + PROMPT, dtype=np.int32)
+            self._rendered = 0
+            self._prepared = np.arange(5, 5 + PROMPT, dtype=np.int32)
 
         def render(self, messages: Any, tools: Any) -> Any:
-            self._count += 1
-            ids = self._ids.copy()
-            ids[0] = self._count
+            self._rendered += 1
+            ids = self._prepared.copy()
+            ids[0] = self._rendered
             return ids
 
     return Prepared(build_tokenizer(0), "qwen3")
@@ -327,6 +328,7 @@ def drive(system: Server, at_once: int, calls: int) -> Figures:
     ours, theirs = context.Pipe()
     process = context.Process(target=client, args=(theirs, system.port, system.key, at_once, calls))
     process.start()
+    theirs.close()
     ours.recv()  # it has connected
     cpu = system.ask("cpu")
     ours.send(None)

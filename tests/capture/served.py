@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anthropic
+import httpx
 import httpx2
 import openai
 
@@ -78,7 +79,15 @@ class Served:
 
     @property
     def openai(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url="http://s/v1", api_key="k", max_retries=0, http_client=self.transport)
+        client: Any = self.transport
+        if not issubclass(openai.DefaultHttpxClient, httpx2.Client):  # of the SDK before 3.0
+            client = httpx.Client(transport=httpx.MockTransport(self._of_httpx))
+        return openai.OpenAI(base_url="http://s/v1", api_key="k", max_retries=0, http_client=client)
+
+    def _of_httpx(self, request: httpx.Request) -> httpx.Response:
+        asked = httpx2.Request(request.method, str(request.url), content=request.read())
+        answer = self(asked)
+        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
 
     @property
     def anthropic(self) -> anthropic.Anthropic:

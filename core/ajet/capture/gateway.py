@@ -35,6 +35,7 @@ _SECONDS_TO_START = 10.0
 _SECONDS_TO_CLOSE = 5.0
 _BODY_SECONDS = 60.0
 _IDLE_SECONDS = 120
+_BACKLOG = 2048
 _LAST_WORD_SECONDS = 1.0
 """How long a client that does not read may keep its ended call."""
 
@@ -137,10 +138,16 @@ class Gateway:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio would not for sockets made elsewhere; without it each reply waits 40 ms for the client's ACK.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+        return listening
     except OSError as error:
+        listening.close()
         raise AjetError(
             f"the gateway cannot listen on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for a free one."
         ) from error

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
 from ajet.capture.session import Choice, Session
-from ajet.capture.wires import ChatRequest, Piece, Refused, Wire
+from ajet.capture.wires import ChatRequest, Events, Piece, Refused, Wire
 
 log = logging.getLogger("ajet")
 
@@ -86,11 +86,13 @@ async def _stream(
     blocks_loop: bool,
 ) -> Reply:
     """A reply whose generation has begun; one that fails before raises Refused."""
+    reply_id = secrets.token_hex(12)
+    events = wire.events(request, reply_id)
     queue: asyncio.Queue[Piece | None] = asyncio.Queue()
     choices = session.choices(request, agent, target, blocks_loop, queue.put_nowait)
     task = asyncio.create_task(choices)
     task.add_done_callback(lambda _: queue.put_nowait(None))
-    stream = EventStream(wire, session, request, task, queue)
+    stream = EventStream(events, session, request, reply_id, task, queue)
     try:
         await stream.begin()
     except BaseException:
@@ -108,9 +110,10 @@ class EventStream(AsyncIterator[bytes]):
 
     def __init__(
         self,
-        wire: Wire,
+        events: Events,
         session: Session,
         request: ChatRequest,
+        reply_id: str,
         task: asyncio.Task[list[Choice]],
         queue: asyncio.Queue[Piece | None],
     ) -> None:
@@ -118,8 +121,8 @@ class EventStream(AsyncIterator[bytes]):
         self._request = request
         self._task = task
         self._queue = queue
-        self._reply_id = secrets.token_hex(12)
-        self._events = wire.events(request, self._reply_id)
+        self._reply_id = reply_id
+        self._events = events
         self._taken: list[Piece | None] = []
         self._ready = b""
         self._whole = False
