@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ajet
 from ajet.algorithm import Algorithm
 from ajet.learning import algorithms as a
 from ajet.learning.batch import batch_advantages
@@ -255,11 +256,23 @@ def test_the_correction_serves_every_ratio() -> None:
 # --------------------------------------------------------------------------- docs/algorithms.md
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
+
+
 def test_the_page_lists_every_algorithm_with_its_paper() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([\w+]+)` \| (.+?) \|", page, re.MULTILINE))
     assert set(rows) == set(INSTALLED)
     for name, cls in INSTALLED.items():
         papers = set(re.findall(r"\d{4}\.\d{5}", cls.__doc__ or ""))
         assert papers or name == "sft", f"{name} cites no paper"
         assert not papers or papers & set(re.findall(r"\d{4}\.\d{5}", rows[name])), name
+
+
+def test_the_pages_own_algorithm_works() -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    space: dict[str, Any] = {"ajet": ajet}
+    exec(compile(code, "algorithms.md", "exec"), space)
+    mine = space["Mine"]()
+    np.testing.assert_allclose(mine.advantages(FOUR), [0.75, -0.25, -0.25, -0.25])
+    np.testing.assert_allclose(loss(mine, tokens([2.0], 0.5)), [-1.0])

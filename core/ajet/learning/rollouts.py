@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ajet.algorithm import Algorithm
 from ajet.filter import Filter
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
@@ -65,7 +63,12 @@ def plan_step(
 
 def most_groups(train: TrainSettings, rollout: RolloutSettings) -> int:
     """Most groups that are started in a step."""
-    return math.ceil(train.batch_size * train.dynamic_sampling * rollout.oversample)
+    return _up(train.batch_size * train.dynamic_sampling * rollout.oversample)
+
+
+def _up(number: float) -> int:
+    """The next whole number, where 10 · 1.1 is 11."""
+    return math.ceil(round(number, 6))
 
 
 def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, seed: int) -> list[Plan]:
@@ -82,7 +85,7 @@ class RolloutSource:
     step, by id; they are taken instead of being run again if the serving weights sampled them.
 
     A step runs in rounds. The first has `batch_size` groups; with `dynamic_sampling` each further one
-    replaces the groups that gave no advantage, until the batch is full or the bound is reached. With
+    replaces the groups whose rewards are all equal, until the batch is full or the bound is reached. With
     `oversample` a round starts more groups than it needs and takes those that are complete first:
     complete means that every member has ended, well or not, so that no reward has a say.
     """
@@ -124,7 +127,7 @@ class RolloutSource:
 
 
 class _Step:
-    """The groups of one step: which were started, which are complete, which can teach something."""
+    """The groups of one step: which were started, which are complete, whose rewards differ."""
 
     def __init__(self, source: RolloutSource, step: int, version: int) -> None:
         self.source = source
@@ -149,29 +152,29 @@ class _Step:
         )
         started, needed = 0, settings.batch_size
         while needed and started < limit:
-            count = min(math.ceil(needed * rollout.oversample), limit - started)
+            count = min(_up(needed * rollout.oversample), limit - started)
             await self._round([p for p in plans if started <= p.group < started + count], min(needed, count))
             started += count
             if settings.dynamic_sampling == 1:
                 break
-            needed = settings.batch_size - sum(map(self._teaches, self._groups.values()))
+            needed = settings.batch_size - sum(map(rewards_differ, self._groups.values()))
         if started > settings.batch_size:
             self.counts["groups_started"] = started
 
     def chosen(self) -> list[Episode]:
-        """The episodes of the batch, by group and member. With dynamic sampling groups without advantage
-        are left out and counted, unless there are no others."""
+        """The episodes of the batch, by group and member. With dynamic sampling groups of equal rewards are
+        left out and counted, unless there are no others."""
         groups = self._groups
         if self.source.settings.dynamic_sampling > 1:
-            teaching = {n: group for n, group in groups.items() if self._teaches(group)}
-            skipped = [e for n, group in groups.items() if n not in teaching for e in group]
-            self.counts["groups_skipped"] = len(groups) - len(teaching)
+            differing = {n: group for n, group in groups.items() if rewards_differ(group)}
+            skipped = [e for n, group in groups.items() if n not in differing for e in group]
+            self.counts["groups_skipped"] = len(groups) - len(differing)
             self.counts["tokens_skipped"] = sum(e.record.sampled_tokens for e in skipped)
-            groups = teaching or groups
+            groups = differing or groups
         return _in_order(groups)
 
     def complete(self) -> list[Episode]:
-        """The episodes of all groups that count, those without advantage among them."""
+        """The episodes of all groups that count, those of equal rewards among them."""
         return _in_order(self._groups)
 
     async def _round(self, plans: Sequence[Plan], needed: int) -> None:
@@ -207,7 +210,7 @@ class _Step:
             await source.rollout.run(todo, done, enough if spare else None)
         self._groups |= {number: groups[number] for number in complete}
         if reused:
-            self.counts["episodes_reused"] = self.counts.get("episodes_reused", 0) + len(reused)
+            self._count("episodes_reused", len(reused))
         if spare:
             unused = [e for n, group in groups.items() if n not in complete for e in group]
             self._count("groups_unused", len(started) - len(complete))
@@ -217,10 +220,10 @@ class _Step:
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
 
-    def _teaches(self, group: Sequence[Episode]) -> bool:
-        """Whether any of a group's episodes would have an advantage."""
-        rewards = [e.reward for e in group if e.failure is None and e.record.sampled_tokens]
-        return bool(rewards) and bool(self.source.algorithm.advantages(np.array(rewards)).any())
+
+def rewards_differ(group: Sequence[Episode]) -> bool:
+    """Whether a group's judged episodes, those with a token to train, have different rewards."""
+    return len({e.reward for e in group if e.failure is None and e.record.sampled_tokens}) > 1
 
 
 def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:

@@ -61,7 +61,7 @@ class TrainSettings(Settings):
     dynamic_sampling: float = Field(
         1.0,
         ge=1,
-        description="Above 1: groups without advantage are replaced by further ones, up to this many times batch_size groups.",
+        description="Above 1: groups of equal rewards are replaced by further ones, up to this many times batch_size groups.",
     )
     learning_rate: float = Field(1e-5, gt=0, description="AdamW learning rate.")
     warmup_steps: int = Field(
