@@ -102,7 +102,7 @@ class DrGRPO(GRPO):
 class RLOO(Algorithm):
     """REINFORCE, each episode against the mean of the others of its group.
 
-    Ahmadian et al., "Back to Basics", arXiv:2402.14740, eq. 7; Kool et al., "Buy 4 REINFORCE Samples,
+    Ahmadian et al., "Back to Basics", arXiv:2402.14740; Kool et al., "Buy 4 REINFORCE Samples,
     Get a Baseline for Free!", 2019. Nothing is clipped; an episode counts the sum over its tokens.
     """
 
