@@ -49,9 +49,7 @@ def main() -> None:
         systems = {"plain upstream": plain, "recording proxy": floor, "gateway": ours}
         for s in systems.values():
             drive(s, 1, WARM)
-        figures = {
-            n: in_turn(systems, n, rounds, CALLS[n]) for n in AT_ONCE
-        }
+        figures = {n: in_turn(systems, n, rounds, CALLS[n]) for n in AT_ONCE}
         memory = {name: kib_per_call(s) for name, s in systems.items() if name != "plain upstream"}
     report(figures, memory, sdk, rendering)
     one, many = figures[1], figures[32]
@@ -86,7 +84,9 @@ def in_turn(systems: dict[str, Server], at_once: int, rounds: int, calls: int) -
         for name, system in systems.items():
             found[name].append(drive(system, at_once, calls))
     return {
-        name: Figures(*(statistics.median(getattr(f, field) for f in all_) for field in ("rate", "p50", "p99", "cpu")))
+        name: Figures(
+            *(statistics.median(getattr(f, field) for f in all_) for field in ("rate", "p50", "p99", "cpu"))
+        )
         for name, all_ in found.items()
     }
 
@@ -102,7 +102,9 @@ def kib_per_call(system: Server, calls: int = 6_000) -> float:
 def report(
     figures: dict[int, dict[str, Figures]], memory: dict[str, float], sdk: float, rendering: float
 ) -> None:
-    print(f"{'':18}{'at once':>8}{'calls/s':>9}{'p50 ms':>8}{'p99 ms':>8}{'added p50':>11}{'p99':>7}{'CPU ms':>8}")
+    print(
+        f"{'':18}{'at once':>8}{'calls/s':>9}{'p50 ms':>8}{'p99 ms':>8}{'added p50':>11}{'p99':>7}{'CPU ms':>8}"
+    )
     for n, found in figures.items():
         plain = found["plain upstream"]
         for name, f in found.items():
@@ -113,7 +115,9 @@ def report(
             )
     for name, kib in memory.items():
         print(f"{name}: {kib:.1f} KiB of memory for each recorded call")
-    print(f"an SDK call costs {1e3 * sdk:.2f} ms of CPU, rendering a continued conversation {1e3 * rendering:.3f} ms")
+    print(
+        f"an SDK call costs {1e3 * sdk:.2f} ms of CPU, rendering a continued conversation {1e3 * rendering:.3f} ms"
+    )
 
 
 def honest(cpu: float, sdk: float) -> None:
@@ -196,7 +200,11 @@ def upstream(pipe: Any) -> None:
                 }
             ],
             "prompt_token_ids": prompt,
-            "usage": {"prompt_tokens": PROMPT, "completion_tokens": COMPLETION, "total_tokens": PROMPT + COMPLETION},
+            "usage": {
+                "prompt_tokens": PROMPT,
+                "completion_tokens": COMPLETION,
+                "total_tokens": PROMPT + COMPLETION,
+            },
         }
     ).encode()
 
@@ -430,9 +438,17 @@ def sdk_cpu(calls: int = 400) -> float:
         "created": 0,
         "model": "m",
         "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "word " * COMPLETION}}
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "word " * COMPLETION},
+            }
         ],
-        "usage": {"prompt_tokens": PROMPT, "completion_tokens": COMPLETION, "total_tokens": PROMPT + COMPLETION},
+        "usage": {
+            "prompt_tokens": PROMPT,
+            "completion_tokens": COMPLETION,
+            "total_tokens": PROMPT + COMPLETION,
+        },
     }
     body = json.dumps(reply).encode()
 
@@ -456,7 +472,10 @@ def rendering_cpu(calls: int = 300) -> float:
     from ajet_local.starter.tokenizer import build_tokenizer
 
     chat = Chat(build_tokenizer(0), "qwen3")
-    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    tool = {
+        "type": "function",
+        "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+    }
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
     messages = [
         {"role": "system", "content": "You are of use."},
@@ -469,14 +488,17 @@ def rendering_cpu(calls: int = 300) -> float:
     first = said.say(normalise(messages[0], 0)).say(normalise(messages[1], 1))
     prompt = make_prompt(record, chat, "k", first, [tool])
     ids = np.array(
-        [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]], np.int32
+        [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]],
+        np.int32,
     )
     generation = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
     end = record.tree("k").extend(prompt.node, ids)
     answer = normalise(messages[2], 2)
     record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, said=first), answer)
     following = first.say(answer).say(normalise(messages[3], 3))
-    assert make_prompt(record, chat, "k", following, [tool]).parent == 0, "it does not continue the conversation"
+    assert make_prompt(record, chat, "k", following, [tool]).parent == 0, (
+        "it does not continue the conversation"
+    )
     return cpu_of(lambda: make_prompt(record, chat, "k", following, [tool]), calls)
 
 

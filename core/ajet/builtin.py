@@ -18,9 +18,20 @@ if TYPE_CHECKING:
 
 @hookimpl
 def ajet_algorithms() -> Iterable[type[Algorithm]]:
-    from ajet.learning.algorithms import GRPO, SFT
+    from ajet.learning import algorithms as a
 
-    return [GRPO, SFT]
+    return [
+        a.GRPO,
+        a.DAPO,
+        a.DrGRPO,
+        a.RLOO,
+        a.ReinforcePlusPlus,
+        a.GSPO,
+        a.CISPO,
+        a.SFT,
+        a.RejectionSampling,
+        a.Distillation,
+    ]
 
 
 @hookimpl

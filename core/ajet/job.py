@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from ajet.algorithm import Algorithm
-from ajet.backbone import Backbone, Capabilities
-from ajet.base import Plugin
+from ajet.backbone import OPTIONAL_KEYS, Backbone, Capabilities
+from ajet.base import Plugin, Settings
 from ajet.config import JobConfig, Layers, leaves
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
@@ -91,7 +91,7 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
     )
     model = build.place("model", config.model, must_exist=True)
     return Job(
-        config,
+        _with_reference(config, build, algorithm),
         layers,
         plugins,
         backbone,
@@ -285,6 +285,24 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
     return plans
 
 
+def _with_reference(config: JobConfig, build: _Builder, algorithm: Algorithm) -> JobConfig:
+    """The job with ``train.reference`` made absolute, if it is needed; ConfigError where it is missing or
+    means nothing."""
+    train = config.train
+    if train.reference is None:
+        if "reference" in algorithm.needs:
+            raise ConfigError(
+                f"train.reference: the algorithm {algorithm.name!r} needs a teacher; name a model of the same tokenizer."
+            )
+        return config
+    if not train.kl and "reference" not in algorithm.needs:
+        raise ConfigError(
+            f"train.reference: the algorithm {algorithm.name!r} does not look at it; remove it or set train.kl."
+        )
+    place = build.place("train.reference", train.reference, must_exist=True)
+    return config.model_copy(update={"train": train.model_copy(update={"reference": place})})
+
+
 def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence[TargetPlan]) -> None:
     can: Capabilities = backbone.capabilities
     if not can.trains:
@@ -298,4 +316,14 @@ def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence
     if config.run.deterministic and not can.deterministic:
         raise ConfigError(
             f"run.deterministic: the backbone {backbone.name!r} cannot repeat runs bit for bit; remove the key."
+        )
+    for key in sorted(OPTIONAL_KEYS - can.keys):
+        section, _, name = key.partition(".")
+        settings: Settings = getattr(config, section)
+        if getattr(settings, name) != type(settings).model_fields[name].default:
+            raise ConfigError(f"{key}: the backbone {backbone.name!r} cannot honour it; remove the key.")
+    if config.run.deterministic and config.rollout.oversample > 1:
+        raise ConfigError(
+            "rollout.oversample: which groups are complete first depends on the clock, so a run cannot be repeated bit for "
+            "bit; remove it or run.deterministic."
         )

@@ -39,7 +39,9 @@ _FIELDS = ("reward", "response", "is_success", "metrics", "metadata")
 def command_workflow(spec: str, folder: Path) -> Workflow:
     """The workflow of ``cmd:<command>``, run in ``folder``. Raises ConfigError naming what is wrong."""
     if not hasattr(os, "killpg"):
-        raise ConfigError(f"workflow {spec}: cmd: workflows need process groups, which only POSIX systems have.")
+        raise ConfigError(
+            f"workflow {spec}: cmd: workflows need process groups, which only POSIX systems have."
+        )
     try:
         command = shlex.split(spec.removeprefix(SCHEME))
     except ValueError as error:
@@ -96,7 +98,9 @@ async def run_command(
         err.close()
     if code:
         cause = f"exit {code}" if code > 0 else f"signal {-code}"
-        raise WorkflowFailed(cause, f"{shlex.join(command)} ended with {cause}; stderr ends: {err.text(1000)!r}")
+        raise WorkflowFailed(
+            cause, f"{shlex.join(command)} ended with {cause}; stderr ends: {err.text(1000)!r}"
+        )
     return read_answer(out.last_line())
 
 

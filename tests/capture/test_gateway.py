@@ -40,7 +40,9 @@ class Served:
         self.gateway = gateway
         self.url = gateway.start()
 
-    def post(self, path: str = "/v1/chat/completions", key: str | None = None, **options: Any) -> httpx.Response:
+    def post(
+        self, path: str = "/v1/chat/completions", key: str | None = None, **options: Any
+    ) -> httpx.Response:
         """A request over the socket."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         with ajet.passthrough():  # or the hook would answer it
@@ -55,7 +57,9 @@ class Served:
     def metric(self, name: str) -> float:
         """A value of /metrics."""
         lines = self.get("/metrics").text.splitlines()
-        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"ajet_gateway_{name}")), 0.0)
+        return next(
+            (float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"ajet_gateway_{name}")), 0.0
+        )
 
 
 Serve = Callable[..., Served]
@@ -138,10 +142,17 @@ def test_agent_and_target_come_from_the_path_or_from_headers(serve, tokenizer) -
 def test_paths_say_whatever_was_put_into_them(parts: list[str | None]) -> None:
     key, agent, target = (p if p is None or p.isprintable() else None for p in parts)
     path = make_path(key, agent, target)
-    assert path.isascii() and split_path(f"{path}/v1/chat/completions") == (key, agent, target, "/v1/chat/completions")
+    assert path.isascii() and split_path(f"{path}/v1/chat/completions") == (
+        key,
+        agent,
+        target,
+        "/v1/chat/completions",
+    )
 
 
-def test_an_endpoint_is_an_address_and_a_key_and_variables_for_a_subprocess(serve, tokenizer, monkeypatch) -> None:
+def test_an_endpoint_is_an_address_and_a_key_and_variables_for_a_subprocess(
+    serve, tokenizer, monkeypatch
+) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet")
     served = serve(ok(tokenizer))
     tuner = ajet.Tuner("", "key", {"as_base_url": served.gateway.as_base_url})
@@ -167,7 +178,9 @@ def test_the_sdk_against_the_socket_gives_the_record_that_the_hook_gives(serve, 
             first = client.chat.completions.create(**ASK)
             again = [*USER, first.choices[0].message, {"role": "user", "content": "more"}]
             client.chat.completions.create(model="m", messages=again)
-        records.append([(c.prompt.ids().tolist(), c.generation.token_ids.tolist()) for c in session.record.calls])
+        records.append(
+            [(c.prompt.ids().tolist(), c.generation.token_ids.tolist()) for c in session.record.calls]
+        )
     assert len(records[0]) == 2 and records[0] == records[1]
     assert served.metric('calls_total{status="200"}') == 2, "the second pair went through the hook"
 
@@ -189,7 +202,9 @@ def test_curl(serve, tokenizer, stream) -> None:
         command = ["curl", "-sSN", "--max-time", "10", f"{served.url}/v1/chat/completions", "-d", "@-"]
         command += ["-H", f"Authorization: Bearer {session.key}", "-H", "Content-Type: application/json"]
         told = json.dumps({**ASK, "stream": stream})
-        output = subprocess.run(command, input=told, capture_output=True, text=True, timeout=20, check=True).stdout
+        output = subprocess.run(
+            command, input=told, capture_output=True, text=True, timeout=20, check=True
+        ).stdout
     if stream:
         assert output.startswith("data: {") and output.rstrip().endswith("data: [DONE]")
     else:
@@ -255,7 +270,9 @@ def raw(served: Served, body: bytes, key: str, *, path: str = "/v1/chat/completi
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_cancels_its_generation_and_leaves_no_ghost_call(serve, tokenizer, stream) -> None:
+def test_a_client_that_goes_away_cancels_its_generation_and_leaves_no_ghost_call(
+    serve, tokenizer, stream
+) -> None:
     engine = ok(tokenizer, seconds=30)
     served = serve(engine)
     with served.bench.session() as session:
@@ -335,7 +352,9 @@ def test_more_calls_than_may_run_at_once_are_told_to_come_again(serve, tokenizer
     statuses = []
     with served.bench.session() as session:
         threads = [
-            threading.Thread(target=lambda: statuses.append(served.post(key=session.key, timeout=20).status_code))
+            threading.Thread(
+                target=lambda: statuses.append(served.post(key=session.key, timeout=20).status_code)
+            )
             for _ in range(5)
         ]
         for thread in threads:
@@ -399,12 +418,24 @@ JSON = st.recursive(
     max_leaves=10,
 )
 FIELDS = st.sampled_from(
-    ["model", "messages", "tools", "n", "stream", "stop", "max_tokens", "temperature", "tool_choice", "logprobs"]
+    [
+        "model",
+        "messages",
+        "tools",
+        "n",
+        "stream",
+        "stop",
+        "max_tokens",
+        "temperature",
+        "tool_choice",
+        "logprobs",
+    ]
     + ["response_format", "input", "prompt", "system", "stream_options", "seed", "metadata", "top_p"]
 )
 MESSAGES = st.lists(
     st.fixed_dictionaries(
-        {}, optional={"role": st.sampled_from(["user", "assistant", "tool", "system"]) | JSON, "content": JSON}
+        {},
+        optional={"role": st.sampled_from(["user", "assistant", "tool", "system"]) | JSON, "content": JSON},
     ),
     max_size=3,
 )
@@ -426,7 +457,9 @@ def test_fuzzed_requests_never_end_in_a_5xx_a_hang_or_a_traceback(serve, tokeniz
     @given(PATHS, BODIES, st.booleans())
     def check(path: str, body: bytes, with_key: bool) -> None:
         key = session.key if with_key else None
-        response = client.post(f"{served.url}/v1{path}", content=body, headers={"x-api-key": key} if key else {})
+        response = client.post(
+            f"{served.url}/v1{path}", content=body, headers={"x-api-key": key} if key else {}
+        )
         assert response.status_code < 500, response.text
         assert "Traceback" not in response.text and 'File "' not in response.text
 
@@ -440,7 +473,10 @@ def test_fuzzed_requests_never_end_in_a_5xx_a_hang_or_a_traceback(serve, tokeniz
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.binary(min_size=1, max_size=300) | st.text(max_size=100).map(lambda t: f"POST {t} HTTP/1.1\r\n\r\n".encode()))
+@given(
+    data=st.binary(min_size=1, max_size=300)
+    | st.text(max_size=100).map(lambda t: f"POST {t} HTTP/1.1\r\n\r\n".encode())
+)
 def check_bytes(address: tuple[str, int], data: bytes) -> None:
     with socket.create_connection(address, timeout=5) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(data)
@@ -589,5 +625,3 @@ def test_an_install_leaves_nothing_behind(bench, tokenizer) -> None:
     assert before == (ThreadPoolExecutor.submit, threading.Thread.start)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health")
-
-

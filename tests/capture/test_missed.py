@@ -64,7 +64,14 @@ def run(bench: Any, tokenizer: Any) -> Run:
                 handles = {**plugins.handles, "as_base_url": around.gateway.as_base_url}
                 flow = Workflow("test", workflow, asyncio.iscoroutinefunction(workflow), 2)
                 runner = EpisodeRunner(
-                    flow, b.answerer(), b.capture, handles, 20.0, b.board, plugins.manager.hook, missed=around.missed
+                    flow,
+                    b.answerer(),
+                    b.capture,
+                    handles,
+                    20.0,
+                    b.board,
+                    plugins.manager.hook,
+                    missed=around.missed,
                 )
                 return await runner.run(plan, 0)
 
@@ -212,7 +219,9 @@ def test_outside_episodes_nothing_is_told(bench: Any, tokenizer: Any, server: An
     assert around.missed_line() == ""
 
 
-def test_a_frozen_model_is_asked_by_the_engines_thread_and_explained(bench: Any, tokenizer: Any, server: Any) -> None:
+def test_a_frozen_model_is_asked_by_the_engines_thread_and_explained(
+    bench: Any, tokenizer: Any, server: Any
+) -> None:
     from ajet.capture.targets import Target
 
     class Hosted:
@@ -235,7 +244,9 @@ def test_a_frozen_model_is_asked_by_the_engines_thread_and_explained(bench: Any,
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "llm.invalid"])
-def test_refused_connections_raise_in_the_agents_call_and_reach_nothing(run: Run, server: Any, address: str) -> None:
+def test_refused_connections_raise_in_the_agents_call_and_reach_nothing(
+    run: Run, server: Any, address: str
+) -> None:
     raised: list[BaseException] = []
 
     def agent(task: Any, tuner: Any) -> None:

@@ -121,7 +121,9 @@ class _Forward:
         if key is None or self._url is None:
             error = Refused(_NO_GATEWAY if key else "an LLM call outside any episode", code="outside_episode")
             reply = refuse(wire, error)
-            return None, module.Response(reply.status, headers=reply.headers, content=reply.body, request=request)
+            return None, module.Response(
+                reply.status, headers=reply.headers, content=reply.body, request=request
+            )
         label = current_label.get()
         agent = request.headers.get("x-ajet-agent") or label.agent
         target = request.headers.get("x-ajet-target") or label.target

@@ -197,7 +197,9 @@ class _App:
         if method not in ("GET", "HEAD") and not is_wire:
             raise _no_such_path(asked.path)
         if asked.path == "/health":
-            await _plain(send, "application/json", json.dumps({"status": "ok", "in_flight": self._meter.in_flight}))
+            await _plain(
+                send, "application/json", json.dumps({"status": "ok", "in_flight": self._meter.in_flight})
+            )
         elif asked.path == "/metrics":
             await _plain(send, "text/plain; version=0.0.4", self._meter.text())
         elif asked.path.endswith("/models"):
@@ -218,7 +220,9 @@ class _App:
             raise Refused("the gateway is closing", code="closing", status=503)
         if self._meter.in_flight >= self._most_calls:
             raise Refused(
-                f"{self._most_calls} calls are being answered already; try again later", code="busy", status=429
+                f"{self._most_calls} calls are being answered already; try again later",
+                code="busy",
+                status=429,
             )
         agent, target = caller(session, headers)
         agent, target = asked.agent or agent or "agent", asked.target or target
@@ -239,7 +243,9 @@ class _App:
         key = asked.key or key_in(headers.get)
         session = self._find(key) if key else None
         if session is None:
-            what = "its key opens nothing: the episode has ended, or it never began" if key else "it has no key"
+            what = (
+                "its key opens nothing: the episode has ended, or it never began" if key else "it has no key"
+            )
             raise Refused(
                 f"{what}. Send the key of tuner.as_base_url() as `Authorization: Bearer` or `x-api-key`, or in the path as /k/<key>",
                 code="invalid_api_key",
@@ -274,7 +280,9 @@ class _App:
 
     def _too_large(self) -> Refused:
         return Refused(
-            f"the request's body is larger than {self._most_bytes >> 20} MiB", code="request_too_large", status=413
+            f"the request's body is larger than {self._most_bytes >> 20} MiB",
+            code="request_too_large",
+            status=413,
         )
 
     async def _stream(

@@ -63,7 +63,12 @@ class Meter:
         lines: list[str] = []
         for name, kind, help_, values in (
             ("calls_total", "counter", "Answered calls by HTTP status.", _labelled("status", self.calls)),
-            ("refused_total", "counter", "Requests that belong to no call, by reason.", _labelled("code", self.refused)),
+            (
+                "refused_total",
+                "counter",
+                "Requests that belong to no call, by reason.",
+                _labelled("code", self.refused),
+            ),
             ("disconnects_total", "counter", "Calls whose client went away.", {"": self.disconnects}),
             ("in_flight", "gauge", "Calls that are being answered.", {"": self.in_flight}),
             (

@@ -72,7 +72,11 @@ class Listener:
     of the engine's thread are never an agent's."""
 
     def __init__(
-        self, *, refuse: bool, engine_thread: int, is_ours: Callable[[str, int], bool] = lambda host, port: False
+        self,
+        *,
+        refuse: bool,
+        engine_thread: int,
+        is_ours: Callable[[str, int], bool] = lambda host, port: False,
     ) -> None:
         self.total: Counter[tuple[str, int, str]] = Counter()
         self._refuse = refuse

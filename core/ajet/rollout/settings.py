@@ -68,6 +68,12 @@ class RolloutSettings(Settings):
     """How episodes are run."""
 
     group_size: int = Field(8, ge=1, description="Episodes of each task in a training step.")
+    oversample: float = Field(
+        1.0,
+        ge=1,
+        description="Above 1: start this many times the groups that are needed and train on those that are complete first, "
+        "whatever their rewards; the rest is cancelled. Not in deterministic runs.",
+    )
     concurrency: int = Field(64, ge=1, description="Episodes that run at once.")
     timeout: Seconds = Field(
         300.0, description="Most time of one attempt at an episode (300s, 5m); off under a debugger."

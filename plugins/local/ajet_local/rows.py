@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +10,14 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from ajet.types import Float32, Sample
+from ajet.types import Float32, LossTokens, Need, Sample
 from ajet_local.prefix import common_prefix
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedTokens:
-    """The trained tokens of a micro-batch, flattened row by row. All tensors are float32[N]."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedTokens(LossTokens):
+    """The trained tokens of a micro-batch, flattened row by row. All tensors are [N]."""
 
-    new: torch.Tensor
-    """Logprobs under the current weights, at each token's sampling temperature; with gradients."""
-    old: torch.Tensor
-    """Sampling logprobs; NaN where the token was not sampled."""
-    advantages: torch.Tensor
     weights: torch.Tensor
 
     def place(self, index: int, samples: Sequence[Sample]) -> str:
@@ -54,10 +49,11 @@ def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sampl
     return groups
 
 
-def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
-    """Run ``model`` over ``samples``; gradients flow from ``new`` into its parameters.
+def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need] = ()) -> TrainedTokens:
+    """Run ``model`` over ``samples``; gradients flow from ``new`` and ``entropy`` into its parameters.
 
-    ``new[i] = log_softmax(logits / temperature)[token]`` in float32. The prefix that all rows share
+    ``new[i] = log_softmax(logits / temperature)[token]`` in float32. Of the optional arrays those in
+    ``needs`` are there; where samples do not bring ``before``, these still are the weights before. The prefix that all rows share
     is computed once, with gradients, through the key-value cache. Logits exist only at positions
     that predict a trained token of some row.
     """
@@ -79,19 +75,42 @@ def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
         logits_to_keep=torch.as_tensor(wanted, device=device),
     ).logits
 
-    def flat(arrays: Sequence[Float32]) -> torch.Tensor:
+    def flat(arrays: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.as_tensor(_padded(arrays)[rows, columns], device=device)
+
+    def brought(arrays: Sequence[Float32 | None]) -> torch.Tensor | None:
+        there = [array for array in arrays if array is not None]
+        return flat(there) if there else None
 
     temperature = flat([_temperatures(s) for s in samples])
     chosen = logits[torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)]
     logprobs = torch.log_softmax(chosen.float() / temperature[:, None], dim=-1)
     targets = torch.as_tensor(ids[rows, columns], dtype=torch.long, device=device)
+    new = logprobs.gather(1, targets[:, None])[:, 0]
+    before = brought([s.before for s in samples])
     return TrainedTokens(
-        new=logprobs.gather(1, targets[:, None])[:, 0],
+        new=new,
+        calls=torch.as_tensor(_calls(samples, rows, columns), device=device),
         old=flat([s.logprobs for s in samples]),
         advantages=flat([s.advantages for s in samples]),
         weights=flat([s.weights for s in samples]),
+        before=(new.detach() if before is None else before) if "before" in needs else None,
+        reference=brought([s.reference for s in samples]) if "reference" in needs else None,
+        entropy=-(logprobs.exp() * logprobs).sum(-1) if "entropy" in needs else None,
     )
+
+
+def score(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[Float32]:
+    """For each sample float32[T]: the logprobs of its trained tokens as in `trained_tokens`, else NaN."""
+    found: dict[int, Float32] = {}
+    with torch.no_grad():
+        for rows in micro_batches(samples, max_tokens):
+            flat = trained_tokens(model, rows).new.cpu().numpy()
+            ends = np.cumsum([sample.mask.sum() for sample in rows])
+            for sample, logprobs in zip(rows, np.split(flat, ends[:-1]), strict=True):
+                found[id(sample)] = np.full(len(sample.token_ids), np.nan, dtype=np.float32)
+                found[id(sample)][sample.mask] = logprobs
+    return [found[id(sample)] for sample in samples]
 
 
 def _temperatures(sample: Sample) -> Float32:
@@ -100,6 +119,16 @@ def _temperatures(sample: Sample) -> Float32:
     for span in sample.spans:
         temperatures[span.start : span.end] = span.temperature or 1.0
     return temperatures
+
+
+def _calls(samples: Sequence[Sample], rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """int64[N]: the calls of the trained tokens, numbered from 0 in their order."""
+    calls = [np.zeros(len(s.token_ids), dtype=np.int64) for s in samples]
+    for sample, numbers in zip(samples, calls, strict=True):
+        for number, span in enumerate(sample.spans, 1):
+            numbers[span.start : span.end] = number
+    key = rows * (1 + max(len(s.spans) for s in samples)) + _padded(calls)[rows, columns]
+    return np.cumsum(np.diff(key, prepend=key[:1]) != 0)
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from ajet.types import AjetError, Batch, Loss, Metrics, Sample
 from ajet_local.engine import LocalEngine
-from ajet_local.rows import TrainedTokens, has_credit, micro_batches, trained_tokens
+from ajet_local.rows import TrainedTokens, has_credit, micro_batches, score, trained_tokens
 
 STATE_FILE = "trainer.pt"
 """Beside the Hugging Face files: the optimizer's state and the weight version."""
@@ -28,6 +28,8 @@ class _Sums:
     trained: int = 0
     skipped: int = 0
     logprob_diff_max: float = 0.0
+    entropy: float = 0.0
+    reference_kl: float = 0.0
 
 
 class LocalTrainer:
@@ -36,7 +38,8 @@ class LocalTrainer:
     Serves reinforcement learning and supervised fine-tuning alike: what differs is the batch's
     loss, advantages and weights. AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are
     clipped to the global norm ``max_grad_norm``. ``micro_batch_tokens`` bounds the padded tokens of
-    one forward pass and changes memory, not results.
+    one forward pass and changes memory, not results. ``reference`` is a frozen model on the same device,
+    which fills `Sample.reference` for losses that need it.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class LocalTrainer:
         adam_epsilon: float = 1e-8,
         max_grad_norm: float = 1.0,
         micro_batch_tokens: int = 16384,
+        reference: Any = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
         self.max_grad_norm = max_grad_norm
         self.micro_batch_tokens = micro_batch_tokens
+        self.reference = reference
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters,
@@ -73,21 +78,24 @@ class LocalTrainer:
     def update(self, batch: Batch) -> Metrics:
         """One AdamW step per mini-batch on ``Σ weights · loss`` over its trained tokens.
 
-        Samples without credit are not computed, and a mini-batch of none but such takes no step: not
-        even the optimizer's momentum moves the weights. Returns ``loss`` and ``grad_norm`` (means over
-        the steps taken), ``optimizer_steps``, ``tokens_trained`` and ``tokens_zero_advantage`` (together
-        all masked tokens of the mini-batches), and ``logprob_diff_max``: max |new − old| in the first
-        mini-batch computed, when the weights are still the sampling ones (0 if nothing was sampled).
-        Raises FloatingPointError at a non-finite loss or gradient, before the step that it would spoil.
+        Samples without credit are not computed (where `Batch.zero_costs_nothing`), and a mini-batch of
+        none but such takes no step: not even the optimizer's momentum moves the weights. Returns ``loss``
+        and ``grad_norm`` (means over the steps taken), ``optimizer_steps``, ``tokens_trained`` and
+        ``tokens_zero_advantage`` (together all masked tokens of the mini-batches), ``logprob_diff_max``:
+        max |new − old| in the first mini-batch computed, when the weights are still the sampling ones (0 if
+        nothing was sampled), and, where the loss needs them, the means over tokens of ``entropy`` and of
+        ``reference_kl``, new − reference. Raises FloatingPointError at a non-finite loss or gradient,
+        before the step that it would spoil.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = batch.learning_rate
         sums = _Sums()
+        samples = self._prepared(batch)
         for number, indices in enumerate(batch.mini_batches, 1):
             place = f"mini-batch {number} of {len(batch.mini_batches)}"
-            self._mini_batch([batch.samples[i] for i in indices], batch.loss, sums, place)
-        steps = max(sums.steps, 1)
-        return {
+            self._mini_batch([samples[i] for i in indices], batch, sums, place)
+        steps, trained = max(sums.steps, 1), max(sums.trained, 1)
+        metrics = {
             "loss": sums.loss / steps,
             "grad_norm": sums.grad_norm / steps,
             "optimizer_steps": float(sums.steps),
@@ -95,9 +103,33 @@ class LocalTrainer:
             "tokens_zero_advantage": float(sums.skipped),
             "logprob_diff_max": sums.logprob_diff_max,
         }
+        if "entropy" in batch.needs:
+            metrics["entropy"] = sums.entropy / trained
+        if "reference" in batch.needs:
+            metrics["reference_kl"] = sums.reference_kl / trained
+        return metrics
 
-    def _mini_batch(self, samples: Sequence[Sample], loss: Loss, sums: _Sums, place: str) -> None:
-        live = [s for s in samples if has_credit(s)]
+    def _prepared(self, batch: Batch) -> Sequence[Sample]:
+        """The batch's samples, with the logprobs that its loss needs and that they do not bring."""
+        samples = list(batch.samples)
+        live = [i for i, s in enumerate(samples) if _counts(s, batch)]
+        missing = [i for i in live if samples[i].reference is None]
+        if "reference" in batch.needs and missing:
+            if self.reference is None:
+                raise AjetError(
+                    "the loss needs a reference model, but this trainer has none: set train.kl or train.reference."
+                )
+            found = score(self.reference, [samples[i] for i in missing], self.micro_batch_tokens)
+            for i, logprobs in zip(missing, found, strict=True):
+                samples[i] = replace(samples[i], reference=logprobs)
+        if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `new` is just that
+            found = score(self.model, [samples[i] for i in live], self.micro_batch_tokens)
+            for i, logprobs in zip(live, found, strict=True):
+                samples[i] = replace(samples[i], before=logprobs)
+        return samples
+
+    def _mini_batch(self, samples: Sequence[Sample], batch: Batch, sums: _Sums, place: str) -> None:
+        live = [s for s in samples if _counts(s, batch)]
         trained = sum(int(s.mask.sum()) for s in live)
         sums.trained += trained
         sums.skipped += sum(int(s.mask.sum()) for s in samples) - trained
@@ -105,10 +137,14 @@ class LocalTrainer:
             return
         self._optimizer.zero_grad(set_to_none=True)
         for rows in micro_batches(live, self.micro_batch_tokens):
-            tokens = trained_tokens(self.model, rows)
-            total = _total_loss(loss, tokens, rows, place)
+            tokens = trained_tokens(self.model, rows, batch.needs)
+            total = _total_loss(batch.loss, tokens, rows, place)
             total.backward()
             sums.loss += total.item()
+            if tokens.entropy is not None:
+                sums.entropy += tokens.entropy.sum().item()
+            if tokens.reference is not None:
+                sums.reference_kl += (tokens.new.detach() - tokens.reference).sum().item()
             if sums.steps == 0:
                 sums.logprob_diff_max = max(sums.logprob_diff_max, _largest_difference(tokens))
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.max_grad_norm)
@@ -146,9 +182,14 @@ class LocalTrainer:
         self.engine.version = state["version"]
 
 
+def _counts(sample: Sample, batch: Batch) -> bool:
+    """Whether the loss of a sample moves any weight."""
+    return has_credit(sample) or not batch.zero_costs_nothing
+
+
 def _total_loss(loss: Loss, tokens: TrainedTokens, samples: Sequence[Sample], place: str) -> torch.Tensor:
     """``Σ weights · loss`` of a micro-batch; FloatingPointError names its first non-finite token."""
-    weighted = tokens.weights * loss(torch, tokens.new, tokens.old, tokens.advantages)
+    weighted = tokens.weights * loss(torch, tokens)
     bad = torch.nonzero(~torch.isfinite(weighted.detach()))
     if len(bad):
         index = int(bad[0])
