@@ -29,7 +29,7 @@ TESTS = (
     "tokenizers",
     "transformers",
 )
-# renderers asks for an openai that is newer than the oldest we support, but does not need it.
+# It asks for an openai that is newer than the oldest we support, but does not need it. What it needs follows.
 RENDERERS = ("renderers", "jinja2", "numpy", "openai-harmony", "prime-pydantic-config", "tiktoken")
 
 
@@ -103,8 +103,8 @@ def make(name: str, environment: Environment) -> str:
     plugins = [part for plugin in environment.plugins for part in ("-e", f"plugins/{plugin}")]
     pip(python, "-e", ".", *plugins, *environment.packages, *TESTS, "-c", str(constraints))
     pip(python, "--no-deps", "-e", "plugins/local", "-e", "plugins/readers", "-e", "plugins/judges")
-    pip(python, "--no-deps", *RENDERERS, "-c", str(constraints))
     pip(python, *RENDERERS[1:], "-c", str(constraints))
+    pip(python, "--no-deps", RENDERERS[0], "-c", str(constraints))
     stamp.write_text(wanted)
     return str(python)
 
@@ -118,7 +118,7 @@ def pins_besides(packages: tuple[str, ...]) -> str:
 
 def pip(python: Path, *arguments: str) -> None:
     """Install quietly."""
-    command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
+    command = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
     subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PIP_NO_INPUT": "1"})
 
 

@@ -52,6 +52,8 @@ class _Remembering:
         self._tokenizer = tokenizer
         self._ids = lru_cache(_REMEMBERED)(lambda text, options: tokenizer.encode(text, **dict(options)))
         self._encoding = lru_cache(_REMEMBERED)(lambda text, options: tokenizer(text, **dict(options)))
+        self.convert_tokens_to_ids = lru_cache(_REMEMBERED)(tokenizer.convert_tokens_to_ids)
+        self.unk_token_id = tokenizer.unk_token_id
         self.decode = tokenizer.decode
 
     def encode(self, text: str, **options: Any) -> list[int]:

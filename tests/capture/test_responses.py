@@ -40,7 +40,8 @@ def test_a_turn_split_into_items_comes_back_as_the_message_that_was_recorded(str
     first = ask(server, stream, input="1 + 1?", tools=[TOOL])
     assert [i.type for i in first.output] == ["reasoning", "message", "function_call", "function_call"]
     assert [i.call_id for i in first.output[2:]] == [CALL["id"], CALL_2["id"]]
-    assert first.output_text == "I add." and first.output[0].content[0].text == "hm"
+    thought = first.output[0].model_dump()["content"][0]["text"]  # the oldest SDK knows no content there
+    assert first.output_text == "I add." and thought == "hm"
     again = [i.model_dump(exclude_unset=True) for i in first.output]
     second = ask(server, stream, input=[USER, *again, *OUTPUTS], tools=[TOOL])
     tools = [{"role": "tool", "tool_call_id": c["id"], "content": "2"} for c in (CALL, CALL_2)]

@@ -82,7 +82,7 @@ def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, 
 @dataclass(frozen=True, slots=True)
 class RolloutSource:
     """A `BatchSource` that runs groups of episodes. ``reusable`` are finished ones of an interrupted
-    step, by id; they are taken instead of being run again if the serving weights sampled them.
+    step that the serving weights sampled, by id; they are taken instead of being run again.
 
     A step runs in rounds. The first has `batch_size` groups; with `dynamic_sampling` each further one
     replaces the groups whose rewards are all equal, until the batch is full or the bound is reached. With
@@ -103,7 +103,7 @@ class RolloutSource:
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
         started = time.monotonic()
-        found = _Step(self, step, version)
+        found = _Step(self, step)
         await found.run()
         episodes, counts = fresh(found.chosen(), version, self.settings.max_staleness)
         batch = build_batch(
@@ -129,10 +129,9 @@ class RolloutSource:
 class _Step:
     """The groups of one step: which were started, which are complete, whose rewards differ."""
 
-    def __init__(self, source: RolloutSource, step: int, version: int) -> None:
+    def __init__(self, source: RolloutSource, step: int) -> None:
         self.source = source
         self.step = step
-        self.version = version
         self.ended = 0
         self.counts: Metrics = {}
         self._groups: dict[int, list[Episode]] = {}
@@ -181,7 +180,7 @@ class _Step:
         """Run the groups of these plans until ``needed`` of them are complete."""
         source = self.source
         size = source.rollout.settings.group_size
-        reused = [e for p in plans if (e := source.reusable.get(p.id)) and sampled_under(e, self.version)]
+        reused = [e for p in plans if (e := source.reusable.get(p.id))]
         held = {e.plan.id for e in reused}
         groups: dict[int, list[Episode]] = {}
         complete: list[int] = []

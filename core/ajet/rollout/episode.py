@@ -181,7 +181,7 @@ def _explain(
             "the workflow ended without an answered LLM call"
             + (f" ({refused})" if refused else "")
             + (f", but it connected to {missed[0].where}, which is not captured" if missed else "")
-            + "; it must use an httpx-based client (the OpenAI SDK, LangChain, …) inside the episode; `ajet check` lists calls that were missed"
+            + "; it must use an httpx-based client (the OpenAI SDK, LangChain, …) inside the episode; `ajet check` lists missed calls"
         )
     return failure, error
 
