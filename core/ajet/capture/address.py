@@ -32,7 +32,8 @@ def split_path(path: str) -> Caller:
         value, slash, rest = path[3:].partition("/")
         found[_PARTS[letter]] = unquote(value)
         path = slash + rest
-    return Caller(*found, path.rstrip("/"))  # type: ignore[call-arg]
+    key, agent, target = found
+    return Caller(key, agent, target, path.rstrip("/"))
 
 
 def key_in(header: Callable[[str], str | None]) -> str | None:

@@ -98,8 +98,8 @@ class _Forward:
                 clients[module.__name__] = module.AsyncClient(trust_env=False, timeout=None)
             return await async_send(clients[module.__name__], ours, **_streaming(options))
 
-        module.Client.send = forward  # type: ignore[attr-defined]
-        module.AsyncClient.send = forward_async  # type: ignore[attr-defined]
+        module.Client.send = forward
+        module.AsyncClient.send = forward_async
 
     def _wire(self, request: Any) -> Wire | None:
         if request.method != "POST" or passing_through.get():

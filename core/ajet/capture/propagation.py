@@ -34,7 +34,7 @@ def propagated(*, threads: bool, engine_thread: int) -> Iterator[None]:
         return submit(self, fn, *args, **kwargs)
 
     def start_carrying(self: Any) -> None:
-        if carries() and getattr(self, "_target", None) is not thread._worker:  # type: ignore[attr-defined]
+        if carries() and getattr(self, "_target", None) is not thread._worker:
             run, context = self.run, copy_context()
             self.run = lambda: context.run(run)
         start(self)
