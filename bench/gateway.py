@@ -316,12 +316,14 @@ def prepared_chat() -> Any:
         def __init__(self, tokenizer: Any, model_type: str) -> None:
             super().__init__(tokenizer, model_type)
             self._rendered = 0
-            self._prepared = np.arange(5, 5 + PROMPT, dtype=np.int32)
+            asked = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
+            self._prepared = np.array(super().render(asked, [])[-PROMPT:], np.int32)
+            assert len(self._prepared) == PROMPT
 
         def render(self, messages: Any, tools: Any) -> Any:
             self._rendered += 1
             ids = self._prepared.copy()
-            ids[0] = self._rendered
+            ids[:2] = divmod(self._rendered, 500)
             return ids
 
     return Prepared(build_tokenizer(0), "qwen3")

@@ -14,8 +14,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
@@ -226,18 +226,19 @@ class _App:
             )
         agent, target = caller(session, headers)
         agent, target = asked.agent or agent or "agent", asked.target or target
-        with self._meter.call(session) as measured:
+        with self._meter.call(session):
             body = await self._body(headers, receive)
-            async with _while_there(receive):
+            with _WhileThere(receive) as client:
                 try:
                     reply = await respond(wire, session, body, agent, target)
                 except asyncio.CancelledError:
-                    reply = self._ended(wire, session)
-                measured.answered(reply)
+                    client.go_on()
+                    reply = _ended(wire, session)
+                self._meter.calls[reply.status] += 1
                 if reply.events is None:
                     await _say(send, reply)
                 else:
-                    await self._stream(wire, session, reply, reply.events, send)
+                    await _stream(wire, session, client, reply.headers, reply.events, send)
 
     def _session(self, asked: Caller, headers: Mapping[str, str]) -> Session:
         key = asked.key or key_in(headers.get)
@@ -285,65 +286,74 @@ class _App:
             status=413,
         )
 
-    async def _stream(
-        self, wire: Wire, session: Session, reply: Reply, events: EventStream, send: Send
-    ) -> None:
-        """Send events as they come; a client that reads slowly holds them up."""
-        try:
-            await send(_start(reply.status, reply.headers))
-            async for data in events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except asyncio.CancelledError:
-            last = b"event: error\ndata: " + self._ended(wire, session).body + b"\n\n"
-            async with asyncio.timeout(_LAST_WORD_SECONDS):
-                await send({"type": "http.response.body", "body": last, "more_body": False})
-        finally:
-            await events.aclose()
 
-    def _ended(self, wire: Wire, session: Session) -> Reply:
-        """What a call that was cancelled is told, unless its client has gone: then CancelledError goes on."""
-        task = asyncio.current_task()
-        assert task
-        if _gone.get(task):
-            raise asyncio.CancelledError
-        while task.cancelling():
-            task.uncancel()
-        return refuse(wire, Refused(f"episode {session.episode} has ended", code="episode_ended"))
+async def _stream(
+    wire: Wire,
+    session: Session,
+    client: _WhileThere,
+    headers: Mapping[str, str],
+    events: EventStream,
+    send: Send,
+) -> None:
+    """Send events as they come; a client that reads slowly holds them up."""
+    try:
+        await send(_start(200, headers))
+        async for data in events:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    except asyncio.CancelledError:
+        client.go_on()
+        last = b"event: error\ndata: " + _ended(wire, session).body + b"\n\n"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_SECONDS):
+                await send({"type": "http.response.body", "body": last})
+    finally:
+        await events.aclose()
+
+
+def _ended(wire: Wire, session: Session) -> Reply:
+    return refuse(wire, Refused(f"episode {session.episode} has ended", code="episode_ended"))
 
 
 class _Gone(Exception):
     """The client has gone away."""
 
 
-_gone: dict[asyncio.Task[Any], bool] = {}
-"""Calls that are being answered, and whether their client has gone."""
-
-
-@asynccontextmanager
-async def _while_there(receive: Receive) -> AsyncIterator[None]:
+class _WhileThere:
     """A block that is cancelled when the client goes away, and then raises _Gone."""
-    task = asyncio.current_task()
-    assert task
-    _gone[task] = False
 
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
+    __slots__ = ("_receive", "_task", "_watching", "gone")
+
+    def __init__(self, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task
+        self.gone = False
+        self._task = task
+        self._receive = receive
+
+    def __enter__(self) -> _WhileThere:
+        self._watching = asyncio.ensure_future(self._watch())
+        return self
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
-        _gone[task] = True
-        task.cancel()
+        self.gone = True
+        self._task.cancel()
 
-    watching = asyncio.ensure_future(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not _gone[task]:
-            raise
-        task.uncancel()
-        raise _Gone from None
-    finally:
-        watching.cancel()
-        del _gone[task]
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._watching.cancel()
+        if self.gone and kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._task.uncancel()
+            raise _Gone from None
+
+    def go_on(self) -> None:
+        """The episode ended, not the client: its call was cancelled, but is to be answered. Raises
+        CancelledError if the client has gone too."""
+        if self.gone:
+            raise asyncio.CancelledError
+        while self._task.cancelling():
+            self._task.uncancel()
 
 
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
@@ -361,10 +371,12 @@ def _start(status: int, headers: Mapping[str, str], *further: tuple[bytes, bytes
 
 
 async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    length = (b"content-length", b"%d" % len(reply.body))
+    headers = reply.headers
+    if reply.status in (429, 503):
+        headers |= {"x-should-retry": "true", "retry-after": "1"}
     if reply.status in (408, 413):  # the rest of the body must not be taken for a request
-        further = (*further, (b"connection", b"close"))
-    await send(_start(reply.status, reply.headers, length, *further))
+        headers["connection"] = "close"
+    await send(_start(reply.status, headers, (b"content-length", b"%d" % len(reply.body)), *further))
     await send({"type": "http.response.body", "body": reply.body})
 
 

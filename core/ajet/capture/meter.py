@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ajet.capture.respond import Reply
     from ajet.capture.session import Session
-
-
-@dataclass(slots=True)
-class Measured:
-    """One call while it is answered."""
-
-    meter: Meter
-
-    def answered(self, reply: Reply) -> None:
-        """Its reply is known, or begins."""
-        self.meter.calls[reply.status] += 1
 
 
 @dataclass(slots=True)
@@ -36,27 +22,12 @@ class Meter:
     disconnects: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    _open: dict[str, list[int]] = field(default_factory=dict)
+    _counted: dict[str, list[int]] = field(default_factory=dict)
     """Session's key -> its calls in flight here, and how many of its recorded calls are counted."""
 
-    @contextmanager
-    def call(self, session: Session) -> Iterator[Measured]:
-        """A call in flight; what it records is counted at its end."""
-        recorded = session.record.calls
-        state = self._open.setdefault(session.key, [0, len(recorded)])
-        state[0] += 1
-        self.in_flight += 1
-        try:
-            yield Measured(self)
-        finally:
-            self.in_flight -= 1
-            state[0] -= 1
-            for call in recorded[state[1] :]:
-                self.prompt_tokens += call.prompt.length
-                self.completion_tokens += len(call.generation.token_ids)
-            state[1] = len(recorded)
-            if not state[0]:
-                del self._open[session.key]
+    def call(self, session: Session) -> _Call:
+        """A block while a call is in flight; what it records is counted at its end."""
+        return _Call(self, session)
 
     def text(self) -> str:
         """The exposition format, version 0.0.4."""
@@ -81,6 +52,30 @@ class Meter:
             lines += [f"# HELP ajet_gateway_{name} {help_}", f"# TYPE ajet_gateway_{name} {kind}"]
             lines += [f"ajet_gateway_{name}{label} {value}" for label, value in values.items()]
         return "\n".join(lines) + "\n"
+
+
+class _Call:
+    __slots__ = ("_meter", "_session", "_state")
+
+    def __init__(self, meter: Meter, session: Session) -> None:
+        self._meter = meter
+        self._session = session
+        self._state = meter._counted.setdefault(session.key, [0, len(session.record.calls)])
+
+    def __enter__(self) -> None:
+        self._meter.in_flight += 1
+        self._state[0] += 1
+
+    def __exit__(self, *exc: object) -> None:
+        meter, state, recorded = self._meter, self._state, self._session.record.calls
+        meter.in_flight -= 1
+        state[0] -= 1
+        for call in recorded[state[1] :]:
+            meter.prompt_tokens += call.prompt.length
+            meter.completion_tokens += len(call.generation.token_ids)
+        state[1] = len(recorded)
+        if not state[0]:
+            del meter._counted[self._session.key]
 
 
 def _labelled(label: str, counts: Counter[int] | Counter[str]) -> dict[str, int]:

@@ -37,8 +37,8 @@ class Said:
         """Calls whose answer this message is, by number."""
         self.children: dict[Hashable, Said] = {}
         """By fingerprint, and by canonical text in short."""
-        self.alike: dict[str | bytes, Said] = {}
-        """Children by loose text in short."""
+        self.alike: dict[str | bytes, Said] | None = None
+        """Children by loose text in short, from the first look on."""
         self.drifted: dict[Hashable, Said] = {}
         """Children by the fingerprint of a message that is like theirs only loosely."""
 
@@ -54,7 +54,7 @@ class Said:
         exact = _short(canonical(plain))
         node = self.children.get(exact)
         if node is None and by_text:
-            node = self.alike.get(_short(loose(plain)))
+            node = self._alike().get(_short(loose(plain)))
             if node is not None:
                 self.drifted[fingerprint(message)] = node
                 return node, True
@@ -65,8 +65,16 @@ class Said:
     def _add(self, plain: Message, exact: str | bytes) -> Said:
         node = Said(self, plain)
         self.children[exact] = node
-        self.alike.setdefault(_short(loose(plain)), node)
+        if self.alike is not None:
+            self.alike.setdefault(_short(loose(plain)), node)
         return node
+
+    def _alike(self) -> dict[str | bytes, Said]:
+        if self.alike is None:
+            self.alike = {}
+            for child in self.children.values():
+                self.alike.setdefault(_short(loose(child.message)), child)
+        return self.alike
 
     def path(self) -> list[Said]:
         """The nodes that lead here, the first message first."""
