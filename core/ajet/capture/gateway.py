@@ -322,7 +322,7 @@ class _Gone(Exception):
 class _WhileThere:
     """A block that is cancelled when the client goes away, and then raises _Gone."""
 
-    __slots__ = ("_receive", "_task", "_watching", "gone")
+    __slots__ = ("_receive", "_starting", "_task", "_watching", "gone")
 
     def __init__(self, receive: Receive) -> None:
         task = asyncio.current_task()
@@ -332,8 +332,13 @@ class _WhileThere:
         self._receive = receive
 
     def __enter__(self) -> _WhileThere:
-        self._watching = asyncio.ensure_future(self._watch())
+        # Not before somebody has to wait: a task that a call at once would only cancel again costs.
+        self._watching: asyncio.Task[None] | None = None
+        self._starting = asyncio.get_running_loop().call_soon(self._start)
         return self
+
+    def _start(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -342,7 +347,9 @@ class _WhileThere:
         self._task.cancel()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._watching.cancel()
+        self._starting.cancel()
+        if self._watching:
+            self._watching.cancel()
         if self.gone and kind is not None and issubclass(kind, asyncio.CancelledError):
             self._task.uncancel()
             raise _Gone from None
