@@ -296,14 +296,14 @@ class AtOnce:
         self.tokenizer = tokenizer
         word = tokenizer.encode(" word", add_special_tokens=False)
         ids = (word * COMPLETION)[: COMPLETION - 1]
-        self._ids = np.array([*ids, tokenizer.eos_token_id], np.int32)
+        self.ids = np.array([*ids, tokenizer.eos_token_id], np.int32)
 
     async def generate(self, request: Any) -> Any:
         """See `ajet.Engine.generate`."""
         from ajet.types import Generation
 
         return Generation(
-            self._ids.copy(), np.full(COMPLETION, -0.5, np.float32), np.zeros(COMPLETION, np.int32), "stop"
+            self.ids.copy(), np.full(COMPLETION, -0.5, np.float32), np.zeros(COMPLETION, np.int32), "stop"
         )
 
 
@@ -431,6 +431,13 @@ async def _client(pipe: Any, port: int, key: str, at_once: int, calls: int) -> N
 
 def sdk_cpu(calls: int = 400) -> float:
     """CPU seconds of an SDK call over a transport that answers at once."""
+    sdk, _ = direct_sdk()
+    messages: Any = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
+    return cpu_of(lambda: sdk.chat.completions.create(model="m", messages=messages), calls)
+
+
+def direct_sdk() -> tuple[Any, Any]:
+    """The SDK's clients, sync and async, over a transport that answers at once."""
     import httpx2
     import openai
 
@@ -454,14 +461,31 @@ def sdk_cpu(calls: int = 400) -> float:
     }
     body = json.dumps(reply).encode()
 
-    class Direct(httpx2.BaseTransport):
+    class Direct(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         def handle_request(self, request: Any) -> Any:
             request.read()
             return httpx2.Response(200, headers={"content-type": "application/json"}, content=body)
 
-    sdk = openai.OpenAI(api_key="k", base_url="http://x/v1", http_client=httpx2.Client(transport=Direct()))
-    messages: Any = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
-    return cpu_of(lambda: sdk.chat.completions.create(model="m", messages=messages), calls)
+        async def handle_async_request(self, request: Any) -> Any:
+            await request.aread()
+            return httpx2.Response(200, headers={"content-type": "application/json"}, content=body)
+
+    about: dict[str, Any] = {"api_key": "k", "base_url": "http://x/v1"}
+    return (
+        openai.OpenAI(**about, http_client=httpx2.Client(transport=Direct())),
+        openai.AsyncOpenAI(**about, http_client=httpx2.AsyncClient(transport=Direct())),
+    )
+
+
+def reading_cpu(calls: int = 1_000) -> float:
+    """CPU seconds of reading an answer of 64 tokens."""
+    from ajet.chat import Chat
+    from ajet_local.starter.tokenizer import build_tokenizer
+
+    chat = Chat(build_tokenizer(0), "qwen3")
+    prompt = chat.render([{"role": "user", "content": TEXT[:200]}], [])[-64:]
+    answer = AtOnce(chat.tokenizer).ids.tolist()
+    return cpu_of(lambda: chat.parse(answer, prompt), calls)
 
 
 def rendering_cpu(calls: int = 300) -> float:

@@ -418,7 +418,26 @@ JSON = st.recursive(
     max_leaves=10,
 )
 FIELDS = st.sampled_from(
-    ["model", "messages", "tools", "n", "stream", "stop", "max_tokens", "temperature", "tool_choice", "logprobs", "response_format", "input", "prompt", "system", "stream_options", "seed", "metadata", "top_p"]
+    [
+        "model",
+        "messages",
+        "tools",
+        "n",
+        "stream",
+        "stop",
+        "max_tokens",
+        "temperature",
+        "tool_choice",
+        "logprobs",
+        "response_format",
+        "input",
+        "prompt",
+        "system",
+        "stream_options",
+        "seed",
+        "metadata",
+        "top_p",
+    ]
 )
 MESSAGES = st.lists(
     st.fixed_dictionaries(
