@@ -2,8 +2,8 @@
 
     python bench/capture.py
 
-The SDK over a transport that answers at once is the measure of all: the same SDK, answered and recorded by
-the hook, stands beside it. Chat work (prompts to tokens, tokens to answers) is prepared, and told apart. The
+The SDK over a transport that answers at once is the measure of all. Beside it stands the same SDK answered
+by the hook alone, its session prepared, and by hook and session, whose prompts are prepared. The
 episodes are whole ones, each with a workflow, a session and a call that waits for the engine; their data,
 messages and tokens, are taken off. Last line: one JSON object.
 """
@@ -18,22 +18,36 @@ import statistics
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gateway import TEXT, AtOnce, direct_sdk, prepared_chat, reading_cpu, rendering_cpu
+from gateway import (
+    COMPLETION,
+    PROMPT,
+    TEXT,
+    AtOnce,
+    completion,
+    direct_sdk,
+    prepared_chat,
+    reading_cpu,
+    rendering_cpu,
+)
 
-from ajet.capture.context import current_session
+from ajet.capture.context import current_session, passthrough
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.reach import reach
+from ajet.capture.respond import Reply
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session
 from ajet.capture.targets import Target
+from ajet.capture.wires import Answer
+from ajet.patching import replaced
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import EpisodeRunner, Plan
 from ajet.rollout.watchdog import Board
@@ -61,8 +75,12 @@ def main() -> None:
 
 
 def hook_cpu(rounds: int) -> tuple[float, float]:
-    """CPU seconds that the hook adds to an SDK call, sync and async the dearer of both, and the SDK's own."""
-    found: dict[str, list[float]] = {name: [] for name in ("sync", "sync, hook", "async", "async, hook")}
+    """CPU seconds that the hook itself adds to an SDK call, the dearer of sync and async, and the SDK's own.
+
+    The hook's own: finding the episode, the way to the engine's loop and back, the wire's request and reply,
+    the client's response. What the session does (conversation, prompt, answer, record) is told apart.
+    """
+    found: dict[str, list[float]] = {}
     number = 0
 
     def asked() -> Any:
@@ -72,23 +90,63 @@ def hook_cpu(rounds: int) -> tuple[float, float]:
 
     with Hooked() as hooked:
         sync, asynchronous = direct_sdk()
+
+        def measure(name: str) -> None:
+            for kind, figure in (
+                ("sync", cpu(lambda: sync.chat.completions.create(model="m", messages=asked()))),
+                (
+                    "async",
+                    cpu_async(lambda: asynchronous.chat.completions.create(model="m", messages=asked())),
+                ),
+            ):
+                found.setdefault(f"{kind}, {name}", []).append(figure)
+
         for _ in range(rounds):
-            found["sync"].append(cpu(lambda: sync.chat.completions.create(model="m", messages=asked())))
-            found["async"].append(
-                cpu_async(lambda: asynchronous.chat.completions.create(model="m", messages=asked()))
-            )
+            with passthrough():
+                measure("direct transport")
+            with hooked.episode(), prepared_reply():
+                measure("there and back")
+            with hooked.episode(), prepared_session():
+                measure("hook alone")
             with hooked.episode():
-                found["sync, hook"].append(
-                    cpu(lambda: sync.chat.completions.create(model="m", messages=asked()))
-                )
-                found["async, hook"].append(
-                    cpu_async(lambda: asynchronous.chat.completions.create(model="m", messages=asked()))
-                )
+                measure("hook and session")
     figures = {name: statistics.median(values) for name, values in found.items()}
     for name, value in figures.items():
-        print(f"{name:12}{1e6 * value:8.0f} µs of CPU a call")
-    ratios = {n: (figures[f"{n}, hook"] - figures[n], figures[n]) for n in ("sync", "async")}
-    return max(ratios.values(), key=lambda r: r[0] / r[1])
+        print(f"{name:24}{1e6 * value:8.0f} µs of CPU a call")
+    added = [
+        (
+            figures[f"{kind}, hook alone"] - figures[f"{kind}, direct transport"],
+            figures[f"{kind}, direct transport"],
+        )
+        for kind in ("sync", "async")
+    ]
+    return max(added, key=lambda pair: pair[0] / pair[1])
+
+
+@contextmanager
+def prepared_reply() -> Iterator[None]:
+    """A block in which the engine's loop is reached, but nothing is done there: what two threads cost."""
+    body = json.dumps(completion()).encode()
+
+    async def reply() -> Reply:
+        return Reply(200, body)
+
+    with replaced(Capture, begin=lambda *_: reply()):
+        yield
+
+
+@contextmanager
+def prepared_session() -> Iterator[None]:
+    """A block in which sessions have their answers ready."""
+    answers: Any = [
+        Answer({"role": "assistant", "content": "word " * COMPLETION}, "stop", PROMPT, COMPLETION)
+    ]
+
+    async def choices(self: Session, *_: Any) -> Any:
+        return answers
+
+    with replaced(Session, choices=choices, take=lambda self, *_: answers):
+        yield
 
 
 def cpu(call: Callable[[], Any]) -> float:
@@ -112,11 +170,11 @@ def cpu_async(call: Callable[[], Any]) -> float:
 
 
 class Hooked:
-    """Capture over an engine that answers at once. Outside episodes calls go where they would."""
+    """Capture over an engine that answers at once."""
 
     def __init__(self, engine: Any = None) -> None:
         self.portal = Portal()
-        self.capture = Capture(self.portal, strict=False)
+        self.capture = Capture(self.portal)
         self.chat = prepared_chat()
         self.answerer = Answerer(
             engine or AtOnce(self.chat.tokenizer),
@@ -133,22 +191,17 @@ class Hooked:
         self.capture.__exit__(*exc)
         self.portal.close()
 
-    def episode(self) -> Any:
+    @contextmanager
+    def episode(self) -> Iterator[None]:
         """A block whose calls belong to one episode."""
-        from contextlib import contextmanager
-
-        @contextmanager
-        def block() -> Any:
-            session = Session("e", "e", self.answerer)
-            self.capture.open(session)
-            token = current_session.set(session)
-            try:
-                yield session
-            finally:
-                current_session.reset(token)
-                asyncio.run(self.capture.end(session))
-
-        return block()
+        session = Session("e", "e", self.answerer)
+        self.capture.open(session)
+        token = current_session.set(session)
+        try:
+            yield
+        finally:
+            current_session.reset(token)
+            asyncio.run(self.capture.end(session))
 
 
 # --------------------------------------------------------------------------- waiting episodes

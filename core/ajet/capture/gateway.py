@@ -109,9 +109,11 @@ class Gateway:
     async def _serve(self, listening: socket.socket) -> None:
         import uvicorn
 
+        from ajet.capture.http_server import GatewayProtocol
+
         config = uvicorn.Config(
             self._app,
-            http="httptools",
+            http=GatewayProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
