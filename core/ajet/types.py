@@ -109,6 +109,8 @@ class GenerateRequest:
     """(episode id, number of the call in it): names the request in reports and orders batches."""
     blocks_loop: bool = False
     """The caller holds the rollout's event loop, so nobody else can move until it is answered."""
+    adapter: str | None = None
+    """Name of the LoRA adapter that answers; None: the base weights."""
 
 
 @dataclass(frozen=True, slots=True)

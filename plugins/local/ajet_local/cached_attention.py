@@ -1,0 +1,167 @@
+"""Attention of one forward pass over decoding completions and chunks of prompts, side by side.
+
+The pass is a single row of tokens without padding: first one for each decoding completion, then the
+chunks. The model's own layers run over it as it is; only attention knows who is who. Models reach it
+through the attention interface of transformers, by `ATTENTION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from ajet_local.kv_cache import Node
+from ajet_local.slots import EVERYBODY, Bank
+
+ATTENTION = "ajet_cached"
+
+
+class Decoding:
+    """The completions of a bank in this pass: tokens ``span`` of it."""
+
+    def __init__(self, bank: Bank, at: int) -> None:
+        device = bank.kv.device
+        place = [(slot, member) for slot, family in enumerate(bank.taken) for member in family.alive]
+        columns = [family.used + n for family in bank.taken for n in range(len(family.alive))]
+        slots, members = torch.tensor(place, device=device).unbind(1)
+        self.bank = bank
+        self.span = slice(at, at + len(place))
+        self.families = len(bank.taken)
+        self.width = max(columns) + 1
+        self.slots = slots
+        self.columns = torch.tensor(columns, device=device)
+        """int64[n]: the columns of the new tokens."""
+        self.rows: torch.Tensor | None = None
+        """int64[n]: the completions' places if each family has all its members; None if it has."""
+        if len(place) < self.families * bank.size:
+            self.rows = slots * bank.size + members
+        bank.owner[slots, self.columns] = members.to(torch.int8)
+        self.bias = self._bias()
+
+    def _bias(self) -> torch.Tensor | None:
+        """[families, 1, size, width]: minus infinity where a column is not the member's to read; None if all
+        read all."""
+        bank = self.bank
+        owner = bank.owner[: self.families, None, : self.width]
+        member = torch.arange(bank.size, dtype=torch.int8, device=owner.device)[:, None]
+        foreign = (owner != member) & (owner != EVERYBODY)
+        if bank.size == 1 and not foreign.any():
+            return None
+        bias = torch.zeros(foreign.shape, dtype=bank.kv.dtype, device=owner.device)
+        return bias.masked_fill_(foreign, float("-inf"))[:, None]
+
+    def read(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        """Keep the new keys and values and read them all: [n, H, D] for ``q`` [n, H, D], ``k``, ``v`` [n, heads, D]."""
+        keys, values = self.bank.kv[layer, :, : self.families]
+        keys[self.slots, :, self.columns] = k
+        values[self.slots, :, self.columns] = v
+        keys, values = keys[:, :, : self.width], values[:, :, : self.width]
+        if self.rows is not None:
+            q = q.new_zeros(self.families * self.bank.size, *q.shape[1:]).index_copy_(0, self.rows, q)
+        size, heads, head_dim = self.bank.size, k.shape[1], q.shape[2]
+        group = q.shape[1] // heads
+        q = q.reshape(-1, size, heads, group, head_dim).transpose(1, 2)
+        bias = self.bias
+        if size == 1:
+            out = _read_one(q[:, :, 0], keys, values, bias, scaling)
+        else:
+            if bias is not None and group > 1:
+                bias = bias.repeat_interleave(group, dim=2)
+            q = q.reshape(self.families, heads, size * group, head_dim)
+            out = scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=scaling)
+        out = out.view(self.families, heads, size, group, head_dim).transpose(1, 2)
+        out = out.reshape(self.families * size, heads * group, head_dim)
+        return out if self.rows is None else out[self.rows]
+
+
+class Chunk:
+    """Tokens of a node that this pass computes: ``count`` of them, at ``at`` in the pass."""
+
+    def __init__(self, node: Node, count: int, at: int) -> None:
+        self.node = node
+        self.count = count
+        self.span = slice(at, at + count)
+        before = node.start + node.filled
+        self.mask: torch.Tensor | None = None
+        """bool[count, keys]: which of the path's keys each token sees; None if none are before the chunk."""
+        if before:
+            every = torch.ones(count, before + count, dtype=torch.bool, device=node.kv.device)
+            self.mask = every.tril(before)
+
+    def keep(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Put keys and values [N, heads, D] of the chunk into the node."""
+        begin, end = self.node.filled, self.node.filled + self.count
+        self.node.kv[layer, 0, :, begin:end] = k[self.span].transpose(0, 1)
+        self.node.kv[layer, 1, :, begin:end] = v[self.span].transpose(0, 1)
+
+    def path(self, layer: int, part: int) -> torch.Tensor:
+        """[heads, tokens, D]: keys (part 0) or values (part 1) from the first token to the chunk's last."""
+        own = self.node.kv[layer, part, :, : self.node.filled + self.count]
+        above = [node.kv[layer, part] for node in self.node.path()][:0:-1]
+        return torch.cat([*above, own], dim=1) if above else own
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Who is where in one forward pass."""
+
+    decoding: Sequence[Decoding]
+    chunks: Sequence[Chunk]
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float,
+    cached: Pass,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    s_aux: Any = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """``query`` [1, H, N, D], ``key`` and ``value`` [1, heads, N, D] of the N tokens of ``cached``: keeps keys
+    and values, and returns what the tokens read, [1, N, H, D]."""
+    if softcap is not None or sliding_window is not None or s_aux is not None:
+        raise NotImplementedError("the local engine samples from models with plain full attention only")
+    layer = module.layer_idx
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    for part in cached.decoding:
+        span = part.span
+        out[span] = part.read(layer, q[span], k[span], v[span], scaling)
+    for chunk in cached.chunks:
+        chunk.keep(layer, k, v)
+        out[chunk.span] = scaled_dot_product_attention(
+            q[chunk.span].transpose(0, 1)[None],
+            chunk.path(layer, 0)[None],
+            chunk.path(layer, 1)[None],
+            attn_mask=chunk.mask,
+            is_causal=chunk.mask is None,
+            scale=scaling,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )[0].transpose(0, 1)
+    return out[None], None
+
+
+def _read_one(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Attention of one token for each slot: ``q`` [B, heads, H / heads, D], ``keys``, ``values`` [B, heads, S, D]."""
+    if q.dtype != torch.float32:
+        return scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=scaling)
+    # Two products are quicker than the fused kernel, which is made for many queries.
+    scores = torch.bmm((q * scaling).flatten(0, 1), keys.flatten(0, 1).mT).view(*q.shape[:3], -1)
+    if bias is not None:
+        scores.add_(bias)
+    return torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), values.flatten(0, 1)).view_as(q)
+
+
+AttentionInterface.register(ATTENTION, attend)

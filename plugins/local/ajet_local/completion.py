@@ -1,0 +1,91 @@
+"""One request on its way: what was asked, where the answer goes, what was sampled so far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet_local.kv_cache import Node
+from ajet_local.sampling import Sampler
+from ajet_local.stopping import StopStrings
+
+
+@dataclass(slots=True, eq=False)
+class Completion:
+    """A request and its answer so far. ``limit`` is the most tokens that it may sample."""
+
+    request: GenerateRequest
+    tokenizer: Any
+    limit: int
+    future: asyncio.Future[Generation]
+    fresh: asyncio.Queue[GenerationDelta | None] | None = None
+    """Where each token goes at once, if it is to be streamed; None says that the future is done."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    sampler: Sampler = field(init=False)
+    stop_strings: StopStrings = field(init=False)
+
+    node: Node | None = None
+    """While it runs: the node of the prefix cache where its context ended when it was admitted."""
+    length: int = 0
+    """So many tokens of the context have keys and values."""
+
+    def __post_init__(self) -> None:
+        self.sampler = Sampler(self.request.sampling)
+        self.stop_strings = StopStrings(self.tokenizer, self.request.sampling.stop)
+
+    @property
+    def alive(self) -> bool:
+        return not self.future.done()
+
+    @property
+    def next_token(self) -> int:
+        """The last token of the context: the one that the model has not seen yet."""
+        return self.token_ids[-1] if self.token_ids else int(self.request.prompt_ids[-1])
+
+    def context(self) -> Int32:
+        """Prompt and sampled tokens, int32[T]."""
+        if not self.token_ids:
+            return self.request.prompt_ids
+        return np.concatenate([self.request.prompt_ids, np.array(self.token_ids, dtype=np.int32)])
+
+    def add(self, token: int, logprob: float, version: int) -> None:
+        """Take one sampled token; if it is the last, answer the request."""
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        reason = self._reason(token)
+        if self.fresh is not None:
+            self.fresh.put_nowait(
+                GenerationDelta(*_arrays([token], [logprob], [version]), finish_reason=reason)
+            )
+        if reason:
+            arrays = _arrays(self.token_ids, self.logprobs, self.versions)
+            self.future.set_result(Generation(*arrays, finish_reason=reason))
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, unless it is answered or cancelled already."""
+        if self.alive:
+            self.future.set_exception(error)
+
+    def _reason(self, token: int) -> Literal["stop", "length"] | None:
+        """Why the completion ends with its last token, or None if it goes on."""
+        if token in self.request.sampling.stop_token_ids or self.stop_strings.found(self.token_ids):
+            return "stop"
+        return "length" if len(self.token_ids) >= self.limit else None
+
+
+def _arrays(
+    token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+) -> tuple[Int32, Float32, Int32]:
+    return (
+        np.array(token_ids, dtype=np.int32),
+        np.array(logprobs, dtype=np.float32),
+        np.array(versions, dtype=np.int32),
+    )
