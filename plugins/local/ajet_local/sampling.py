@@ -28,33 +28,37 @@ class Sampler:
 
 
 def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int], list[float]]:
-    """One token per row of ``logits`` (float[B, V]) by inverse CDF in float64, with its logprob.
+    """One token per row of ``logits`` (float[B, V]) by inverse CDF, with its logprob.
 
-    The logprob is ``log_softmax(logits / temperature)[token]`` before top-k and top-p; greedy rows
-    take the most likely token and record temperature 1.
+    The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k and
+    top-p; greedy rows take the most likely token and record temperature 1. The CDF is summed in float64.
     """
     if logits.device.type == "mps":  # has no float64
         logits = logits.cpu()
-    temperatures = [1.0 if s.sampling.greedy else s.sampling.temperature for s in samplers]
-    scale = torch.tensor(temperatures, dtype=torch.float64, device=logits.device)
-    logprobs = torch.log_softmax(logits.double() / scale[:, None], dim=-1)
+    device = logits.device
+    settings = [sampler.sampling for sampler in samplers]
+    temperatures = [1.0 if s.greedy else s.temperature for s in settings]
+    if any(temperature != 1.0 for temperature in temperatures):
+        logits = logits.float() / torch.tensor(temperatures, device=device)[:, None]
+    logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     probs = logprobs.exp()
-    for row, sampler in enumerate(samplers):
-        if sampler.sampling.top_k > 0 or sampler.sampling.top_p < 1.0:
-            probs[row] = _truncated(probs[row], sampler.sampling)
-    cdf = probs.cumsum(-1)
-    uniforms = torch.tensor([s.uniform() for s in samplers], dtype=torch.float64, device=logits.device)
+    for row, sampling in enumerate(settings):
+        if sampling.top_k > 0 or sampling.top_p < 1.0:
+            probs[row] = _truncated(probs[row], sampling)
+    cdf = probs.cumsum(-1, dtype=torch.float64)
+    uniforms = torch.tensor([s.uniform() for s in samplers], dtype=torch.float64, device=device)
     # side="right" and a number below the total: a token of probability 0 is never drawn.
-    drawn = torch.searchsorted(cdf, uniforms[:, None] * cdf[:, -1:], right=True)[:, 0]
-    drawn = drawn.clamp(max=logits.shape[-1] - 1)
-    greedy = torch.tensor([s.sampling.greedy for s in samplers], device=logits.device)
-    tokens = torch.where(greedy, logprobs.argmax(-1), drawn)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    return tokens.tolist(), chosen.tolist()
+    tokens = torch.searchsorted(cdf, uniforms[:, None] * cdf[:, -1:], right=True)
+    tokens.clamp_(max=logits.shape[-1] - 1)
+    greedy = [row for row, sampling in enumerate(settings) if sampling.greedy]
+    if greedy:
+        tokens[greedy] = logprobs[greedy].argmax(-1, keepdim=True)
+    chosen = logprobs.gather(1, tokens)
+    return tokens[:, 0].tolist(), chosen[:, 0].tolist()
 
 
 def _truncated(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """``probs`` (float64[V]) with what top-k and then top-p (nucleus: Holtzman et al., arXiv:1904.09751)
+    """``probs`` (float32[V]) with what top-k and then top-p (nucleus: Holtzman et al., arXiv:1904.09751)
     exclude set to 0. The most likely token always stays."""
     ordered, order = probs.sort(descending=True, stable=True)
     keep = torch.ones_like(ordered, dtype=torch.bool)

@@ -17,7 +17,7 @@ from ajet_local.batch import Batch
 from ajet_local.completion import Completion
 from ajet_local.kv_cache import KVLayout, Node, PrefixCache
 from ajet_local.sampling import sample
-from ajet_local.slots import SMALLEST, Slots
+from ajet_local.slots import AHEAD, Slots
 
 class Scheduler:
     """Runs completions. ``cache_bytes`` bounds the memory of keys and values, in cache and slots together,
@@ -51,16 +51,18 @@ class Scheduler:
 
     @property
     def held_tokens(self) -> int:
-        """Tokens for which memory is held."""
-        return self.cache.tokens + sum(lane.slots.tokens for lane in self._lanes.values())
+        """Tokens for which memory is held, or will be when those who are admitted decode."""
+        lanes = self._lanes.values()
+        promised = sum(_slot_tokens(node.end) for lane in lanes for node in lane.pending for _ in node.awaiting)
+        return self.cache.tokens + promised + sum(lane.slots.tokens for lane in lanes)
 
     @torch.inference_mode()
     def step(self, version: int) -> None:
         """One pass for every adapter with work; sampled tokens are labelled with ``version``."""
         for completion in [c for c in self.running if not c.alive]:
             self._release(completion)
-        self._bound()
         self._admit()
+        self._bound()
         for adapter, lane in self._lanes.items():
             if lane.busy:
                 self.activate(adapter)
@@ -92,9 +94,8 @@ class Scheduler:
                 continue
             adapter, ids = completion.request.adapter, completion.context()
             node = self.cache.find(adapter, ids)
-            wanted = len(ids) - node.end + max(SMALLEST, len(ids))
             self.cache.pin(node)
-            if self.running and not self._make_room(wanted):
+            if self.running and not self._make_room(len(ids) - node.end + _slot_tokens(len(ids))):
                 self.cache.unpin(node)
                 self.waiting.appendleft(completion)
                 return
@@ -217,6 +218,11 @@ class _Lane:
         for node in queue:
             left -= _take(node, left, counts)
         return counts
+
+
+def _slot_tokens(length: int) -> int:
+    """Tokens for which a slot takes memory at most, for a context of so many."""
+    return 2 * (length + AHEAD)
 
 
 def _missing(node: Node) -> int:

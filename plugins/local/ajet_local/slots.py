@@ -21,8 +21,8 @@ from ajet_local.kv_cache import KVLayout, Node
 
 SMALLEST = 64
 """Columns of the smallest slot."""
-AHEAD = 16
-"""Tokens for each member that a new slot has room for at least."""
+AHEAD = 64
+"""Tokens that a new slot has room for, for each member that may sample so many."""
 LARGEST_FAMILY = 8
 """Members at most: a product computes all members' scores on all columns, and drops those of others."""
 WORTH_SHARING = 64
@@ -70,7 +70,7 @@ class Bank:
     def take(self, family: Family) -> int:
         """The number of a new slot."""
         if len(self.taken) == len(self.owner):
-            self.resize(max(1, 2 * len(self.owner)))
+            self.resize(len(self.owner) + max(1, len(self.owner) // 2))
         self.taken.append(family)
         self.owner[len(self.taken) - 1] = NOBODY
         return len(self.taken) - 1
@@ -188,7 +188,8 @@ class Slots:
             size = 1 << (size - 1).bit_length()
         shared = best.end if best else 0
         family = Family(best, shared, [None] * size, [[] for _ in range(size)])
-        room = shared + size * (completion.length - shared + AHEAD)
+        ahead = min(AHEAD, completion.limit - len(completion.token_ids))
+        room = shared + size * (completion.length - shared + ahead)
         bank = self._bank_of[family] = self._bank(room, size)
         bank.take(family)
         if best is not None:

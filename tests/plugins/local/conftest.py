@@ -47,6 +47,14 @@ def engine(model, tokenizer):
 
 
 @pytest.fixture
+def passes(model):
+    """How many tokens went through the model in each forward pass, seen by a hook on its embedding."""
+    counts = []
+    model.get_input_embeddings().register_forward_hook(lambda _, args, out: counts.append(args[0].numel()))
+    return counts
+
+
+@pytest.fixture
 def running(engine):
     """Run a coroutine function with the started engine: ``running(lambda engine: ...)``."""
 
