@@ -28,8 +28,18 @@ class OnDevice(Plugin):
     device: Device = Field("auto", description="Where the model lives; auto takes cuda, else mps, else cpu.")
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice.")
     max_batch: int = Field(64, ge=1, description="Most requests that are sampled together.")
+    cache_mib: int | None = Field(
+        None,
+        ge=1,
+        description="Most MiB for keys and values while sampling; default: a quarter of the memory.",
+    )
+    prefill_tokens: int = Field(
+        1024,
+        ge=1,
+        description="Most tokens of prompts in one pass of sampling, so that nobody waits for long.",
+    )
 
-    def load(self, model: str, seed: int, progress: Progress) -> LocalEngine:
+    def load(self, model: str, seed: int, progress: Progress, *, deterministic: bool = False) -> LocalEngine:
         """A `LocalEngine` over a model folder, a Hugging Face id or the starter recipe."""
         import torch
         from transformers.utils.logging import disable_progress_bar
@@ -42,7 +52,14 @@ class OnDevice(Plugin):
         disable_progress_bar()  # a run has its own
         source = _source(model, seed, progress)
         network, tokenizer = load_model(source, None if self.device == "auto" else self.device)
-        return LocalEngine(network, tokenizer, max_batch=self.max_batch)
+        return LocalEngine(
+            network,
+            tokenizer,
+            max_batch=self.max_batch,
+            cache_mib=self.cache_mib,
+            prefill_tokens=self.prefill_tokens,
+            deterministic=deterministic,
+        )
 
 
 class Local(OnDevice, Backbone):
@@ -81,7 +98,7 @@ class Local(OnDevice, Backbone):
         if deterministic:
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(seed)
-        engine = self.load(model, seed, progress)
+        engine = self.load(model, seed, progress, deterministic=deterministic)
         return LocalTrainer(
             engine.model,
             engine.tokenizer,

@@ -54,7 +54,9 @@ class Batch:
                 input_ids=torch.from_numpy(ids).to(device),
                 position_ids=torch.from_numpy(positions).to(device),
                 use_cache=False,
-                logits_to_keep=torch.tensor(self._last, dtype=torch.long, device=device) if self.chunks else 0,
+                logits_to_keep=torch.tensor(self._last, dtype=torch.long, device=device)
+                if self.chunks
+                else 0,
                 cached=self._pass,
             ).logits[0]
         finally:

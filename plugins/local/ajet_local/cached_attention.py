@@ -55,7 +55,9 @@ class Decoding:
         bias = torch.zeros(foreign.shape, dtype=bank.kv.dtype, device=owner.device)
         return bias.masked_fill_(foreign, float("-inf"))[:, None]
 
-    def read(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    def read(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
         """Keep the new keys and values and read them all: [n, H, D] for ``q`` [n, H, D], ``k``, ``v`` [n, heads, D]."""
         keys, values = self.bank.kv[layer, :, : self.families]
         keys[self.slots, :, self.columns] = k

@@ -19,6 +19,7 @@ from ajet_local.kv_cache import KVLayout, Node, PrefixCache
 from ajet_local.sampling import sample
 from ajet_local.slots import AHEAD, Slots
 
+
 class Scheduler:
     """Runs completions. ``cache_bytes`` bounds the memory of keys and values, in cache and slots together,
     except that one completion always runs; ``prefill_tokens`` bounds those of prompts in one pass."""
@@ -53,7 +54,9 @@ class Scheduler:
     def held_tokens(self) -> int:
         """Tokens for which memory is held, or will be when those who are admitted decode."""
         lanes = self._lanes.values()
-        promised = sum(_slot_tokens(node.end) for lane in lanes for node in lane.pending for _ in node.awaiting)
+        promised = sum(
+            _slot_tokens(node.end) for lane in lanes for node in lane.pending for _ in node.awaiting
+        )
         return self.cache.tokens + promised + sum(lane.slots.tokens for lane in lanes)
 
     @torch.inference_mode()

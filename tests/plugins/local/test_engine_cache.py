@@ -166,7 +166,9 @@ def test_a_late_request_has_its_first_token_within_two_steps(model):
     counts = counted(model)
 
     async def scenario(engine):
-        early = [asyncio.create_task(engine.generate(request(prompt(n, 20), max_tokens=60))) for n in range(4)]
+        early = [
+            asyncio.create_task(engine.generate(request(prompt(n, 20), max_tokens=60))) for n in range(4)
+        ]
         while len(counts) < 9:
             await asyncio.sleep(0)
         begun = len(counts)
@@ -368,7 +370,9 @@ def test_a_long_text_is_scored_in_pieces(model, monkeypatch):
         pieces = await engine.score(ids, temperature=0.7)
         np.testing.assert_allclose(pieces, whole, atol=1e-5)
         targets = torch.tensor(ids[1:], dtype=torch.long)[:, None]
-        np.testing.assert_allclose(whole[1:], logprobs_of(model, ids, 0.7).gather(1, targets)[:, 0], atol=1e-5)
+        np.testing.assert_allclose(
+            whole[1:], logprobs_of(model, ids, 0.7).gather(1, targets)[:, 0], atol=1e-5
+        )
 
     run(LocalEngine(model, None), scenario)
 

@@ -1,0 +1,150 @@
+"""How fast the local engine samples, beside Hugging Face `generate` in turn, and how much it computes.
+
+    python bench/generation.py
+
+Two pieces of work for a model of 1.41 million parameters on one thread. Groups: 8 prompts × 8 members,
+32 + 32 tokens, under new weights each time; both are measured in CPU seconds, round by round. Conversations:
+64 of 10 turns that arrive at random; a hook on the embedding counts what goes through the model beside the
+tokens of the radix tree of all sequences. Last line: one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from ajet.types import GenerateRequest, Sampling
+from ajet_local.engine import LocalEngine
+
+ROUNDS = 25
+GROUPS, MEMBERS, PROMPT, COMPLETION = 8, 8, 32, 32
+CONVERSATIONS, TURNS = 64, 10
+VOCABULARY = 1068
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    model = make_model()
+    ours, theirs = asyncio.run(groups(model, rounds))
+    tokens = GROUPS * MEMBERS * COMPLETION
+    for name, seconds in (("ajet", ours), ("Hugging Face generate", theirs)):
+        rate = tokens / statistics.median(seconds)
+        print(f"{name:22} {rate:8,.0f} tokens per CPU second (best {tokens / min(seconds):,.0f})")
+    computed, unique, passes = asyncio.run(conversations(model))
+    print(
+        f"{CONVERSATIONS} conversations: {computed:,} tokens computed in {passes:,} passes, {unique:,} unique"
+    )
+    # Rounds are compared one by one: what else the machine does changes from one to the next.
+    ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+    figures = {"generation_ratio_hf": ratio, "prefilled_ratio_unique": computed / unique}
+    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+
+
+def make_model() -> Any:
+    """Qwen3 in the starter's shape, with random weights."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=160,
+        intermediate_size=432,
+        num_hidden_layers=4,
+        num_attention_heads=5,
+        num_key_value_heads=5,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+async def groups(model: Any, rounds: int) -> tuple[list[float], list[float]]:
+    """CPU seconds of each round: ours, and `generate`'s. The first round is not counted."""
+    engine = LocalEngine(model, None)
+    await engine.start()
+    ours, theirs = [], []
+    for number in range(rounds + 1):
+        prompts = np.random.default_rng(number).integers(0, VOCABULARY, (GROUPS, PROMPT), dtype=np.int32)
+        requests = [
+            GenerateRequest(prompt, Sampling(max_tokens=COMPLETION, seed=number * MEMBERS + member))
+            for prompt in prompts
+            for member in range(MEMBERS)
+        ]
+        begun = time.process_time()
+        answers = await asyncio.gather(*map(engine.generate, requests))
+        ours.append(time.process_time() - begun)
+        engine.version += 1
+        ids = torch.from_numpy(prompts.repeat(MEMBERS, axis=0)).long()
+        begun = time.process_time()
+        generated = generate(model, ids)
+        theirs.append(time.process_time() - begun)
+        assert all(len(answer.token_ids) == COMPLETION for answer in answers)
+        assert generated.shape == (GROUPS * MEMBERS, PROMPT + COMPLETION)
+    await engine.close()
+    return ours[1:], theirs[1:]
+
+
+@torch.no_grad()
+def generate(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Hugging Face's plain sampling: int64[B, T]."""
+    sampled: torch.Tensor = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=COMPLETION,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+    )
+    return sampled
+
+
+async def conversations(model: Any) -> tuple[int, int, int]:
+    """Tokens that went through the embedding, tokens of the radix tree of all sequences, forward passes."""
+    counts: list[int] = []
+    hook = model.get_input_embeddings().register_forward_hook(
+        lambda _, args, out: counts.append(args[0].numel())
+    )
+    engine = LocalEngine(model, None)
+    await engine.start()
+    sequences = await asyncio.gather(*(converse(engine, number) for number in range(CONVERSATIONS)))
+    await engine.close()
+    hook.remove()
+    return sum(counts), unique_tokens(sequences), len(counts)
+
+
+async def converse(engine: LocalEngine, number: int) -> Sequence[int]:
+    """One conversation, under a system prompt that all have: its tokens."""
+    rng = random.Random(number)
+    ids = [i % VOCABULARY for i in range(100)]
+    for _ in range(TURNS):
+        ids += [rng.randrange(VOCABULARY) for _ in range(rng.randint(4, 24))]
+        await asyncio.sleep(rng.expovariate(10.0))
+        sampling = Sampling(max_tokens=rng.randint(4, 32), seed=rng.randrange(1 << 30))
+        answer = await engine.generate(GenerateRequest(np.array(ids, dtype=np.int32), sampling))
+        ids += answer.token_ids.tolist()
+    return ids
+
+
+def unique_tokens(sequences: Iterable[Sequence[int]]) -> int:
+    """One for each distinct prefix."""
+    return len({hash(tuple(sequence[: n + 1])) for sequence in sequences for n in range(len(sequence))})
+
+
+if __name__ == "__main__":
+    main()
