@@ -119,13 +119,14 @@ class PrefixCache:
         node.used_at = self._clock
         return node
 
-    def insert(self, parent: Node, ids: Int32, kv: torch.Tensor) -> None:
+    def insert(self, parent: Node, ids: Int32, kv: torch.Tensor) -> Node:
         """Keep the computed ``kv`` ([layers, 2, heads, T, head_dim]) of ``ids`` (int32[T]) below ``parent``, as
-        far as it is not there yet. It belongs to the cache from now on."""
+        far as it is not there yet; returns where they end. ``kv`` belongs to the cache from now on."""
         node = self._descend(parent, ids)
         known = node.end - parent.end
-        if known < len(ids):
-            self.add(node, ids[known:], kv[..., known:, :].contiguous())
+        if known == len(ids):
+            return node
+        return self.add(node, ids[known:], kv[..., known:, :].contiguous())
 
     def pin(self, node: Node) -> None:
         """One more completion runs on this path: it is not evicted."""
@@ -140,6 +141,23 @@ class PrefixCache:
         for ancestor in node.path():
             ancestor.users += change
             ancestor.used_at = self._clock
+
+    def merge(self, node: Node) -> None:
+        """Make one of a leaf and those above it that lead nowhere else, while they are not much longer: the
+        history of a conversation stays a handful of nodes, and each token is copied a handful of times."""
+        while (
+            (upper := node.parent) is not None
+            and upper.parent is not None
+            and len(upper.children) == 1
+            and not upper.users
+            and node.ready
+            and not node.children
+            and len(upper.ids) <= 2 * len(node.ids)
+        ):
+            node.ids = np.concatenate([upper.ids, node.ids])
+            node.kv = torch.cat([upper.kv, node.kv], dim=-2)
+            node.filled, node.parent = len(node.ids), upper.parent
+            upper.parent.children[int(node.ids[0])] = node
 
     def remove(self, node: Node) -> None:
         """Forget a leaf."""

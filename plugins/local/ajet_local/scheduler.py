@@ -73,6 +73,8 @@ class Scheduler:
 
     def restart(self) -> None:
         """The weights are others: forget all keys and values. What runs is computed anew and goes on."""
+        for completion in self.running:
+            completion.node = None
         self.waiting.extendleft(reversed(self.running))
         self.running.clear()
         self.cache.clear()
@@ -168,11 +170,15 @@ class _Lane:
         node, completion.node = completion.node, None
         assert node is not None
         if completion in self.slots:
+            end = node
             if completion.length > node.end:
                 ids = completion.context()[node.end : completion.length]
-                self.cache.insert(node, ids, self.slots.own(completion, node.end))
+                end = self.cache.insert(node, ids, self.slots.own(completion, node.end))
             self.slots.leave(completion)
-        else:
+            self.cache.unpin(node)
+            self.cache.merge(end)
+            return
+        if completion in node.awaiting:  # else its first token was its last
             node.awaiting.remove(completion)
         self.cache.unpin(node)
         while not node.ready and not node.users and not node.children:
@@ -205,8 +211,9 @@ class _Lane:
         for completion in batch.answered[len(batch.running) :]:
             assert completion.node is not None
             completion.node.awaiting.remove(completion)
-            completion.length = completion.node.end
-            self.slots.join(completion)
+            if completion.alive:
+                completion.length = completion.node.end
+                self.slots.join(completion)
 
     def _chunks(self) -> dict[Node, int]:
         """How many tokens of which nodes the next pass computes, ancestors first. If not all of them, the

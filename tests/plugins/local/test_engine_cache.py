@@ -157,6 +157,26 @@ def test_members_of_a_group_compute_their_prompt_once_whether_together_or_later(
     run(LocalEngine(model, None), scenario)
 
 
+def test_a_long_conversation_stays_a_handful_of_nodes_and_can_be_left_anywhere(model):
+    counts = counted(model)
+
+    async def scenario(engine):
+        ids = prompt(0, 20)
+        for turn in range(60):
+            got = await engine.generate(request(ids, max_tokens=4))
+            ids = [*ids, *got.token_ids.tolist(), *prompt(turn, 5)]
+        cache = engine.scheduler.cache
+        assert len([*cache.find(None, np.array(ids[:-5], dtype=np.int32)).path()]) <= 10
+        assert sum(counts) == len(ids[:-5]) - 1, "the last token was sampled, but never read"
+        counts.clear()
+        asked = request([*ids[:300], 7, 7], max_tokens=1)
+        got = await engine.generate(asked)
+        assert sum(counts) == 2
+        assert_exact(model, asked, got)
+
+    run(LocalEngine(model, None), scenario)
+
+
 async def first_token(engine, asked):
     async for _ in engine.stream(asked):
         return
