@@ -56,6 +56,7 @@ OPTIONAL_KEYS = frozenset(
         "train.correction",
         "train.epochs",
         "train.max_staleness",
+        "train.asynchronous",
         "train.dynamic_sampling",
         "rollout.oversample",
     }

@@ -322,8 +322,12 @@ def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence
         settings: Settings = getattr(config, section)
         if getattr(settings, name) != type(settings).model_fields[name].default:
             raise ConfigError(f"{key}: the backbone {backbone.name!r} cannot honour it; remove the key.")
-    if config.run.deterministic and config.rollout.oversample > 1:
-        raise ConfigError(
-            "rollout.oversample: which groups are complete first depends on the clock, so a run cannot be repeated bit for "
-            "bit; remove it or run.deterministic."
-        )
+    clocked = {
+        "rollout.oversample": (config.rollout.oversample > 1, "which groups are complete first"),
+        "train.asynchronous": (config.train.asynchronous, "which weights sample a token"),
+    }
+    for key, (asked, what) in clocked.items():
+        if config.run.deterministic and asked:
+            raise ConfigError(
+                f"{key}: {what} depends on the clock, so a run cannot be repeated bit for bit; remove it or run.deterministic."
+            )
