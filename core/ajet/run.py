@@ -73,6 +73,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
                 progress.episodes,
                 job.filters,
                 reusable,
+                [target.name for target in job.targets if target.lora],
             )
 
             async def check(step: int) -> Metrics:
