@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ajet.base import Plugin
@@ -13,6 +15,7 @@ from ajet.progress import Progress
 from ajet.types import Batch, ConfigError, Metrics
 
 if TYPE_CHECKING:
+    from ajet.config import LoraSettings
     from ajet.job import Job
     from ajet.learning.settings import TrainSettings
 
@@ -56,6 +59,7 @@ OPTIONAL_KEYS = frozenset(
         "train.correction",
         "train.epochs",
         "train.max_staleness",
+        "train.asynchronous",
         "train.dynamic_sampling",
         "rollout.oversample",
     }
@@ -69,7 +73,9 @@ class Capabilities:
     """What a backbone can honour. A job that asks for more is refused at start, by the key's name."""
 
     trains: bool = True
-    trained_targets: int = 1
+    lora: bool = False
+    several_targets: bool = False
+    """Whether it trains more than one target, each by an adapter of its own."""
     deterministic: bool = False
     keys: frozenset[str] = frozenset()
     """Those of `OPTIONAL_KEYS` that it honours."""
@@ -97,9 +103,19 @@ class Backbone(Plugin):
         """Run the job to its end. Raises AjetError when nothing could be done."""
 
     def trainer(
-        self, model: str, train: TrainSettings, *, seed: int, deterministic: bool, progress: Progress
+        self,
+        model: str,
+        train: TrainSettings,
+        *,
+        seed: int,
+        deterministic: bool,
+        progress: Progress,
+        adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
     ) -> Trainer:
-        """A Trainer over a model, for backbones that the core's own loop can drive. Raises ConfigError."""
+        """A Trainer over a model, for backbones that the core's own loop can drive. Raises ConfigError.
+
+        ``adapters`` are those that it trains, by name; with any, the model's own weights are left alone.
+        """
         raise ConfigError(
             f"the backbone {self.name!r} owns its training loop; use one with a trainer, such as local."
         )

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from ajet.capture.missed import REMEDY, Missed
 from ajet.engine import Engine
 from ajet.job import Job
 from ajet.learning.batch import Selection
+from ajet.learning.credit import advantages
 from ajet.learning.rollouts import plan_step
 from ajet.rollout.episode import Episode
 from ajet.rollout.recorder import RunRecorder
@@ -117,9 +116,9 @@ def examine(
     calls = [c for e in episodes for c in e.record.calls]
     counters: Counter[str] = sum((e.counters for e in episodes), Counter())
     judged = [e for e in episodes if e.failure is None]
-    groups: dict[int, list[float]] = {}
+    groups: dict[int, list[Episode]] = {}
     for episode in judged:
-        groups.setdefault(episode.plan.group, []).append(episode.reward)
+        groups.setdefault(episode.plan.group, []).append(episode)
     select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = sum((select.choose(e)[1] for e in judged), Counter())
     return Report(
@@ -136,7 +135,10 @@ def examine(
         missed=missed_in(episodes),
         rewards=[e.reward for e in judged],
         groups=len(groups),
-        equal_groups=sum(not job.algorithm.advantages(np.array(r)).any() for r in groups.values()),
+        equal_groups=sum(
+            not any(value for episode in group for value in episode.values())
+            for group in advantages(job.algorithm, groups).values()
+        ),
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,

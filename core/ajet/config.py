@@ -38,12 +38,28 @@ class TaskSettings(Settings):
         return {"type": "jsonl", "path": value} if isinstance(value, str) else value
 
 
+class LoraSettings(Settings):
+    """A low-rank adapter over the job's model (Hu et al., arXiv:2106.09685)."""
+
+    rank: int = Field(16, ge=1, description="Rank of the adapter's matrices.")
+    alpha: float | None = Field(
+        None, gt=0, description="The adapter is scaled by alpha / rank; default: twice the rank."
+    )
+    modules: tuple[str, ...] | None = Field(
+        None,
+        description="Ends of the names of the linear layers that are adapted; default: all but the head.",
+    )
+
+
 class TargetSettings(Settings):
     """A named set of agents that share weights."""
 
     agents: tuple[str, ...] = Field(("*",), description="Name patterns of its agents, as in a shell.")
     frozen_model: dict[str, Any] | None = Field(
         None, description="Chat model that answers it instead: never trained."
+    )
+    lora: LoraSettings | None = Field(
+        None, description="An adapter of its own over the job's model; without one, all weights are trained."
     )
 
 

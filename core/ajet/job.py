@@ -14,7 +14,7 @@ import yaml
 from ajet.algorithm import Algorithm
 from ajet.backbone import OPTIONAL_KEYS, Backbone, Capabilities
 from ajet.base import Plugin, Settings
-from ajet.config import JobConfig, Layers, leaves
+from ajet.config import JobConfig, Layers, LoraSettings, leaves
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
 from ajet.judge import FunctionJudge, Judge, RewardFromWorkflow
@@ -35,6 +35,7 @@ class TargetPlan:
     agents: tuple[str, ...]
     model: ChatModelPlugin | None
     trained: bool
+    lora: LoraSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +270,11 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
             raise ConfigError(
                 f"train.targets: {name!r} has a frozen_model, so it cannot be trained. Remove one of the two."
             )
-        if target.frozen_model is None and not trained:
+        if target.frozen_model is not None and target.lora:
+            raise ConfigError(
+                f"targets.{name}: a frozen_model answers it, so its lora has nothing to do. Remove one of the two."
+            )
+        if target.frozen_model is None and not trained and not target.lora:
             raise ConfigError(
                 f"targets.{name}: is neither trained nor has a frozen_model. Add it to train.targets or give it {where}."
             )
@@ -279,9 +284,15 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
             else None
         )
         assert model is None or isinstance(model, ChatModelPlugin)
-        plans.append(TargetPlan(name, target.agents, model, trained))
+        plans.append(TargetPlan(name, target.agents, model, trained, target.lora))
     if not any(plan.trained for plan in plans):
         raise ConfigError("targets: none is trained; leave at least one without a frozen_model.")
+    whole = [plan.name for plan in plans if plan.model is None and not plan.lora]
+    if whole and len([plan for plan in plans if plan.model is None]) > 1:
+        raise ConfigError(
+            f"targets.{whole[0]}: trains all weights, on which the adapters of the other targets stand. Give it a lora of its "
+            "own, or a frozen_model, or let one target have all agents."
+        )
     return plans
 
 
@@ -308,11 +319,16 @@ def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence
     if not can.trains:
         return  # it accepts everything and says what it skipped
     trained = [t.name for t in targets if t.trained]
-    if len(trained) > can.trained_targets:
+    if len(trained) > 1 and not can.several_targets:
         raise ConfigError(
-            f"targets: the backbone {backbone.name!r} trains {can.trained_targets} target, but {', '.join(trained)} are trained. "
-            "Give all but one a frozen_model, or let them share one target."
+            f"targets: the backbone {backbone.name!r} trains one target, but {', '.join(trained)} are trained. Give all but one "
+            "a frozen_model, or let them share one target."
         )
+    for target in targets:
+        if target.lora and not can.lora:
+            raise ConfigError(
+                f"targets.{target.name}.lora: the backbone {backbone.name!r} cannot honour it; remove the key."
+            )
     if config.run.deterministic and not can.deterministic:
         raise ConfigError(
             f"run.deterministic: the backbone {backbone.name!r} cannot repeat runs bit for bit; remove the key."
@@ -322,8 +338,12 @@ def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence
         settings: Settings = getattr(config, section)
         if getattr(settings, name) != type(settings).model_fields[name].default:
             raise ConfigError(f"{key}: the backbone {backbone.name!r} cannot honour it; remove the key.")
-    if config.run.deterministic and config.rollout.oversample > 1:
-        raise ConfigError(
-            "rollout.oversample: which groups are complete first depends on the clock, so a run cannot be repeated bit for "
-            "bit; remove it or run.deterministic."
-        )
+    clocked = {
+        "rollout.oversample": (config.rollout.oversample > 1, "which groups are complete first"),
+        "train.asynchronous": (config.train.asynchronous, "which weights sample a token"),
+    }
+    for key, (asked, what) in clocked.items():
+        if config.run.deterministic and asked:
+            raise ConfigError(
+                f"{key}: {what} depends on the clock, so a run cannot be repeated bit for bit; remove it or run.deterministic."
+            )

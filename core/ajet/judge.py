@@ -52,4 +52,4 @@ class RewardFromWorkflow(Judge):
             raise ValueError(
                 "the workflow returned no reward and the job names no judge; set `judge` or return WorkflowOutput(reward=…)"
             )
-        return JudgeOutput(reward=output.reward, is_success=output.is_success, metrics=output.metrics)
+        return JudgeOutput(output.reward, output.is_success, output.metrics, output.rewards)

@@ -19,7 +19,14 @@ from ajet.listeners import Listeners
 from ajet.progress import Progress
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, checkpoints, live_lines
+from ajet.rollout.recorder import (
+    CHECKPOINT_STATE,
+    JOURNAL,
+    METRICS,
+    RunRecorder,
+    checkpoints,
+    live_lines,
+)
 from ajet.run_dir import keep_tokenizer, new_run_dir
 from ajet.runtime import Runtime, evaluation_policy, local_engine, open_runtime, training_policy
 from ajet.types import Metrics
@@ -35,7 +42,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
     run_dir = job.resume or new_run_dir(job)
     keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
     finished = checkpoints(run_dir)
-    done = json.loads((finished[-1] / "ajet.json").read_text())["step"] if finished else 0
+    done = json.loads((finished[-1] / CHECKPOINT_STATE).read_text())["step"] if finished else 0
     recorder = RunRecorder(run_dir)
     listeners = Listeners(job, run_dir)
     reusable: dict[str, Episode] = {}
@@ -66,6 +73,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
                 progress.episodes,
                 job.filters,
                 reusable,
+                [target.name for target in job.targets if target.lora],
             )
 
             async def check(step: int) -> Metrics:

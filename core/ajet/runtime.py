@@ -89,7 +89,8 @@ async def open_runtime(
         for plan in job.targets:
             model = plan.model or answers
             live = await portal.run(models.enter_async_context(model.open())) if model else None
-            targets.append(Target(plan.name, plan.agents, live, plan.trained))
+            adapter = plan.name if plan.lora else None
+            targets.append(Target(plan.name, plan.agents, live, plan.trained, adapter))
         chat = Chat(engine.tokenizer, engine.model_type) if engine else None
         lockstep = Lockstep(engine) if engine and job.config.run.deterministic else None
         async with job.judge.open() as judge:

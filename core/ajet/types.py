@@ -50,22 +50,27 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutput:
-    """What a workflow returns. A ``reward`` given here makes the judge optional."""
+    """What a workflow returns. A ``reward`` given here makes the judge optional; ``rewards`` are as in
+    `JudgeOutput`."""
 
     reward: float | None = None
     response: Any = None
     is_success: bool | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeOutput:
-    """A judge's verdict on one episode."""
+    """A judge's verdict on one episode. ``rewards`` are those of single agents or targets, by name, where
+    they differ from ``reward``: an agent's tokens count by its own, else by its target's, else by the
+    episode's."""
 
     reward: float
     is_success: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,8 @@ class Sample:
     weights: Float32
     spans: tuple[Span, ...] = ()
     episode: str = ""
+    adapter: str | None = None
+    """Name of the LoRA adapter that it trains; None: the base weights."""
     reference: Float32 | None = None
     before: Float32 | None = None
 

@@ -44,9 +44,9 @@ def whole(project) -> Path:
     return project.runs("whole")[0]
 
 
-def kill_and_resume(project: Any, rng: random.Random, name: str) -> Path:
+def kill_and_resume(project: Any, rng: random.Random, name: str, *options: str) -> Path:
     """A run that is killed once at a random episode, then resumed to its end."""
-    process = project.start("run", "job.yaml", "--set", f"run.dir={name}")
+    process = project.start("run", "job.yaml", "--set", f"run.dir={name}", *options)
     enough = rng.randrange(6 * 2 * 3)
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
@@ -84,6 +84,47 @@ def test_killed_runs_end_bit_equal_to_the_uninterrupted_one(project, whole) -> N
 @pytest.mark.slow
 def test_twenty_killed_runs_end_bit_equal(project, whole) -> None:
     check_kills(project, whole, 20)
+
+
+ASYNCHRONOUS = ("--no-deterministic", "--set", "train.asynchronous=true")
+
+
+def check_asynchronous_kills(project: Any, kills: int) -> None:
+    rng = random.Random(11)
+    for n in range(kills):
+        run_dir = kill_and_resume(project, rng, f"asynchronous{n}", *ASYNCHRONOUS)
+        trained_once(run_dir)
+
+
+def trained_once(run_dir: Path) -> None:
+    """Each step of the final weights' history learned from its own episodes, each of them once."""
+    metrics = [m for m in live_lines(run_dir / METRICS) if m["type"] == "train"]
+    assert [m["step"] for m in metrics] == list(range(1, 7))
+    episodes = [line for line in live_lines(run_dir / JOURNAL) if line["phase"] == "train"]
+    ids = [line["id"] for line in episodes]
+    assert len(ids) == len(set(ids)) == 6 * 6
+    for m in metrics:
+        assert m["tokens_trained"] + m["tokens_zero_advantage"] == m["tokens_sampled"] > 0
+        assert m["weight_version"] == m["step"]
+
+
+def test_killed_asynchronous_runs_train_each_episode_once(project) -> None:
+    check_asynchronous_kills(project, 3)
+
+
+@pytest.mark.slow
+def test_twenty_killed_asynchronous_runs_train_each_episode_once(project) -> None:
+    check_asynchronous_kills(project, 20)
+
+
+def test_asynchronous_runs_sample_beside_the_update_at_most_one_version_behind(project) -> None:
+    project.ajet(
+        "run", "job.yaml", "--set", "run.dir=beside", "--set", "train.max_staleness=1", *ASYNCHRONOUS
+    )
+    (run_dir,) = project.runs("beside")
+    trained_once(run_dir)
+    staleness = [m["staleness"] for m in live_lines(run_dir / METRICS) if m["type"] == "train"]
+    assert staleness[0] == 0 and max(staleness) == 1
 
 
 def test_every_sampled_token_is_trained_once_and_rescoring_gives_its_logprob(project, whole) -> None:

@@ -12,7 +12,7 @@ import pytest
 import ajet
 from ajet.algorithm import Algorithm
 from ajet.learning import algorithms as a
-from ajet.learning.batch import batch_advantages
+from ajet.learning.credit import batch_advantages
 from ajet.learning.objective import Objective, k3, objective
 from ajet.learning.settings import TrainSettings
 from ajet.plugins import load_plugins

@@ -43,7 +43,7 @@ def test_the_advantage_is_the_one_that_the_batch_had(folder: Folder, live: Any) 
     folder.write(episodes)
     batch = build_batch(episodes, GRPO(), mini_batches=1, learning_rate=0.0, seed="")
     trained = {s.episode: float(s.advantages[s.mask][0]) for s in batch.batch.samples}
-    shown = {name: folder.report(name).header.advantage for name in trained}
+    shown = {name: folder.report(name).header.advantages[""] for name in trained}
     assert shown == pytest.approx(trained) and len(shown) == 4
     assert folder.report("1.0/t0/2").header.rewards_of_group == (0.0, 1.0, 4.0, 9.0)
 
@@ -59,8 +59,8 @@ def test_failed_members_are_no_part_of_the_groups_statistics(folder: Folder, liv
 
     folder.write(live(third_fails, group_size=3, judge=judge))
     failed = folder.report("1.0/t0/2")
-    assert failed.header.advantage is None and failed.header.failure == "judge:ValueError"
-    assert folder.report("1.0/t0/1").header.advantage == pytest.approx(0.7071, abs=1e-4)
+    assert failed.header.advantages == {} and failed.header.failure == "judge:ValueError"
+    assert folder.report("1.0/t0/1").header.advantages[""] == pytest.approx(0.7071, abs=1e-4)
     assert folder.report("1.0/t0/1").header.rewards_of_group == (0.0, 1.0, None)
     assert {c.about for c in failed.conversations} == {"not trained: the episode failed"}
     assert "judge:ValueError: " in text(failed)
@@ -69,7 +69,7 @@ def test_failed_members_are_no_part_of_the_groups_statistics(folder: Folder, liv
 def test_a_validation_episode_has_no_advantage_and_nothing_trained(folder: Folder, live: Any) -> None:
     folder.write(live(), phase="validation", step=3)
     report = folder.report("validation@3/t0")
-    assert report.header.advantage is None and report.header.rewards_of_group == ()
+    assert report.header.advantages == {} and report.header.rewards_of_group == ()
     assert {c.about for c in report.conversations} == {"not trained: validation"}
     assert "⟨" in text(report) and "⟦trained" not in text(report).split("timeline 1", 1)[0]
 
@@ -135,7 +135,7 @@ def test_answers_of_a_chat_model_are_shown_as_chat_and_said_to_have_no_tokens(
     assert [c.tokens for c in report.conversations] == [(), ()]
     assert [c.calls for c in report.conversations] == [(0, 1), (2,)]
     assert "a chat model answered, so there are no tokens" in text(report)
-    assert report.header.advantage is None
+    assert report.header.advantages == {}
 
 
 # ------------------------------------------------------------------ the tokens
@@ -223,7 +223,7 @@ def test_a_debug_run_says_what_would_be_trained(folder: Folder, live: Any) -> No
     folder.write(live(group_size=2), phase="debug")
     report = folder.report("1.0/t0/1")
     assert {c.about for c in report.conversations} == {"would be trained"}
-    assert report.header.advantage == pytest.approx(0.7071, abs=1e-4)
+    assert report.header.advantages[""] == pytest.approx(0.7071, abs=1e-4)
 
 
 def test_on_a_terminal_colours_take_the_place_of_brackets(folder: Folder, live: Any) -> None:

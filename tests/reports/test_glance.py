@@ -134,7 +134,7 @@ def test_an_algorithm_that_is_not_installed_here_is_noted_not_fatal(folder: Fold
     folder.write(live(group_size=2))
     glance = folder.glance()
     assert glance.groups == 0 and "unknown algorithm 'gone'" in glance.notes[0]
-    assert folder.report("1.0/t0/1").header.advantage is None
+    assert folder.report("1.0/t0/1").header.advantages == {}
 
 
 def test_a_folder_without_its_job_is_shown_all_the_same(folder: Folder) -> None:

@@ -285,5 +285,18 @@ def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [c.name for c in checkpoints(tmp_path)] == ["step_000100", "step_001000"]
 
 
+def test_the_best_checkpoint_is_kept_beside_the_last(tmp_path: Path) -> None:
+    recorder = RunRecorder(tmp_path)
+    rewards = {1: 0.2, 2: 0.7, 3: None, 4: 0.7, 5: 0.1}
+    better = {}
+    for step, reward in rewards.items():
+        better[step] = recorder.beats_all(reward)
+        state = {} if reward is None else {"validation_reward": reward}
+        recorder.checkpoint(step, saves(str(step)), state, keep_last=1, keep_best=True)
+    assert better == {1: True, 2: True, 3: False, 4: False, 5: False}
+    assert [c.name for c in checkpoints(tmp_path)] == ["step_000002", "step_000005"]
+    assert RunRecorder(tmp_path).beats_all(0.8), "a resumed run knows the best"
+
+
 def test_counters_come_back_as_counters() -> None:
     assert through_text(blank("a", counters=Counter(x=2))).counters["y"] == 0

@@ -276,7 +276,8 @@ class Session:
         sampling = replace(sampling, stop_token_ids=chat.stop_token_ids)
         ids = prompt.node.ids()
         tail = ids[-TAIL:].tolist()
-        wanted = GenerateRequest(ids, sampling, (self.episode, number), blocks_loop)
+        key = (self.episode, number)
+        wanted = GenerateRequest(ids, sampling, key, blocks_loop, asked.target.adapter)
         pieces = None
         if emit:
             reader = chat.text_reader() if asked.said is None else chat.reader(tail)

@@ -19,6 +19,8 @@ class Target:
     """Name patterns of its agents, as in a shell."""
     model: ChatModel | None = None
     trained: bool = True
+    adapter: str | None = None
+    """Name of the adapter that our engine answers with; None: the base weights."""
 
 
 def choose_target(targets: Sequence[Target], agent: str, asked: str | None) -> Target:

@@ -73,7 +73,7 @@ def describe_episode(
             yield _strip(conversation.tokens, everything, colour)
             if tokens:
                 yield Text()
-                yield Text(_token_table(conversation.tokens, report.header.advantage, everything))
+                yield Text(_token_table(conversation.tokens, everything))
     for found in report.breaks:
         yield Text()
         yield describe_break(found)
@@ -195,7 +195,7 @@ def _shown(token: int, piece: str | None) -> str:
     return str(token) if piece is None else visible(piece).replace("↵", "↵\n")
 
 
-def _token_table(parts: Sequence[Tokens], advantage: float | None, everything: bool) -> str:
+def _token_table(parts: Sequence[Tokens], everything: bool) -> str:
     rows: list[Sequence[str]] = [
         ("POSITION", "ID", "TEXT", "MASK", "LOGPROB", "ADVANTAGE", "VERSION", "CALL", "AGENT")
     ]
@@ -207,7 +207,7 @@ def _token_table(parts: Sequence[Tokens], advantage: float | None, everything: b
                 row += [
                     "1" if part.trained else "0",
                     "" if logprob is None else f"{logprob:.4f}",
-                    f"{advantage:+.4f}" if part.trained and advantage is not None else "",
+                    "" if part.advantage is None else f"{part.advantage:+.4f}",
                     str(part.versions[i]),
                     str(part.call),
                     readable(part.agent),

@@ -2,6 +2,7 @@
 
 By default L = 1/E Σ_e 1/T_e Σ_t ℓ_t over the E episodes of a mini-batch and the T_e trained tokens of
 each, so that neither the length of an episode nor the number of its timelines changes what it counts.
+Targets with adapters are models of their own, so each has its own E and T_e.
 An algorithm that normalises otherwise says so in `Algorithm.weights`.
 """
 
@@ -9,21 +10,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from ajet.algorithm import Algorithm
 from ajet.filter import Filter
+from ajet.learning.credit import EPISODE, advantage_of, advantages
 from ajet.learning.objective import Objective
 from ajet.rollout.episode import Episode
 from ajet.tracker.record import sampled
 from ajet.tracker.timelines import Timeline, timelines
-from ajet.types import Batch, Float64, Metrics, Sample
-
-Key = TypeVar("Key", bound=Hashable)
+from ajet.types import Batch, Metrics, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,13 @@ def build_batch(
     selection: Selection | None = None,
     epochs: int = 1,
     objective: Objective | None = None,
+    adapters: Collection[str] = (),
 ) -> RolloutBatch | None:
     """A batch of the judged episodes; None if none has a trained token. Failed members are left out of
     their group's statistics; an episode that filters left nothing of still counts in them.
 
     Every epoch goes over the same mini-batches in the same order. ``objective`` is the loss, by default
-    the algorithm's own.
+    the algorithm's own. ``adapters`` are the targets that have one.
     """
     select = selection or Selection(seed=seed)
     groups = _groups([e for e in episodes if e.failure is None and e.record.sampled_tokens])
@@ -90,35 +90,31 @@ def build_batch(
     used = [e for group in groups.values() for e in group if chosen[e.plan.id][0]]
     if not used:
         return None
-    rewards = {number: np.array([e.reward for e in group]) for number, group in groups.items()}
-    advantages = batch_advantages(algorithm, rewards)
+    found = advantages(algorithm, groups)
     samples: list[Sample] = []
     minis = []
     for numbers in _split(list(groups), mini_batches, seed):
         members = [
-            (chosen[e.plan.id][0], float(a), e.plan.id)
+            (e.plan.id, chosen[e.plan.id][0], a)
             for n in numbers
-            for e, a in zip(groups[n], advantages[n], strict=True)
+            for e, a in zip(groups[n], found[n], strict=True)
             if chosen[e.plan.id][0]
         ]
         if not members:
             continue
         first = len(samples)
-        weights = algorithm.weights(np.array([_trained(lines) for lines, _, _ in members], np.float64))
-        for (lines, advantage, episode), weight in zip(members, weights, strict=True):
-            samples += [
-                replace(timeline_sample(line, advantage, float(weight)), episode=episode) for line in lines
-            ]
+        samples += _samples(members, algorithm, adapters)
         minis.append(list(range(first, len(samples))))
-    flat = [a == 0 for group in advantages.values() for a in group]
+    flat = {number: [not any(a.values()) for a in group] for number, group in found.items()}
     rows = sum(c.end.length for e in used for c in e.record.trained_calls)
     metrics: Metrics = {
         "groups": len(groups),
-        "groups_zero_advantage": sum(bool((a == 0).all()) for a in advantages.values()) / len(groups),
-        "episodes_zero_advantage": float(np.mean(flat)),
+        "groups_zero_advantage": sum(map(all, flat.values())) / len(groups),
+        "episodes_zero_advantage": float(np.mean([zero for group in flat.values() for zero in group])),
         "timelines_per_episode": len(samples) / len(used),
         "merge_ratio": sum(len(s.token_ids) for s in samples) / rows,
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
+        **_rewards_of_nobody(samples, found.values()),
     }
     loss = objective or Objective(algorithm.loss, algorithm.needs)
     batch = Batch(samples, loss, minis * epochs, learning_rate, loss.needs, loss.zero_costs_nothing)
@@ -126,29 +122,56 @@ def build_batch(
     return RolloutBatch(batch, total - dropped.total(), metrics, epochs)
 
 
-def batch_advantages(algorithm: Algorithm, rewards: Mapping[Key, Float64]) -> dict[Key, Float64]:
-    """Rewards of each group of a batch -> advantages of each, normalized over all of them."""
-    found = [algorithm.advantages(group) for group in rewards.values()]
-    ends = np.cumsum([len(group) for group in found])
-    whole = algorithm.normalize(np.concatenate(found)) if found else np.zeros(0)
-    return dict(zip(rewards, np.split(whole, ends[:-1]), strict=True)) if found else {}
+def _samples(
+    members: Sequence[tuple[str, Sequence[Timeline], Mapping[str, float]]],
+    algorithm: Algorithm,
+    adapters: Collection[str],
+) -> list[Sample]:
+    """The samples of a mini-batch's episodes, given by id, timelines and advantages."""
+
+    def adapter(line: Timeline) -> str | None:
+        target = line.spans[0].target
+        return target if target in adapters else None
+
+    weights: dict[tuple[str | None, str], float] = {}
+    for name in {adapter(line) for _, lines, _ in members for line in lines}:
+        tokens = {
+            episode: _trained([line for line in lines if adapter(line) == name])
+            for episode, lines, _ in members
+        }
+        present = [episode for episode, count in tokens.items() if count]
+        found = algorithm.weights(np.array([tokens[episode] for episode in present], np.float64))
+        weights |= {(name, episode): float(weight) for episode, weight in zip(present, found, strict=True)}
+    return [
+        replace(
+            timeline_sample(line, advantages, weights[adapter(line), episode]),
+            episode=episode,
+            adapter=adapter(line),
+        )
+        for episode, lines, advantages in members
+        for line in lines
+    ]
+
+
+def _rewards_of_nobody(samples: Sequence[Sample], found: Iterable[Sequence[Mapping[str, float]]]) -> Metrics:
+    """How many names with a reward of their own no trained token belongs to: misspelt ones, perhaps."""
+    somebody = {name for s in samples for span in s.spans for name in (span.agent, span.target)}
+    named = {name for group in found for episode in group for name in episode}
+    nobody = named - somebody - {EPISODE}
+    return {"rewards_of_nobody": len(nobody)} if nobody else {}
 
 
 def _trained(lines: Sequence[Timeline]) -> int:
     return sum(int(line.mask.sum()) for line in lines)
 
 
-def timeline_sample(line: Timeline, advantage: float, weight: float) -> Sample:
-    """A timeline whose trained tokens all have one advantage and one weight."""
-    on = line.mask.astype(np.float32)
-    return Sample(
-        line.token_ids,
-        line.mask,
-        line.logprobs,
-        on * np.float32(advantage),
-        on * np.float32(weight),
-        line.spans,
-    )
+def timeline_sample(line: Timeline, advantages: Mapping[str, float], weight: float) -> Sample:
+    """A timeline whose trained tokens have the advantages of their agents, and one weight."""
+    credit = np.zeros(len(line.token_ids), np.float32)
+    for span in line.spans:
+        credit[span.start : span.end] = advantage_of(advantages, span.agent, span.target)
+    weights = line.mask.astype(np.float32) * np.float32(weight)
+    return Sample(line.token_ids, line.mask, line.logprobs, credit, weights, line.spans)
 
 
 def _groups(episodes: Sequence[Episode]) -> Mapping[int, list[Episode]]:

@@ -20,7 +20,8 @@ class BatchSource(Protocol):
     """Where batches come from: rollouts, or transcripts."""
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
-        """The batch of a step, counted from 1. ``version`` is the one that the engine serves."""
+        """The batch of a step, counted from 1. ``version`` is that of the weights that will learn from it;
+        the engine serves it, or, in an asynchronous run, the one before until it is published."""
         ...
 
 
@@ -49,13 +50,25 @@ class LoopResult:
 
 
 async def train(loop: Loop, first_step: int) -> LoopResult:
-    """Train from ``first_step`` (1, or what follows the restored checkpoint) to the last step."""
+    """Train from ``first_step`` (1, or what follows the restored checkpoint) to the last step.
+
+    In an asynchronous run the next step's episodes run beside the update, one step off the policy
+    (Noukhovitch et al., arXiv:2410.18252).
+    """
+    ahead = _Ahead(loop.source, loop.settings)
+    try:
+        return await _train(loop, ahead, first_step)
+    finally:
+        await ahead.close()
+
+
+async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
     settings, trainer, recorder = loop.settings, loop.trainer, loop.recorder
     before = await loop.validate(0) if loop.validate and first_step == 1 else {}
     after, checkpoint, seconds = before, None, 0.0
     for step in range(first_step, settings.steps + 1):
         started = time.monotonic()
-        batch = await loop.source.batch(step, trainer.version)
+        batch = await ahead.batch(step, trainer.version)
         rolled_out = time.monotonic()
         updated = await asyncio.to_thread(trainer.update, batch.batch)
         _assert_all_trained(batch, updated, step)
@@ -73,11 +86,39 @@ async def train(loop: Loop, first_step: int) -> LoopResult:
         recorder.metrics("train", step, metrics)
         loop.on_step(step, metrics)
         last = step == settings.steps
+        state: dict[str, float] = {"version": version}
         if loop.validate and (last or (loop.validate_every and step % loop.validate_every == 0)):
             after = await loop.validate(step)
-        if last or step % settings.save_every == 0:
-            checkpoint = recorder.checkpoint(step, trainer.save, {"version": version}, settings.keep_last)
+            state["validation_reward"] = after["reward"]
+        is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
+        if last or is_best or step % settings.save_every == 0:
+            checkpoint = recorder.checkpoint(
+                step, trainer.save, state, settings.keep_last, keep_best=settings.keep_best
+            )
     return LoopResult(before, after, checkpoint, seconds)
+
+
+class _Ahead:
+    """The batches of a source; asynchronous ones are begun when the one before is taken."""
+
+    def __init__(self, source: BatchSource, settings: TrainSettings) -> None:
+        self._source = source
+        self._settings = settings
+        self._next: asyncio.Task[RolloutBatch] | None = None
+
+    async def batch(self, step: int, version: int) -> RolloutBatch:
+        """The batch of a step, for weights of a version."""
+        batch = await (self._next or self._source.batch(step, version))
+        self._next = None
+        if self._settings.asynchronous and step < self._settings.steps:
+            self._next = asyncio.create_task(self._source.batch(step + 1, version + 1))
+        return batch
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        if self._next:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
 
 
 def _assert_all_trained(batch: RolloutBatch, updated: Metrics, step: int) -> None:

@@ -99,6 +99,8 @@ class RolloutSource:
     on_episode: OnEpisode
     filters: Sequence[Filter] = ()
     reusable: Mapping[str, Episode] = field(default_factory=dict)
+    adapters: Sequence[str] = ()
+    """Names of the targets that have one."""
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
@@ -115,6 +117,7 @@ class RolloutSource:
             selection=Selection(self.filters, self.settings.max_timelines, str(self.seed)),
             epochs=self.settings.epochs,
             objective=objective(self.algorithm, self.settings),
+            adapters=self.adapters,
         )
         if batch is None:
             raise AjetError(f"step {step}: nothing to train on: {_why_nothing(episodes, counts)}")
@@ -222,7 +225,8 @@ class _Step:
 
 def rewards_differ(group: Sequence[Episode]) -> bool:
     """Whether a group's judged episodes, those with a token to train, have different rewards."""
-    return len({e.reward for e in group if e.failure is None and e.record.sampled_tokens}) > 1
+    judged = [e for e in group if e.failure is None and e.record.sampled_tokens]
+    return len({(e.reward, *sorted(e.rewards.items())) for e in judged}) > 1
 
 
 def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:

@@ -58,6 +58,11 @@ class TrainSettings(Settings):
         ge=0,
         description="Drop episodes with a token sampled more than so many weight versions ago; default: none.",
     )
+    asynchronous: bool = Field(
+        False,
+        description="Run the next step's episodes while a step is being learned from; their tokens are then up to one weight "
+        "version older. New weights reach them as soon as they are there.",
+    )
     dynamic_sampling: float = Field(
         1.0,
         ge=1,
@@ -78,6 +83,10 @@ class TrainSettings(Settings):
         10, ge=1, description="Write a checkpoint every so many steps, and after the last."
     )
     keep_last: int = Field(2, ge=1, description="Checkpoints that are kept.")
+    keep_best: bool = Field(
+        False,
+        description="Keep also the checkpoint of the highest validation reward, written whenever a validation beats all before.",
+    )
 
     @field_validator("algorithm", mode="before")
     @classmethod

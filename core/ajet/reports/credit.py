@@ -6,11 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ajet.algorithm import Algorithm
 from ajet.filter import Filter
-from ajet.learning.batch import Selection, batch_advantages
+from ajet.learning.batch import Selection
+from ajet.learning.credit import advantages
 from ajet.reports.folder import Entry, Run
 from ajet.types import AjetError
 
@@ -24,19 +23,16 @@ class Credit:
     selection: Selection
     notes: Sequence[str]
 
-    def advantages(self, entries: Sequence[Entry]) -> dict[str, float]:
-        """Advantage of each judged episode of a step with a token to train, by id, as `build_batch` has it."""
+    def advantages(self, entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
+        """Advantages of each judged episode of a step with a token to train, by id, as `build_batch` has them."""
         groups: dict[Hashable, list[Entry]] = {}
         for entry in entries:
             if entry.failure is None and entry.trainable and entry.group is not None:
                 groups.setdefault(entry.group, []).append(entry)
         if self.algorithm is None:
             return {}
-        rewards = {group: np.array([e.reward for e in members]) for group, members in groups.items()}
-        found = batch_advantages(self.algorithm, rewards)
-        return {
-            e.id: float(a) for g, members in groups.items() for e, a in zip(members, found[g], strict=True)
-        }
+        found = advantages(self.algorithm, groups)
+        return {e.id: a for g, members in groups.items() for e, a in zip(members, found[g], strict=True)}
 
 
 def run_credit(run: Run) -> Credit:
@@ -61,10 +57,10 @@ def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
             steps.setdefault((entry.phase, entry.step), []).append(entry)
     teaches: dict[Hashable, bool] = {}
     for entries in steps.values():
-        advantages = credit.advantages(entries)
+        found = credit.advantages(entries)
         for entry in entries:
-            if entry.id in advantages:
-                teaches[entry.group] = teaches.get(entry.group, False) or advantages[entry.id] != 0
+            if entry.id in found:
+                teaches[entry.group] = teaches.get(entry.group, False) or any(found[entry.id].values())
     return sum(not something for something in teaches.values()), len(teaches)
 
 

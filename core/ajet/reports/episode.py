@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ajet.learning.credit import advantage_of
 from ajet.messages import canonical
 from ajet.reports.credit import Credit
 from ajet.reports.folder import Entry, Run
@@ -24,7 +25,8 @@ EDGE = 16
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What became of the episode. ``advantage`` is None where nothing was learned from it."""
+    """What became of the episode. ``advantages`` are by name of agent or target, "" for all others; empty
+    where nothing was learned."""
 
     id: str
     phase: str
@@ -37,7 +39,8 @@ class Header:
     error: str
     reward: float
     is_success: bool | None
-    advantage: float | None
+    rewards: Mapping[str, float]
+    advantages: Mapping[str, float]
     rewards_of_group: tuple[float | None, ...]
     """Of all members, None where one failed; empty where episodes stand alone."""
     metrics: Mapping[str, float]
@@ -82,6 +85,8 @@ class Tokens:
     temperature: float | None = None
     logprobs: tuple[float | None, ...] = ()
     versions: tuple[int, ...] = ()
+    advantage: float | None = None
+    """Of trained tokens; None where nothing was learned."""
 
     @property
     def sampled(self) -> bool:
@@ -139,12 +144,12 @@ def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> Ep
     """The facts of an episode. Raises AjetError if the journal has changed since it was read."""
     episode = run.episode(entry)
     members = run.members(entry) if entry.group is not None else []
-    advantage = credit.advantages(run.together(entry)).get(entry.id)
+    found = credit.advantages(run.together(entry)).get(entry.id, {})
     learned = episode.failure is None and entry.group is not None
     trained = credit.selection.choose(episode)[0] if learned else []
     taken = {span.call for line in trained for span in line.spans}
     rest = timelines([c for c in episode.record.calls if c.number not in taken])
-    scribe = _Scribe(episode, pieces)
+    scribe = _Scribe(episode, pieces, found)
     about = "trained" if entry.phase == "train" else "would be trained"
     conversations = [scribe.conversation(line, True, about) for line in _as_told(trained)]
     conversations += [
@@ -164,13 +169,14 @@ def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> Ep
                 "failure",
                 "error",
                 "reward",
+                "rewards",
                 "is_success",
                 "counters",
                 "seconds",
                 "calls",
             )
         },
-        advantage=advantage,
+        advantages=found,
         rewards_of_group=tuple(None if m.failure else m.reward for m in members),
         metrics=episode.metrics,
         timelines=len(trained) + len(rest),
@@ -230,7 +236,8 @@ def _alike(a: str, b: str) -> int:
 class _Scribe:
     """Writes conversations one after the other, each message once."""
 
-    def __init__(self, episode: Episode, pieces: Pieces) -> None:
+    def __init__(self, episode: Episode, pieces: Pieces, advantages: Mapping[str, float]) -> None:
+        self._advantages = advantages
         self._calls: Mapping[int, Call] = {c.number: c for c in episode.record.calls}
         self._exchanges: Mapping[int, Exchange] = {e.number: e for e in episode.record.exchanges}
         self._answers = {e.answer: e for e in reversed(episode.record.exchanges)}
@@ -320,6 +327,9 @@ class _Scribe:
                     span.temperature,
                     tuple(logprobs),
                     tuple(line.versions[span.start : span.end].tolist()),
+                    advantage_of(self._advantages, span.agent, span.target)
+                    if trained and self._advantages
+                    else None,
                 )
             )
             at = span.end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ajet.reports.episode import EpisodeReport, Line
 from ajet.reports.glance import Glance, Row
@@ -21,6 +21,11 @@ def run_facts(glance: Glance) -> list[tuple[str, str]]:
     ]
 
 
+def _by_name(figures: Mapping[str, float], form: str) -> str:
+    """The figures, each after the name of its agent or target, if it has one."""
+    return ", ".join(f"{name} {value:{form}}".strip() for name, value in figures.items())
+
+
 def episode_facts(report: EpisodeReport) -> list[tuple[str, str]]:
     """What became of an episode, by name."""
     h = report.header
@@ -31,7 +36,8 @@ def episode_facts(report: EpisodeReport) -> list[tuple[str, str]]:
         ("task", f"{h.task}, member {h.member}, {h.phase} at step {h.step}"),
         ("failure", f"{h.failure}: {' '.join(h.error.split())}" if h.failure else ""),
         ("reward", "" if h.failure else f"{h.reward:g}" + (f" ({verdict})" if verdict else "")),
-        ("advantage", "" if h.advantage is None else f"{h.advantage:+.4f}"),
+        ("rewards", _by_name(h.rewards, "g")),
+        ("advantage", _by_name(h.advantages, "+.4f")),
         ("rewards of group", group if len(h.rewards_of_group) > 1 else ""),
         ("metrics", ", ".join(f"{name} {value:g}" for name, value in h.metrics.items())),
         ("counters", ", ".join(f"{name} {n}" for name, n in h.counters.items() if n)),

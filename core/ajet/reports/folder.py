@@ -37,6 +37,7 @@ class Entry:
     failure: str | None
     error: str
     reward: float
+    rewards: Mapping[str, float]
     is_success: bool | None
     seconds: float
     calls: int
@@ -193,6 +194,7 @@ def _entry(line: Mapping[str, Any], offset: int) -> Entry:
                 "failure",
                 "error",
                 "reward",
+                "rewards",
                 "is_success",
                 "seconds",
                 "counters",

@@ -117,7 +117,7 @@ def _episode(report: EpisodeReport, place: str, everything: bool) -> Iterator[st
     yield _facts(episode_facts(report)[1:])
     yield from (f"<p>{_text(note)}</p>" for note in report.notes)
     for conversation in report.conversations:
-        yield from _conversation(conversation, report.header.advantage, everything)
+        yield from _conversation(conversation, everything)
     if report.breaks:
         yield "<section>\n<h3>Breaks</h3>"
         yield from map(_break, report.breaks)
@@ -125,7 +125,7 @@ def _episode(report: EpisodeReport, place: str, everything: bool) -> Iterator[st
     yield "</article>"
 
 
-def _conversation(conversation: Conversation, advantage: float | None, everything: bool) -> Iterator[str]:
+def _conversation(conversation: Conversation, everything: bool) -> Iterator[str]:
     yield f"<section>\n<h3>{_text(conversation.title)} <span class=soft>{_text(conversation.about)}</span></h3>"
     if conversation.chat:
         yield "<ol class=chat>"
@@ -139,7 +139,7 @@ def _conversation(conversation: Conversation, advantage: float | None, everythin
         yield "</ol>"
     if conversation.tokens:
         yield _legend(conversation.tokens)
-        yield f"<p class=strip>{''.join(_tokens(conversation.tokens, advantage, everything))}</p>"
+        yield f"<p class=strip>{''.join(_tokens(conversation.tokens, everything))}</p>"
     yield "</section>"
 
 
@@ -165,7 +165,7 @@ def _legend(parts: Sequence[Tokens]) -> str:
     return f"<p class=legend><span class='s u'>sampled, not trained</span>; {signs}</p>"
 
 
-def _tokens(parts: Sequence[Tokens], advantage: float | None, everything: bool) -> Iterator[str]:
+def _tokens(parts: Sequence[Tokens], everything: bool) -> Iterator[str]:
     for part in parts:
         for i, (token, piece) in enumerate(zip(part.ids, part.texts, strict=True)):
             if part.folds(i) and not everything:
@@ -178,7 +178,7 @@ def _tokens(parts: Sequence[Tokens], advantage: float | None, everything: bool) 
             if part.sampled:
                 logprob = part.logprobs[i]
                 facts += [f"logprob {logprob:.4f}"] if logprob is not None else []
-                facts += [f"advantage {advantage:+.4f}"] if part.trained and advantage is not None else []
+                facts += [] if part.advantage is None else [f"advantage {part.advantage:+.4f}"]
                 facts += [f"weights {part.versions[i]}", f"call {part.call}", part.agent]
                 style = f" class='s {_level(logprob) if part.trained else 'u'}'"
             yield f"<span{style} title='{_text(' · '.join(facts))}'>{text}</span>"

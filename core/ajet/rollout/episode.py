@@ -50,6 +50,8 @@ class Episode:
     failure: str | None = None
     error: str = ""
     reward: float = 0.0
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Of single agents and targets, by name, where they differ from ``reward``."""
     is_success: bool | None = None
     metrics: Metrics = field(default_factory=dict)
     breaks: tuple[Break, ...] = ()

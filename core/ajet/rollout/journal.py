@@ -38,6 +38,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "failure": episode.failure,
         "error": episode.error,
         "reward": episode.reward,
+        "rewards": episode.rewards,
         "is_success": episode.is_success,
         "metrics": episode.metrics,
         "counters": dict(episode.counters),
@@ -68,7 +69,8 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])
     episode.failure, episode.error = line["failure"], line["error"]
-    episode.reward, episode.is_success, episode.metrics = line["reward"], line["is_success"], line["metrics"]
+    episode.reward, episode.rewards = line["reward"], line["rewards"]
+    episode.is_success, episode.metrics = line["is_success"], line["metrics"]
     episode.breaks = tuple(
         Break(**{**b, "recorded": tuple(b["recorded"]), "sent": tuple(b["sent"])}) for b in line["breaks"]
     )

@@ -6,6 +6,7 @@ Files are append-only. Work that a resumed run repeats is marked superseded, nev
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,6 +19,8 @@ from ajet.types import AjetError, Metrics
 
 Line = TypeVar("Line")
 JOURNAL, METRICS, CHECKPOINTS = "episodes.jsonl", "metrics.jsonl", "checkpoints"
+CHECKPOINT_STATE = "ajet.json"
+"""Beside what the trainer writes: the step, the weight version, the validation reward at that step."""
 
 
 class RunRecorder:
@@ -51,19 +54,35 @@ class RunRecorder:
         """Mark the journal's episodes of ``step`` as superseded, but for those that its batch is made of."""
         _append(self._journal, {"type": "superseded", "from_step": step, "keep": sorted(used)})
 
-    def checkpoint(self, step: int, save: Callable[[Path], None], state: Metrics, keep_last: int) -> Path:
-        """Write a checkpoint atomically: it is complete under its name or not there at all."""
+    def checkpoint(
+        self,
+        step: int,
+        save: Callable[[Path], None],
+        state: Metrics,
+        keep_last: int,
+        *,
+        keep_best: bool = False,
+    ) -> Path:
+        """Write a checkpoint atomically: it is complete under its name or not there at all. Older ones than
+        the last ``keep_last`` go, but for the best where ``keep_best``."""
         final = self.dir / CHECKPOINTS / f"step_{step:06d}"
         if final.exists():  # written by a run that was killed right after: equal by the resume rule
             return final
         partial = final.with_name(f".partial_{final.name}")
         shutil.rmtree(partial, ignore_errors=True)
         save(partial)
-        (partial / "ajet.json").write_text(json.dumps({"step": step, **state}))
+        (partial / CHECKPOINT_STATE).write_text(json.dumps({"step": step, **state}))
         os.replace(partial, final)
+        best = best_checkpoint(self.dir) if keep_best else None
         for old in checkpoints(self.dir)[:-keep_last]:
-            shutil.rmtree(old)
+            if old != best:
+                shutil.rmtree(old)
         return final
+
+    def beats_all(self, reward: float | None) -> bool:
+        """Whether a validation reward is higher than that of every checkpoint."""
+        best = best_checkpoint(self.dir)
+        return reward is not None and (best is None or reward > _validation_reward(best))
 
     def close(self) -> None:
         """Close the files."""
@@ -74,6 +93,19 @@ class RunRecorder:
 def checkpoints(run_dir: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
     return sorted((run_dir / CHECKPOINTS).glob("step_*"))
+
+
+def best_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint of the highest validation reward, the earliest of equal ones; None if none was
+    validated."""
+    validated = [path for path in checkpoints(run_dir) if _validation_reward(path) > -math.inf]
+    return max(validated, key=_validation_reward, default=None)
+
+
+def _validation_reward(checkpoint: Path) -> float:
+    """The validation reward at a checkpoint's step; -inf if there was no validation."""
+    state = json.loads((checkpoint / CHECKPOINT_STATE).read_text())
+    return float(state.get("validation_reward", -math.inf))
 
 
 def live_lines(path: Path) -> list[dict[str, Any]]:

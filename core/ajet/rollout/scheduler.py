@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ajet.breakpoints import under_debugger
 from ajet.capture.context import passthrough
@@ -113,9 +113,8 @@ class Rollout:
                     self.judge.judge(plan.task, episode.output, episode.view()),
                 )
             # Plain numbers, whatever the judge computes with: they go into the journal.
-            reward = float(verdict.reward)
-            if not math.isfinite(reward):
-                raise ValueError(f"the reward is {reward}, which is not a finite number")
+            reward = _finite("the reward", verdict.reward)
+            rewards = {str(name): _finite(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
             is_success = None if verdict.is_success is None else bool(verdict.is_success)
             given = {**episode.output.metrics, **verdict.metrics}
             metrics = {name: float(value) for name, value in given.items()}
@@ -130,10 +129,18 @@ class Rollout:
                 f"judge {self.judge.name}: {type(error).__name__}: {error}",
             )
         else:
-            episode.reward, episode.is_success, episode.metrics = reward, is_success, metrics
+            episode.reward, episode.rewards = reward, rewards
+            episode.is_success, episode.metrics = is_success, metrics
         finally:
             self.board.set(plan.id, None)
 
     def _swap(self, leave: set[str], enter: set[str]) -> None:
         assert self.lockstep
         self.portal.loop.call_soon_threadsafe(self.lockstep.swap, leave, enter)
+
+
+def _finite(what: str, value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{what} is {number}, which is not a finite number")
+    return number

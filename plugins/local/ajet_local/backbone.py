@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -100,7 +101,8 @@ class Local(OnDevice, Backbone):
         torch.manual_seed(seed)
         engine = self.load(model, seed, progress, deterministic=deterministic)
         return LocalTrainer(
-            engine.model,
+            # Sampling beside an update must not see half of it.
+            copy.deepcopy(engine.model) if train.asynchronous else engine.model,
             engine.tokenizer,
             engine,
             weight_decay=train.weight_decay,
@@ -123,8 +125,6 @@ def _source(model: str, seed: int, progress: Progress) -> str | Path:
 def _reference(engine: LocalEngine, train: TrainSettings, seed: int, progress: Progress) -> Any:
     """The frozen model of a KL penalty, or a teacher: ``train.reference``, else a copy of the initial
     weights; None where the job needs neither."""
-    import copy
-
     from ajet_local.modeling import load_model
 
     if train.reference is None:

@@ -33,7 +33,8 @@ class _Sums:
 
 
 class LocalTrainer:
-    """`ajet.backbone.Trainer` for a Hugging Face causal model, shared with ``engine``.
+    """`ajet.backbone.Trainer` for a Hugging Face causal model, shared with ``engine``; or, for asynchronous
+    runs, beside the engine's own, which `publish` brings up to date.
 
     Serves reinforcement learning and supervised fine-tuning alike: what differs is the batch's
     loss, advantages and weights. AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are
@@ -156,10 +157,17 @@ class LocalTrainer:
         sums.grad_norm += norm.item()
 
     async def publish(self) -> int:
-        """The engine samples from the same weights and keeps no cache between requests: only the
+        """Bring the weights to the engine, on its own loop, if it does not sample from these anyway; the
         version rises."""
+        self._copy_to_engine()
         self.engine.version += 1
         return self.engine.version
+
+    def _copy_to_engine(self) -> None:
+        if self.engine.model is not self.model:
+            with torch.no_grad():
+                for theirs, ours in zip(self.engine.model.parameters(), self.model.parameters(), strict=True):
+                    theirs.copy_(ours)
 
     def save(self, path: Path) -> None:
         """Write weights (safetensors), config, tokenizer and `STATE_FILE` into ``path``."""
@@ -169,7 +177,7 @@ class LocalTrainer:
         torch.save({"optimizer": self._optimizer.state_dict(), "version": self.version}, path / STATE_FILE)
 
     def load(self, path: Path) -> None:
-        """Restore what `save` wrote, bit for bit, into the model that engine and trainer share.
+        """Restore what `save` wrote, bit for bit, for the engine too.
 
         Raises `AjetError` when ``path`` was not written by `save`.
         """
@@ -177,6 +185,7 @@ class LocalTrainer:
             raise AjetError(f"checkpoint {path}: no {STATE_FILE}. Give a folder written by this backbone.")
         saved = AutoModelForCausalLM.from_pretrained(path, dtype=self.model.dtype)
         self.model.load_state_dict(saved.state_dict())
+        self._copy_to_engine()
         state = torch.load(path / STATE_FILE, map_location=self.model.device, weights_only=True)
         self._optimizer.load_state_dict(state["optimizer"])
         self.engine.version = state["version"]

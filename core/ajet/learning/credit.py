@@ -1,0 +1,62 @@
+"""Rewards to advantages, of an episode as a whole or of single agents and targets in it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from ajet.algorithm import Algorithm
+from ajet.types import Float64
+
+Key = TypeVar("Key", bound=Hashable)
+EPISODE = ""
+"""The name of what has no reward of its own."""
+
+
+class Rewarded(Protocol):
+    """A judged episode."""
+
+    @property
+    def reward(self) -> float: ...
+
+    @property
+    def rewards(self) -> Mapping[str, float]:
+        """Of single agents and targets, by name; `reward` is everybody else's."""
+        ...
+
+
+def advantages(
+    algorithm: Algorithm, groups: Mapping[Key, Sequence[Rewarded]]
+) -> dict[Key, list[dict[str, float]]]:
+    """The advantages of each episode of each group: `EPISODE`'s, and one for each name that has a reward of
+    its own in the group.
+
+    A name's rewards are compared with its own in the other episodes of the group, where it has none there
+    with the episode's. See `advantage_of` for whose tokens they are.
+    """
+    found: dict[Key, list[dict[str, float]]] = {key: [{} for _ in group] for key, group in groups.items()}
+    for name in sorted({EPISODE}.union(*(e.rewards for group in groups.values() for e in group))):
+        among = {
+            key: np.array([e.rewards.get(name, e.reward) for e in group])
+            for key, group in groups.items()
+            if name == EPISODE or any(name in e.rewards for e in group)
+        }
+        for key, values in batch_advantages(algorithm, among).items():
+            for advantage, episode in zip(values, found[key], strict=True):
+                episode[name] = float(advantage)
+    return found
+
+
+def advantage_of(found: Mapping[str, float], agent: str, target: str) -> float:
+    """The advantage of an agent's tokens: its own, else its target's, else the episode's."""
+    return next(found[name] for name in (agent, target, EPISODE) if name in found)
+
+
+def batch_advantages(algorithm: Algorithm, rewards: Mapping[Key, Float64]) -> dict[Key, Float64]:
+    """Rewards of each group of a batch -> advantages of each, normalized over all of them."""
+    found = [algorithm.advantages(group) for group in rewards.values()]
+    ends = np.cumsum([len(group) for group in found])
+    whole = algorithm.normalize(np.concatenate(found)) if found else np.zeros(0)
+    return dict(zip(rewards, np.split(whole, ends[:-1]), strict=True)) if found else {}
