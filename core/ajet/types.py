@@ -167,20 +167,18 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What one call's sampled tokens count in a `SampleTree`. Arrays have the length of ``positions``.
+    """What the trained tokens of one sample count in a `SampleTree`. All arrays have one length.
 
-    ``positions int32[T]`` are indices into the tree's tokens; ``logprobs`` are the sampling ones. Two
-    calls that sampled the same tokens stay two credits on the same positions.
+    ``positions int32[T]``, ascending, are the trained tokens' indices in the tree; the rest is as in
+    `Sample`, with the temperature at which each token was sampled. Samples with the same tokens stay
+    two credits on the same positions.
     """
 
     positions: Int32
     logprobs: Float32
     advantages: Float32
     weights: Float32
-    call: int
-    agent: str
-    target: str
-    temperature: float = 1.0
+    temperatures: Float32
     episode: str = ""
 
 
@@ -189,7 +187,8 @@ class SampleTree:
     """Samples that share prefixes, each unique token once: for trainers that can compute on trees.
 
     ``token_ids int32[N]``; ``parents int32[N]``: the index of the token before, always smaller than the
-    token's own, -1 at a root. The context of a token is its ancestors.
+    token's own, -1 at a root. The context of a token is its ancestors. Tokens lie in preorder: a token's
+    descendants follow it without a gap.
     """
 
     token_ids: Int32

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from ajet.learning.packing import temperatures
 from ajet.types import Float32, Sample
 from ajet_local.prefix import common_prefix
 
@@ -82,24 +83,21 @@ def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
     def flat(arrays: Sequence[Float32]) -> torch.Tensor:
         return torch.as_tensor(_padded(arrays)[rows, columns], device=device)
 
-    temperature = flat([_temperatures(s) for s in samples])
+    temperature = flat([temperatures(s) for s in samples])
     chosen = logits[torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)]
-    logprobs = torch.log_softmax(chosen.float() / temperature[:, None], dim=-1)
     targets = torch.as_tensor(ids[rows, columns], dtype=torch.long, device=device)
     return TrainedTokens(
-        new=logprobs.gather(1, targets[:, None])[:, 0],
+        new=chosen_logprobs(chosen, temperature, targets),
         old=flat([s.logprobs for s in samples]),
         advantages=flat([s.advantages for s in samples]),
         weights=flat([s.weights for s in samples]),
     )
 
 
-def _temperatures(sample: Sample) -> Float32:
-    """float32[T]: the temperature of each token's span; 1 outside of spans and in greedy ones."""
-    temperatures = np.ones(len(sample.token_ids), dtype=np.float32)
-    for span in sample.spans:
-        temperatures[span.start : span.end] = span.temperature or 1.0
-    return temperatures
+def chosen_logprobs(logits: torch.Tensor, temperatures: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """``log_softmax(logits / temperature)[target]`` of N predictions (``logits [N, V]``), in float32 at least."""
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperatures[:, None]
+    return torch.log_softmax(exact, dim=-1).gather(1, targets[:, None])[:, 0]
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
