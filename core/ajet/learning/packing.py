@@ -13,6 +13,9 @@ import numpy as np
 from ajet.tracker.tree import Branch, Node, TokenTree, common_length
 from ajet.types import Credit, Float32, Int32, Sample, SampleTree
 
+NEXT_TO_NOTHING = 0.05
+"""As a share of a group that has enough tokens."""
+
 
 def pack(samples: Sequence[Sample]) -> SampleTree:
     """The tree of the samples; ``credits[i]`` belongs to ``samples[i]``.
@@ -49,10 +52,11 @@ def pack(samples: Sequence[Sample]) -> SampleTree:
     )
 
 
-def split(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
+def split(samples: Sequence[Sample], max_tokens: int, enough: int | None = None) -> list[list[Sample]]:
     """Groups of samples whose trees have at most ``max_tokens`` tokens each; a longer sample is alone.
 
-    Neighbours in the tree stay together, so that little of what they share is repeated.
+    Neighbours in the tree stay together, so that little of what they share is repeated. A group of
+    ``enough`` tokens ends already where the next sample shares next to nothing with it.
     """
     ends = [int(c.positions[-1]) if len(c.positions) else -1 for c in pack(samples).credits]
     groups: list[list[Sample]] = []
@@ -60,10 +64,13 @@ def split(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
     previous: Int32 = np.zeros(0, np.int32)
     for i in sorted(range(len(samples)), key=ends.__getitem__):
         ids = samples[i].token_ids
-        new = len(ids) - common_length(ids, previous)
-        if groups and size + new <= max_tokens:
+        shared = common_length(ids, previous)
+        full = size + len(ids) - shared > max_tokens
+        if enough is not None and size >= enough and shared <= NEXT_TO_NOTHING * enough:
+            full = True
+        if groups and not full:
             groups[-1].append(samples[i])
-            size += new
+            size += len(ids) - shared
         else:
             groups.append([samples[i]])
             size = len(ids)

@@ -58,6 +58,10 @@ class Local(OnDevice, Backbone):
         16384, ge=1, description="Most tokens of one forward pass in training: memory, not results."
     )
 
+    gradient_checkpointing: bool = Field(
+        False, description="Keep only each layer's input and compute the rest again: less memory, more time."
+    )
+
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop."""
         from ajet.run import train_job
@@ -94,6 +98,7 @@ class Local(OnDevice, Backbone):
             adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
             micro_batch_tokens=self.micro_batch_tokens,
+            gradient_checkpointing=self.gradient_checkpointing,
         )
 
 

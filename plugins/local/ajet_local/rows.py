@@ -12,6 +12,7 @@ from transformers import DynamicCache
 
 from ajet.learning.packing import temperatures
 from ajet.types import Float32, Sample
+from ajet_local.modeling import checkpointed_layers
 from ajet_local.prefix import common_prefix
 
 
@@ -55,6 +56,15 @@ def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sampl
     return groups
 
 
+def padded_size(samples: Sequence[Sample]) -> tuple[int, int]:
+    """Tokens that `trained_tokens` computes for these samples, and pairs of them that attend."""
+    longest = max(len(s.token_ids) for s in samples)
+    first_trained = min(int(s.mask.argmax()) for s in samples)
+    shared = common_prefix([s.token_ids for s in samples], first_trained - 1)
+    own = len(samples) * (longest - shared)
+    return shared + own, shared**2 // 2 + own * longest // (1 if shared else 2)
+
+
 def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
     """Run ``model`` over ``samples``; gradients flow from ``new`` into its parameters.
 
@@ -65,7 +75,9 @@ def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
     device = model.device
     rows, columns = np.nonzero(_padded([s.mask for s in samples]))
     ids = _padded([s.token_ids for s in samples])
-    shared = common_prefix([s.token_ids for s in samples], int(columns.min()) - 1)
+    shared = 0  # checkpointing layers have no cache
+    if not checkpointed_layers(model):
+        shared = common_prefix([s.token_ids for s in samples], int(columns.min()) - 1)
     cache = None
     if shared:
         prefix = torch.as_tensor(ids[:1, :shared], dtype=torch.long, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,11 @@ from transformers import AutoModelForCausalLM
 
 from ajet.types import AjetError, Batch, Loss, Metrics, Sample
 from ajet_local.engine import LocalEngine
-from ajet_local.rows import TrainedTokens, has_credit, micro_batches, trained_tokens
+from ajet_local.modeling import checkpointing, enable_checkpointing
+from ajet_local.rows import TrainedTokens, has_credit
+from ajet_local.trees import enable_trees, plan
+
+log = logging.getLogger("ajet")
 
 STATE_FILE = "trainer.pt"
 """Beside the Hugging Face files: the optimizer's state and the weight version."""
@@ -35,8 +40,10 @@ class LocalTrainer:
 
     Serves reinforcement learning and supervised fine-tuning alike: what differs is the batch's
     loss, advantages and weights. AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are
-    clipped to the global norm ``max_grad_norm``. ``micro_batch_tokens`` bounds the padded tokens of
-    one forward pass and changes memory, not results.
+    clipped to the global norm ``max_grad_norm``. Samples are computed as trees, every token that they share
+    once, where the model can and it pays (`ajet_local.trees`), else as padded rows. ``micro_batch_tokens``
+    bounds the tokens of one forward pass, ``gradient_checkpointing`` keeps only each layer's input and
+    computes the rest again: both change memory, not results.
     """
 
     def __init__(
@@ -50,12 +57,19 @@ class LocalTrainer:
         adam_epsilon: float = 1e-8,
         max_grad_norm: float = 1.0,
         micro_batch_tokens: int = 16384,
+        gradient_checkpointing: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
         self.max_grad_norm = max_grad_norm
         self.micro_batch_tokens = micro_batch_tokens
+        cannot = enable_trees(model)
+        if cannot:
+            log.warning("samples are trained as rows, not as trees: %s.", cannot.rstrip("."))
+        self._trees = not cannot
+        if gradient_checkpointing:
+            enable_checkpointing(model)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters,
@@ -104,10 +118,12 @@ class LocalTrainer:
         if not live:
             return
         self._optimizer.zero_grad(set_to_none=True)
-        for rows in micro_batches(live, self.micro_batch_tokens):
-            tokens = trained_tokens(self.model, rows)
-            total = _total_loss(loss, tokens, rows, place)
-            total.backward()
+        work = plan(self.model, live, self.micro_batch_tokens, self._trees)
+        for group in work.groups:
+            with checkpointing(self.model):
+                tokens = work.tokens(self.model, group)
+                total = _total_loss(loss, tokens, group, place)
+                total.backward()
             sums.loss += total.item()
             if sums.steps == 0:
                 sums.logprob_diff_max = max(sums.logprob_diff_max, _largest_difference(tokens))

@@ -32,6 +32,8 @@ CHUNK = 128
 """Most tokens of a causal block. The kernel computes short causal blocks in full and throws half away."""
 PADDING = 0.25
 """Chunks are batched with those that have up to this share of tokens fewer."""
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
+"""What models may ask of an attention function that trees are not attended with."""
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -69,6 +71,8 @@ class TreeLayout:
 
     def __init__(self, parents: Int32) -> None:
         self.parents = parents
+        self.uses = 0
+        """How many layers' attention has run over it."""
         self.rectangles: list[Rectangle] = []
         count = len(parents)
         self.depths = np.zeros(count, np.int64)
@@ -98,6 +102,12 @@ class TreeLayout:
             else:
                 batches.append([(start, stop)])
         return [_triangles(batch) for batch in batches]
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of query and key that are computed, padding included."""
+        triangles = sum(t.index.shape[0] * t.index.shape[1] ** 2 for t in self.triangles)
+        return triangles + sum((r.stop - r.start) * (r.key_stop - r.key_start) for r in self.rectangles)
 
     def _add_forks(self, starts: np.ndarray, stops: np.ndarray) -> None:
         ends = stops.tolist()
@@ -208,11 +218,20 @@ def tree_attention(
     *,
     tree: TreeLayout | None = None,
     scaling: float | None = None,
+    dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """An attention function of transformers: over ``tree`` if there is one, else `sdpa`."""
     if tree is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+    if dropout:
+        raise NotImplementedError("its attention has dropout")
+    for name in UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f"its attention has {name}")
+    tree.uses += 1
     repeats = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)

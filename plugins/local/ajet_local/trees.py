@@ -1,47 +1,162 @@
-"""Samples as trees: the logprobs of trained tokens with gradients, every unique token computed once."""
+"""Samples as trees: the logprobs of trained tokens with gradients, every unique token computed once.
+
+Whether that pays is estimated for each mini-batch, from what its rows share: `plan`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from ajet.types import SampleTree
-from ajet_local.rows import TrainedTokens, chosen_logprobs
-from ajet_local.tree_attention import TreeLayout
+from ajet.learning.packing import pack, split
+from ajet.types import Int32, Sample, SampleTree
+from ajet_local.rows import TrainedTokens, chosen_logprobs, micro_batches, padded_size, trained_tokens
+from ajet_local.tree_attention import NAME, TreeLayout
+
+ENOUGH = 2048
+"""Tokens of a forward pass after which more of them make a CPU slower: its caches overflow."""
+BLOCK_FLOPS = 1e7
+"""What an attention block costs besides its matrix products, in the work that a core does meanwhile."""
 
 
 def tree_tokens(model: Any, tree: SampleTree) -> TrainedTokens:
     """Run ``model`` over ``tree``; gradients flow from ``new`` into its parameters.
 
-    The trained tokens come credit by credit. Tokens that precede no other are not computed, and logits exist only
-    where a trained token is predicted.
+    The trained tokens come credit by credit. Tokens that precede no other are not computed, and logits
+    exist only where a trained token is predicted.
     """
     device = model.device
-    computed = np.zeros(len(tree.parents), np.bool_)
-    computed[tree.parents[tree.parents >= 0]] = True
+    computed, parents = _computed(tree.parents)
     places = np.cumsum(computed) - 1
-    parents = tree.parents[computed]
-    parents = np.where(parents < 0, -1, places[parents])
-    layout = TreeLayout(parents)
     positions = np.concatenate([c.positions for c in tree.credits])
     wanted, index = np.unique(places[tree.parents[positions]], return_inverse=True)
 
     def tensor(array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
         return torch.as_tensor(array, dtype=dtype, device=device)
 
-    logits = model(
-        input_ids=tensor(tree.token_ids[computed], torch.long)[None],
-        position_ids=tensor(layout.depths)[None],
-        attention_mask=torch.ones(1, 1, 1, 1, device=device),  # of four dimensions, so nothing is made of it
-        use_cache=False,
-        logits_to_keep=tensor(wanted),
-        tree=layout,
-    ).logits[0]
-    flat = [
+    ids = tensor(tree.token_ids[computed], torch.long)
+    logits = _tree_logits(model, ids, TreeLayout(parents), tensor(wanted))
+    old, advantages, weights, temperatures = (
         tensor(np.concatenate([getattr(c, name) for c in tree.credits]))
         for name in ("logprobs", "advantages", "weights", "temperatures")
-    ]
+    )
     targets = tensor(tree.token_ids[positions], torch.long)
-    return TrainedTokens(chosen_logprobs(logits[tensor(index)], flat[3], targets), *flat[:3])
+    new = chosen_logprobs(logits[tensor(index)], temperatures, targets)
+    return TrainedTokens(new, old, advantages, weights)
+
+
+def _computed(parents: Int32) -> tuple[np.ndarray, Int32]:
+    """Which tokens precede another (bool[N]), and the tree of only those: their parents."""
+    computed = np.zeros(len(parents), np.bool_)
+    computed[parents[parents >= 0]] = True
+    places = np.append(np.cumsum(computed) - 1, -1)
+    return computed, places[parents[computed]].astype(np.int32)
+
+
+def _tree_logits(model: Any, ids: torch.Tensor, layout: TreeLayout, keep: torch.Tensor) -> torch.Tensor:
+    return model(
+        input_ids=ids[None],
+        position_ids=torch.as_tensor(layout.depths, device=ids.device)[None],
+        attention_mask=torch.ones(1, 1, 1, 1, device=ids.device),  # has four dimensions: taken as it is
+        use_cache=False,
+        logits_to_keep=keep,
+        tree=layout,
+    ).logits[0]
+
+
+# --------------------------------------------------------------------------- trees or rows
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a mini-batch is computed: ``tokens(model, group)`` for each of the groups."""
+
+    groups: list[list[Sample]]
+    tokens: Callable[[Any, Sequence[Sample]], TrainedTokens]
+
+
+def plan(model: Any, samples: Sequence[Sample], max_tokens: int, trees: bool = True) -> Plan:
+    """Trees or rows, whichever is estimated to cost less, in groups of at most ``max_tokens`` tokens."""
+    rows = Plan(micro_batches(samples, max_tokens), trained_tokens)
+    if not trees:
+        return rows
+    forest = Plan(split(samples, max_tokens, ENOUGH), _packed_tokens)
+    cost = _Cost(model)
+    if sum(map(cost.tree, forest.groups)) <= sum(map(cost.rows, rows.groups)):
+        return forest
+    return rows
+
+
+def _packed_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
+    return tree_tokens(model, pack(samples))
+
+
+class _Cost:
+    """Estimates in floating-point operations of a forward pass; the backward pass goes along with it."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        embedded = model.get_input_embeddings().weight.numel()
+        self.layers = config.num_hidden_layers
+        self.token = 2 * max(sum(p.numel() for p in model.parameters()) - embedded, embedded)
+        self.pair = 4 * self.layers * config.num_attention_heads * size
+
+    def tree(self, samples: Sequence[Sample]) -> float:
+        """Of the samples' tree."""
+        parents = _computed(pack(samples).parents)[1]
+        layout = TreeLayout(parents)
+        blocks = len(layout.triangles) + len(layout.rectangles)
+        return self.token * len(parents) + self.pair * layout.pairs + BLOCK_FLOPS * self.layers * blocks
+
+    def rows(self, samples: Sequence[Sample]) -> float:
+        """Of the samples as padded rows."""
+        tokens, pairs = padded_size(samples)
+        return self.token * tokens + self.pair * pairs + BLOCK_FLOPS * self.layers
+
+
+# --------------------------------------------------------------------------- which models can
+
+
+def enable_trees(model: Any) -> str:
+    """Prepare ``model`` to be computed over trees. Returns why it cannot be, or "".
+
+    A model qualifies if it attends through transformers' attention interface, in every layer to all that
+    came before, and if a small tree gives it the logits of the tree's rows.
+    """
+    if model.device.type != "cpu":
+        return f"tree attention is not there for {model.device.type} devices yet"
+    config = model.config.get_text_config()
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if others:
+        return f"the model has layers of {', '.join(sorted(others))}"
+    if config._attn_implementation not in ("sdpa", NAME):
+        return f"its attention implementation is {config._attn_implementation!r}, not 'sdpa'"
+    before = config._attn_implementation
+    model.set_attn_implementation(NAME)
+    try:
+        reason = _probe(model, config.num_hidden_layers)
+    except Exception as error:  # whatever an architecture makes of what it does not know
+        reason = str(error) or type(error).__name__
+    if reason:
+        model.set_attn_implementation(before)
+    return reason
+
+
+@torch.no_grad()
+def _probe(model: Any, layers: int) -> str:
+    """Compare a tree of two branches with its two rows."""
+    ids = torch.arange(6, device=model.device)
+    layout = TreeLayout(np.array([-1, 0, 1, 2, 1, 4], np.int32))
+    of_tree = _tree_logits(model, ids, layout, ids)
+    if layout.uses != layers:
+        return f"{layout.uses} of its {layers} layers attend through the attention interface"
+    rows = torch.tensor([[0, 1, 2, 3], [0, 1, 4, 5]], device=model.device)
+    of_rows = model(input_ids=rows, use_cache=False).logits
+    error = (of_tree[[2, 3, 4, 5]] - of_rows[:, 2:].flatten(0, 1)).abs().max()
+    tolerance = 100 * torch.finfo(of_rows.dtype).eps * of_rows.abs().max()
+    return "" if error <= tolerance else "its logits over a tree are not those over rows"
