@@ -101,12 +101,13 @@ def temperatures(sample: Sample) -> Float32:
 def _places(end: Node, offsets: dict[Branch, int]) -> Int32:
     """The indices of a sequence's tokens."""
     places = np.empty(end.length, np.int32)
-    branch: Branch | None
-    branch, stop = end
+    branch: Branch | None = end.branch
+    stop = end.length
     while branch is not None:
         first = offsets[branch] - branch.start
         places[branch.start : stop] = np.arange(first + branch.start, first + stop)
-        branch, stop = branch.parent, branch.start
+        stop = branch.start
+        branch = branch.parent
     return places
 
 

@@ -57,12 +57,19 @@ def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sampl
 
 
 def padded_size(samples: Sequence[Sample]) -> tuple[int, int]:
-    """Tokens that `trained_tokens` computes for these samples, and pairs of them that attend."""
+    """How many tokens `trained_tokens` computes for these samples, and pairs of query and key."""
     longest = max(len(s.token_ids) for s in samples)
     first_trained = min(int(s.mask.argmax()) for s in samples)
     shared = common_prefix([s.token_ids for s in samples], first_trained - 1)
     own = len(samples) * (longest - shared)
-    return shared + own, shared**2 // 2 + own * longest // (1 if shared else 2)
+    if shared:  # attention to a cache has a mask, whose pairs are computed all
+        return shared + own, _causal_pairs(shared) + own * longest
+    return own, len(samples) * _causal_pairs(longest)
+
+
+def _causal_pairs(length: int) -> int:
+    """Of a row without a mask. The kernel skips later keys in blocks, so it computes some of them."""
+    return length * (length // 2 + min(length // 2, 300))
 
 
 def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
