@@ -9,17 +9,19 @@ to its path's earlier ones by a rectangle, and to itself. The chunks' own triang
 
 Each block gives an output and the logarithm of its softmax's sum, and blocks are merged exactly by the
 latter (as in FlashAttention, Dao et al., arXiv:2205.14135). Backward, each block needs only the merged
-two. Both come from the kernels behind torch's `scaled_dot_product_attention` on CPUs.
+two. Both come from the kernels behind torch's `scaled_dot_product_attention` on CPUs. On CUDA, all of it
+is one call of torch's `flex_attention` with the layout's block mask.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -74,15 +76,19 @@ class TreeLayout:
         self.uses = 0
         """How many layers' attention has run over it."""
         self.rectangles: list[Rectangle] = []
+        self._block_mask: BlockMask | None = None
         count = len(parents)
         self.depths = np.zeros(count, np.int64)
         """int64[N]: how many ancestors each token has."""
+        self.ends = np.zeros(count, np.int64)
+        """int64[N]: where the descendants of each token, which follow it without a gap, end."""
         starts = np.flatnonzero((parents != np.arange(-1, count - 1)) | (parents < 0))
         stops = np.append(starts[1:], count)
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             parent = int(parents[start])
             first = 0 if parent < 0 else int(self.depths[parent]) + 1
             self.depths[start:stop] = np.arange(first, first + stop - start)
+            self.ends[start:stop] = stop
         self._chunks: list[tuple[int, int]] = []
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             for chunk in range(start, stop, CHUNK):
@@ -95,12 +101,12 @@ class TreeLayout:
     def triangles(self) -> list[Triangles]:
         """The chunks, batched with others of about their length."""
         batches: list[list[tuple[int, int]]] = []
-        for start, stop in sorted(self._chunks, key=lambda c: (c[0] - c[1], c[0])):
-            longest = batches[-1][0][1] - batches[-1][0][0] if batches else 0
-            if (1 - PADDING) * longest <= stop - start:
-                batches[-1].append((start, stop)) if batches else batches.append([(start, stop)])
-            else:
-                batches.append([(start, stop)])
+        shortest = np.inf
+        for start, stop in sorted(self._chunks, key=lambda chunk: (chunk[0] - chunk[1], chunk[0])):
+            if stop - start < shortest:
+                batches.append([])
+                shortest = (1 - PADDING) * (stop - start)
+            batches[-1].append((start, stop))
         return [_triangles(batch) for batch in batches]
 
     @property
@@ -109,9 +115,20 @@ class TreeLayout:
         triangles = sum(t.index.shape[0] * t.index.shape[1] ** 2 for t in self.triangles)
         return triangles + sum((r.stop - r.start) * (r.key_stop - r.key_start) for r in self.rectangles)
 
+    def block_mask(self, device: torch.device) -> BlockMask:
+        """For `flex_attention`: a token's descendants attend to it. Made once, for the first device asked."""
+        if self._block_mask is None:
+            ends = torch.as_tensor(self.ends, device=device)
+
+            def attends(batch: Any, head: Any, query: Any, key: Any) -> Any:
+                return (key <= query) & (query < ends[key])
+
+            count = len(self.ends)
+            self._block_mask = create_block_mask(attends, None, None, count, count, device=device)
+        return self._block_mask
+
     def _add_forks(self, starts: np.ndarray, stops: np.ndarray) -> None:
-        ends = stops.tolist()
-        """Where what descends from each path ends."""
+        ends = stops.tolist()  # of what descends from each path
         forks: dict[int, tuple[int, int]] = {}
         for path in reversed(range(len(starts))):
             start, fork = int(starts[path]), int(self.parents[starts[path]])
@@ -123,6 +140,7 @@ class TreeLayout:
         for fork, (start, end) in sorted(forks.items()):
             path = int(np.searchsorted(starts, fork, side="right")) - 1
             self.rectangles.append(Rectangle(start, end, int(starts[path]), fork + 1))
+            self.ends[starts[path] : fork + 1] = np.maximum(self.ends[starts[path] : fork + 1], end)
 
 
 def _triangles(chunks: list[tuple[int, int]]) -> Triangles:
@@ -235,7 +253,18 @@ def tree_attention(
     repeats = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
-    return _TreeAttention.apply(query, key, value, tree, scale).transpose(1, 2), None
+    if query.device.type == "cpu":
+        out = _TreeAttention.apply(query, key, value, tree, scale)
+    else:
+        out = _compiled_flex_attention()(
+            query, key, value, block_mask=tree.block_mask(query.device), scale=scale
+        )
+    return out.transpose(1, 2), None
+
+
+@cache
+def _compiled_flex_attention() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
 
 
 AttentionInterface.register(NAME, tree_attention)
