@@ -34,6 +34,8 @@ CHUNK = 128
 """Most tokens of a causal block. The kernel computes short causal blocks in full and throws half away."""
 PADDING = 0.25
 """Chunks are batched with those that have up to this share of tokens fewer."""
+MOVED_PAIRS = 20
+"""Merging a block's results costs as much for each token as computing so many pairs."""
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 """What models may ask of an attention function that trees are not attended with."""
 
@@ -63,6 +65,14 @@ class Rectangle:
     stop: int
     key_start: int
     key_stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What attention costs: a part for each pair of query and key, and one for each block."""
+
+    pairs: int
+    blocks: int
 
 
 class TreeLayout:
@@ -110,10 +120,14 @@ class TreeLayout:
         return [_triangles(batch) for batch in batches]
 
     @property
-    def pairs(self) -> int:
-        """Pairs of query and key that are computed, padding included."""
-        triangles = sum(t.index.shape[0] * t.index.shape[1] ** 2 for t in self.triangles)
-        return triangles + sum((r.stop - r.start) * (r.key_stop - r.key_start) for r in self.rectangles)
+    def work(self) -> Work:
+        """What attention over it costs."""
+        pairs = sum(t.index.shape[0] * t.index.shape[1] ** 2 for t in self.triangles)
+        moved = len(self.parents)
+        for r in self.rectangles:
+            pairs += (r.stop - r.start) * (r.key_stop - r.key_start)
+            moved += (r.stop - r.start) + (r.key_stop - r.key_start)
+        return Work(pairs + MOVED_PAIRS * moved, len(self.triangles) + len(self.rectangles))
 
     def block_mask(self, device: torch.device) -> BlockMask:
         """For `flex_attention`: a token's descendants attend to it. Made once, for the first device asked."""

@@ -20,8 +20,10 @@ from ajet_local.tree_attention import NAME, TreeLayout
 ENOUGH = 2048
 """Tokens of a forward pass after which more of them only make a CPU slower, as its caches overflow, and
 take memory: 1.4 M parameters trained on rows of 16,384 tokens at a time took 4 GB."""
-BLOCK_FLOPS = 1e7
-"""What an attention block costs besides its matrix products, in the work that a core does meanwhile."""
+BLOCK_FLOPS = 3e6
+"""What a block of attention costs besides its matrix products, in the work that a core does meanwhile."""
+PASS_BLOCKS = 2
+"""A forward pass over a tree costs so many blocks more than one over rows."""
 
 
 def tree_tokens(model: Any, tree: SampleTree) -> TrainedTokens:
@@ -34,7 +36,10 @@ def tree_tokens(model: Any, tree: SampleTree) -> TrainedTokens:
     computed, parents = _computed(tree.parents)
     places = np.cumsum(computed) - 1
     positions = np.concatenate([c.positions for c in tree.credits])
-    wanted, index = np.unique(places[tree.parents[positions]], return_inverse=True)
+    predicting = places[tree.parents[positions]]
+    wanted, index = np.unique(predicting, return_inverse=True)
+    if len(wanted) == len(predicting):  # no logits are used twice: they need no gathering
+        wanted, index = predicting, None
 
     def tensor(array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
         return torch.as_tensor(array, dtype=dtype, device=device)
@@ -46,7 +51,7 @@ def tree_tokens(model: Any, tree: SampleTree) -> TrainedTokens:
         for name in ("logprobs", "advantages", "weights", "temperatures")
     )
     targets = tensor(tree.token_ids[positions], torch.long)
-    new = chosen_logprobs(logits[tensor(index)], temperatures, targets)
+    new = chosen_logprobs(logits if index is None else logits[tensor(index)], temperatures, targets)
     return TrainedTokens(new, old, advantages, weights)
 
 
@@ -111,14 +116,14 @@ class _Cost:
     def tree(self, samples: Sequence[Sample]) -> float:
         """Of the samples' tree."""
         parents = _computed(pack(samples).parents)[1]
-        layout = TreeLayout(parents)
-        blocks = len(layout.triangles) + len(layout.rectangles)
-        return self.token * len(parents) + self.pair * layout.pairs + BLOCK_FLOPS * self.layers * blocks
+        work = TreeLayout(parents).work
+        blocks = work.blocks + PASS_BLOCKS
+        return self.token * len(parents) + self.pair * work.pairs + BLOCK_FLOPS * self.layers * blocks
 
     def rows(self, samples: Sequence[Sample]) -> float:
         """Of the samples as padded rows."""
         tokens, pairs = padded_size(samples)
-        return self.token * tokens + self.pair * pairs + BLOCK_FLOPS * self.layers
+        return self.token * tokens + self.pair * pairs
 
 
 # --------------------------------------------------------------------------- which models can
