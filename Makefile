@@ -5,19 +5,23 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-PLUGINS := plugins/openai_sdk plugins/readers plugins/judges plugins/local
+BASE := $(addprefix plugins/,openai_sdk readers judges local)
+FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
+PLUGINS := $(BASE) $(FRAMEWORKS)
 INSTALLED := .venv/.installed
+# The demo needs none of the frameworks that the tests drive; they are a second step.
+ALL_INSTALLED := .venv/.all_installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow lint format wheels bench clean
+.PHONY: help .venv demo test test-slow test-matrix lint format wheels bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
 
-.venv: $(INSTALLED) ## make or update the environment in .venv
+.venv: $(ALL_INSTALLED) ## make or update the environment in .venv
 
 # One pip command with every -e, so that it resolves all of it together.
-$(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
+$(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	@python=""; \
 	for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$candidate; break; fi; \
@@ -33,29 +37,37 @@ $(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	    echo "PyTorch is not there yet: its CPU build is about 190 MB to fetch, and a package index may offer"; \
 	    echo "a CUDA build of several GB instead: PIP_FIND_LINKS=FOLDER_OR_URL that holds the CPU build prevents that."; \
 	fi; \
-	.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) openai reasoning-gym -c constraints.txt </dev/null; \
+	.venv/bin/python -m pip install -qq --no-input -e '.[chat]' $(BASE:%=-e %) openai reasoning-gym -c constraints.txt </dev/null; \
 	touch $@
+
+$(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml)
+	@echo "Installing what the tests need: agent frameworks and tools of development."
+	@.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) anthropic langchain openai reasoning-gym -c constraints.txt </dev/null
+	@touch $@
 
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/math/demo.py --seed $(SEED)
 
-test: $(INSTALLED) ## the tests (ARGS="-k name" for some of them)
+test: $(ALL_INSTALLED) ## the tests (ARGS="-k name" for some of them)
 	.venv/bin/python -m pytest $(ARGS)
 
-test-slow: $(INSTALLED) ## the tests that take minutes
+test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
 
-lint: $(INSTALLED) ## style, types and import rules
+test-matrix: $(ALL_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
+	.venv/bin/python tests/matrix.py $(ARGS)
+
+lint: $(ALL_INSTALLED) ## style, types and import rules
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-format: $(INSTALLED) ## put the code into our style
+format: $(ALL_INSTALLED) ## put the code into our style
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-wheels: $(INSTALLED) ## all distributions as wheels, in dist/
+wheels: $(ALL_INSTALLED) ## all distributions as wheels, in dist/
 	rm -rf dist
 	for folder in . $(PLUGINS); do .venv/bin/python -m build --wheel --outdir dist $$folder >/dev/null; done
 	ls dist

@@ -26,8 +26,10 @@ from ajet.learning.batch import timeline_sample
 from ajet.learning.packing import pack
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import Float32, Sample
-from ajet_local.rows import TrainedTokens, micro_batches, trained_tokens
-from ajet_local.trees import enable_trees, plan
+from ajet_local.plan import plan
+from ajet_local.rows import micro_batches, trained_tokens
+from ajet_local.tokens import TrainedTokens
+from ajet_local.trees import enable_trees
 from tracker import generations, recorded
 
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
@@ -112,8 +114,7 @@ def make_ways(model: Any, name: str, seed: int, scale: float) -> Ways:
     tokens = sum(len(s.token_ids) for s in single)
 
     def planned() -> Iterator[TrainedTokens]:
-        work = plan(model, merged, TREE_TOKENS)
-        return (work.tokens(model, group) for group in work.groups)
+        return (micro_batch.tokens(model) for micro_batch in plan(model, merged, TREE_TOKENS))
 
     return Ways(
         naive=lambda: (trained_tokens(model, [s]) for s in single),

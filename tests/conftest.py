@@ -75,6 +75,23 @@ class Bench:
         **settings: Any,
     ) -> list[Episode]:
         """Episodes of a workflow on tasks t0, t1, …"""
+        plans = [
+            Plan(f"1.{g}/t{g}/{m}", f"{g}/{m}", Task(f"t{g}", f"question {g}"), m, g)
+            for g in range(tasks)
+            for m in range(group_size)
+        ]
+        whole = self.rollout(workflow, judge, lockstep=lockstep, group_size=group_size, **settings)
+        return asyncio.run(whole.run(plans, lambda episode: None))
+
+    def rollout(
+        self,
+        workflow: Callable[..., Any] | type,
+        judge: Judge | Callable[..., Any] = lambda task, output: 1.0,
+        *,
+        lockstep: bool = False,
+        **settings: Any,
+    ) -> Rollout:
+        """A rollout of a workflow, for plans of a test's own."""
         rollout = RolloutSettings(**{"retries": 0, **settings})
         step = Lockstep(self.engine) if lockstep else None
         answerer = Answerer(
@@ -97,13 +114,7 @@ class Bench:
         if step:
             runner = replace(runner, excused=step.waited)
         judge = judge if isinstance(judge, Judge) else FunctionJudge(function=judge)
-        plans = [
-            Plan(f"1.{g}/t{g}/{m}", f"{g}/{m}", Task(f"t{g}", f"question {g}"), m, g)
-            for g in range(tasks)
-            for m in range(group_size)
-        ]
-        whole = Rollout(runner, judge, rollout, self.portal, step, self.lines.append, self.board)
-        return asyncio.run(whole.run(plans, lambda episode: None))
+        return Rollout(runner, judge, rollout, self.portal, step, self.lines.append, self.board)
 
 
 @pytest.fixture

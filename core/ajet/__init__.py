@@ -27,6 +27,7 @@ _WHERE = {
     "Task": "types",
     "Trainer": "backbone",
     "Tuner": "workflow",
+    "Workflow": "workflow",
     "WorkflowOutput": "types",
     "breakpoint": "breakpoints",
     "hookimpl": "hookspecs",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from ajet.types import Task as Task
     from ajet.types import WorkflowOutput as WorkflowOutput
     from ajet.workflow import Tuner as Tuner
+    from ajet.workflow import Workflow as Workflow
 
 
 def __getattr__(name: str) -> Any:

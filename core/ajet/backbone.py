@@ -31,7 +31,8 @@ class Trainer(Protocol):
         ...
 
     def update(self, batch: Batch) -> Metrics:
-        """One optimizer step per mini-batch. Blocking; raises FloatingPointError on a non-finite loss."""
+        """One optimizer step per mini-batch, and the arrays that ``batch.needs`` names. Blocking; raises
+        FloatingPointError on a non-finite loss."""
         ...
 
     async def publish(self) -> int:
@@ -47,6 +48,22 @@ class Trainer(Protocol):
         ...
 
 
+OPTIONAL_KEYS = frozenset(
+    {
+        "train.kl",
+        "train.reference",
+        "train.entropy",
+        "train.correction",
+        "train.epochs",
+        "train.max_staleness",
+        "train.dynamic_sampling",
+        "rollout.oversample",
+    }
+)
+"""Keys of the job that not every backbone can honour. All of them come with the core's loop and a Trainer
+that fills what `Batch.needs` names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a backbone can honour. A job that asks for more is refused at start, by the key's name."""
@@ -54,6 +71,8 @@ class Capabilities:
     trains: bool = True
     trained_targets: int = 1
     deterministic: bool = False
+    keys: frozenset[str] = frozenset()
+    """Those of `OPTIONAL_KEYS` that it honours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ajet.algorithm import Algorithm
 from ajet.backbone import Backbone
@@ -10,12 +12,26 @@ from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
 from ajet.hookspecs import hookimpl
 
+if TYPE_CHECKING:
+    from ajet.workflow import Workflow
+
 
 @hookimpl
 def ajet_algorithms() -> Iterable[type[Algorithm]]:
-    from ajet.learning.algorithms import GRPO, SFT
+    from ajet.learning import algorithms as a
 
-    return [GRPO, SFT]
+    return [
+        a.GRPO,
+        a.DAPO,
+        a.DrGRPO,
+        a.RLOO,
+        a.ReinforcePlusPlus,
+        a.GSPO,
+        a.CISPO,
+        a.SFT,
+        a.RejectionSampling,
+        a.Distillation,
+    ]
 
 
 @hookimpl
@@ -37,3 +53,12 @@ def ajet_chat_models() -> Iterable[type[ChatModelPlugin]]:
     from ajet.chat_models import OpenAIChatModel, ScriptChatModel
 
     return [OpenAIChatModel, ScriptChatModel]
+
+
+@hookimpl
+def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
+    if not isinstance(workflow, str) or not workflow.startswith("cmd:"):
+        return None
+    from ajet.workflow_command import command_workflow
+
+    return command_workflow(workflow, folder)

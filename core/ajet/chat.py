@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ajet.chat_family import find_family
+from ajet.chat_stream import CLOSE, OPEN, AnswerReader, Rules
 from ajet.chat_template import Tail, Template, given, plain_copy, refusal
 from ajet.types import AjetError
 
@@ -24,6 +26,8 @@ Message = Mapping[str, Any]
 STRIPPED = "thinking stripped"
 REWRITTEN = "template rewrites history"
 REFUSED = "not renderable"
+_STREAMED = ("qwen3", "llama-3")
+"""Families whose reading of answers `ajet.chat_stream` knows."""
 CAUSES = (STRIPPED, REWRITTEN, REFUSED)
 """Why a turn cannot be continued from its stored ids."""
 
@@ -42,6 +46,10 @@ class Parsed:
     tool_calls: tuple[tuple[str, str], ...]
     """(name, arguments as JSON text)"""
     malformed: int = 0
+
+    def and_text(self, text: str, malformed: int = 0) -> Parsed:
+        """The same with more content."""
+        return replace(self, content=self.content + text, malformed=self.malformed + malformed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +212,90 @@ class Chat:
 
     def parse(self, completion: list[int], prompt: list[int]) -> Parsed:
         """An answer's ids as a message. Raises nothing, whatever was sampled."""
+        ids = self._upto_stop(completion)
         try:
-            if self._family is None:
-                return self._parse(self._upto_stop(completion), prompt)
-            found = self._family.reader.parse_response(completion, prompt_ids=prompt)
-            return _parsed(found.content, found.reasoning_content, found.tool_calls)
-        except Exception:  # deep nesting, numbers of thousands of digits, …
-            return Parsed(self._decode(self._upto_stop(completion)), None, (), 1)
+            return self._read(ids, prompt)
+        except Exception:  # in a tool call: deep nesting, numbers of thousands of digits, …
+            return self._read_upto_fault(ids, prompt)
+
+    def reader(self, prompt: list[int]) -> AnswerReader | None:
+        """Reads an answer while it is sampled, as `parse` will read it in the end; None if nothing of it
+        is known before. Raises nothing."""
+        known = self._family is None or self._family.writer.config.name in _STREAMED
+        if (
+            not known
+            or self._cleans_up
+            or (self._family and self._rules.thinks and not self._rules.think_ids)
+        ):
+            return None
+        opened = self._rules.thinks and self.parse(self._ids("a"), prompt).reasoning is not None
+        return AnswerReader(self.tokenizer, self._rules, opened)
+
+    def text_reader(self) -> AnswerReader | None:
+        """Reads a text that is no answer of a chat, up to the token that ends it."""
+        rules = Rules(frozenset(self.stop_token_ids), frozenset())
+        return None if self._cleans_up else AnswerReader(self.tokenizer, rules, False)
+
+    def text(self, completion: list[int]) -> str:
+        """A text that is no answer of a chat, up to the token that ends it."""
+        return self._decode(self._upto_stop(completion))
+
+    def text_of(self, token: int) -> str:
+        """The text of one token."""
+        return self._decode([token])
+
+    @cached_property
+    def _rules(self) -> Rules:
+        """How `_read` reads answers, found by letting it."""
+        stops = frozenset(self.stop_token_ids)
+        added = frozenset(self.tokenizer.added_tokens_decoder) - stops
+        if self._family is None:
+            parser, thinks = self._call_parser, bool(self._template and self._template.thinks)
+            calls = frozenset(i for i in added if parser and parser.extract([i])[0] != [i])
+            return Rules(stops, calls, thinks=thinks)
+        read = self._family.reader.parse_response
+        a, b = self._ids("a"), self._ids("b")
+        calls = frozenset(i for i in added if read([i]).tool_calls)
+        think_ids = [self._ids(mark) for mark in (OPEN, CLOSE)]
+        thinks = bool(read([*think_ids[0], *a, *think_ids[1], *b]).reasoning_content)
+        # Headers of a turn: what stands before one is no part of the answer to some readers.
+        forgets = frozenset(i for i in added - calls if not read([*a, i, *b]).content.startswith("a"))
+        return Rules(
+            stops,
+            calls,
+            holds=forgets,
+            first_holds=added - calls - {i for ids in think_ids for i in ids},
+            thinks=thinks,
+            think_ids=(think_ids[0][0], think_ids[1][0])
+            if thinks and max(map(len, think_ids)) == 1
+            else None,
+            strips=True,
+            json_calls=bool(read(self._ids('{"name": "probe", "parameters": {}}')).tool_calls),
+        )
+
+    @cached_property
+    def _cleans_up(self) -> bool:
+        """Whether decoding takes spaces away that it gave before."""
+        ids = self._ids("a .")
+        return self._decode(ids) != str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+    def _read(self, ids: list[int], prompt: list[int]) -> Parsed:
+        """As `parse`; may raise whatever readers of tool calls raise."""
+        if self._family is None:
+            return self._parse(ids, prompt)
+        end = _first(self._rules.holds, ids)
+        found = self._family.reader.parse_response(ids[:end], prompt_ids=prompt)
+        parsed = _parsed(found.content, found.reasoning_content, found.tool_calls)
+        return parsed if end == len(ids) else parsed.and_text(self._decode(ids[end:]))
+
+    def _read_upto_fault(self, ids: list[int], prompt: list[int]) -> Parsed:
+        """What comes before the tool call that cannot be read; from there on it is text."""
+        for end in reversed([n for n, i in enumerate(ids) if i in self._rules.calls]):
+            try:
+                return self._read(ids[:end], prompt).and_text(self._decode(ids[end:]), malformed=1)
+            except Exception:
+                continue
+        return Parsed(self._decode(ids), None, (), 1)
 
     def _parse(self, ids: list[int], prompt: list[int]) -> Parsed:
         """By what the template shows: its thoughts, and tool calls as it writes them."""
@@ -232,11 +317,20 @@ class Chat:
         return _parsed(content.rstrip() if calls else content, thought, calls)
 
     def _upto_stop(self, ids: list[int]) -> list[int]:
-        end = next((n for n, i in enumerate(ids) if i in self.stop_token_ids), len(ids))
-        return list(ids[:end])
+        return list(ids[: _first(self._rules.stops, ids)])
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _decode(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
+
+
+def _first(wanted: frozenset[int], ids: list[int]) -> int:
+    """The place of the first of some tokens, or the end."""
+    if wanted.isdisjoint(ids):
+        return len(ids)
+    return next(n for n, i in enumerate(ids) if i in wanted)
 
 
 def _is_compared(turn: Turn) -> bool:
@@ -252,6 +346,7 @@ def _parsed(content: str, reasoning: str | None, calls: Sequence[Any]) -> Parsed
         readable = call.status == "ok" or (call.status == "invalid_json" and isinstance(call.arguments, dict))
         (good if readable and isinstance(call.name, str) and call.name else bad).append(call)
     content += "".join(c.raw for c in bad if c.raw not in content)
+    reasoning = (reasoning or "").strip()  # also where it was cut
     return Parsed(content, reasoning or None, tuple((c.name, _as_json(c.arguments)) for c in good), len(bad))
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ajet.chat_template import STUB_CALL, STUB_RESULT, STUB_TOOL
 from ajet.types import AjetError
 
 _FAMILIES = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "llama": "llama-3"}
+
+_SHORT, _REMEMBERED = 40, 1024
+"""Characters of a text whose ids are remembered, and how many such texts."""
 
 _PLAIN: list[dict[str, Any]] = [
     {"role": "system", "content": "a"},
@@ -40,6 +44,33 @@ class Family:
         return {name: getattr(config, name) for name in sorted(type(config).template_field_names())}
 
 
+class _Remembering:
+    """A tokenizer that remembers how short texts are encoded. Renderers ask for the same role headers and
+    marks again and again, each time for more than the text of a message costs."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._ids = lru_cache(_REMEMBERED)(lambda text, options: tokenizer.encode(text, **dict(options)))
+        self._encoding = lru_cache(_REMEMBERED)(lambda text, options: tokenizer(text, **dict(options)))
+        self.convert_tokens_to_ids = lru_cache(_REMEMBERED)(tokenizer.convert_tokens_to_ids)
+        self.unk_token_id = tokenizer.unk_token_id
+        self.decode = tokenizer.decode
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        """As the tokenizer's own."""
+        if len(text) > _SHORT:
+            return list(self._tokenizer.encode(text, **options))
+        return list(self._ids(text, tuple(options.items())))
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        if len(text) > _SHORT:
+            return self._tokenizer(text, **options)
+        return self._encoding(text, tuple(options.items()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
 def find_family(tokenizer: Any, plain: Any, model_type: str) -> Family | None:
     """The renderers of a model's family; None if nobody wrote any or if they do not render probe chats
     as the tokenizer's own template does. ``plain`` is a `plain_copy` of the tokenizer. Raises AjetError
@@ -55,7 +86,8 @@ def find_family(tokenizer: Any, plain: Any, model_type: str) -> Family | None:
         return None
     try:
         writer, reader = (
-            renderers.create_renderer(t, renderers.config_from_name(name)) for t in (plain, tokenizer)
+            renderers.create_renderer(_Remembering(t), renderers.config_from_name(name))
+            for t in (plain, tokenizer)
         )
     except (AssertionError, ValueError, KeyError):
         return None  # same architecture, another chat format

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ajet.capture.missed import REMEDY, Missed
 from ajet.engine import Engine
 from ajet.job import Job
 from ajet.learning.batch import Selection
@@ -59,6 +60,8 @@ class Report:
     """Answers that ended at their length."""
     malformed: int
     breaks: Sequence[tuple[Episode, Break]]
+    missed: Sequence[Missed]
+    """Connections that capture does not see, over all episodes."""
     rewards: Sequence[float]
     groups: int
     equal_groups: int
@@ -130,6 +133,7 @@ def examine(
         cut=sum(c.generation.finish_reason == "length" for c in calls),
         malformed=counters["malformed_tool_calls"],
         breaks=[(e, b) for e in episodes for b in e.breaks],
+        missed=missed_in(episodes),
         rewards=[e.reward for e in judged],
         groups=len(groups),
         equal_groups=sum(not job.algorithm.advantages(np.array(r)).any() for r in groups.values()),
@@ -137,6 +141,14 @@ def examine(
         context_length=context_length,
         dropped=dropped,
     )
+
+
+def missed_in(episodes: Sequence[Episode]) -> list[Missed]:
+    """The connections that capture did not see, those of one line to one address together."""
+    total: Counter[tuple[str, int, str]] = Counter()
+    for m in (m for e in episodes for m in e.missed):
+        total[m.host, m.port, m.place] += m.count
+    return [Missed(*address, count) for address, count in total.most_common()]
 
 
 def merging(episodes: Sequence[Episode], select: Selection) -> Merging:
@@ -168,6 +180,8 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         (f"{n} of {len(episodes)} episodes failed: {cause}: {_first_error(episodes, cause)}", _remedy(cause))
         for cause, n in failures(episodes).most_common()
     ]
+    for m in report.missed:
+        found.append((f"{m.count} connections were not captured: {m.where}", REMEDY))
     for what, n in report.refused.items():
         found.append(
             (f"{n} calls were refused: {what}", "Change what the agent asks for; the error names it.")

@@ -122,7 +122,7 @@ def describe(episode: Episode) -> str:
     verdict = {True: "pass", False: "miss", None: "done"}[episode.is_success]
     tokens = sum(len(c.generation.token_ids) for c in episode.record.calls)
     response = " ".join(str(episode.output.response).split())[:80]
-    calls = len(episode.record.exchanges)
+    calls = episode.record.answered
     return (
         f"{verdict}  {episode.plan.id}  reward {episode.reward:g}  {calls} calls  {tokens} tokens  {response}"
     )

@@ -10,6 +10,7 @@ Hooks that return classes are called once, at start; classes carry their name in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     import typer
 
     from ajet.base import Plugin
+    from ajet.capture.hook import Capture
+    from ajet.capture.wires import Wire
     from ajet.types import Metrics
+    from ajet.workflow import Workflow
 
 hookspec = pluggy.HookspecMarker("ajet")
 hookimpl = pluggy.HookimplMarker("ajet")
@@ -76,6 +80,20 @@ def ajet_handles() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-bo
 
 
 @hookspec
+def ajet_wires() -> Iterable[Wire]:  # type: ignore[empty-body]
+    """HTTP dialects of LLM requests beside the built-in ones (`ajet.capture.wires.Wire`). Of wires that
+    fit a URL's path the one with the longest ``path`` answers."""
+
+
+@hookspec(firstresult=True)
+def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
+    """A `ajet.Workflow` made of what the job names, or None: asked first with the text of the key
+    ``workflow`` (so that a plugin can bring a scheme such as ``cmd:``), then with the object that the
+    text names (a compiled graph, …). ``folder`` is where commands run. The first answer wins; raise
+    ConfigError for what is meant for the plugin and wrong."""
+
+
+@hookspec
 def ajet_doctor() -> Iterable[tuple[str, str, str]]:  # type: ignore[empty-body]
     """Lines for `ajet doctor`: (what, found, remedy); an empty remedy means it is well."""
 
@@ -83,6 +101,12 @@ def ajet_doctor() -> Iterable[tuple[str, str, str]]:  # type: ignore[empty-body]
 @hookspec
 def ajet_commands(app: typer.Typer) -> None:
     """Add commands to the `ajet` program."""
+
+
+@hookspec
+def ajet_capture_install(capture: Capture) -> Callable[[], None]:  # type: ignore[empty-body]
+    """Capture begins in this process: change a framework's package, if it must be, so that it says which
+    agent calls (`ajet.patching` helps), and return what undoes it. An exception is a warning."""
 
 
 @hookspec(firstresult=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,8 @@ from typing import Any
 import yaml
 
 from ajet.algorithm import Algorithm
-from ajet.backbone import Backbone, Capabilities
-from ajet.base import Plugin
+from ajet.backbone import OPTIONAL_KEYS, Backbone, Capabilities
+from ajet.base import Plugin, Settings
 from ajet.config import JobConfig, Layers, leaves
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
@@ -74,7 +75,7 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
         raise ConfigError(
             "task.reader: is required, for example task.reader: {type: jsonl, path: tasks.jsonl}."
         )
-    workflow = load_workflow(build.place("workflow", config.workflow))
+    workflow = build.workflow(config)
     judge = build.judge(config.judge)
     algorithm = build.plugin("algorithm", config.train.algorithm, "train.algorithm")
     assert isinstance(algorithm, Algorithm)
@@ -90,7 +91,7 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
     )
     model = build.place("model", config.model, must_exist=True)
     return Job(
-        config,
+        _with_reference(config, build, algorithm),
         layers,
         plugins,
         backbone,
@@ -162,6 +163,17 @@ class _Builder:
         assert isinstance(logger, Logger)
         return logger
 
+    def workflow(self, config: JobConfig) -> Workflow:
+        spec, hook = config.workflow or "", self.plugins.manager.hook
+        key = "workflow" if config.rollout.workdir is None else "rollout.workdir"
+        folder = _absolute(config.rollout.workdir or ".", self.layers.base_of(key))
+        if not folder.is_dir():
+            raise ConfigError(f"{key}: {folder} is no folder.")
+        if _SCHEME.match(spec):
+            self.layers.absolute["rollout.workdir"] = str(folder)  # a resumed run has another job file
+            return load_workflow(spec, folder, hook)
+        return load_workflow(self.place("workflow", spec), folder, hook)
+
     def judge(self, spec: Mapping[str, Any] | None) -> Judge:
         if spec is None:
             return RewardFromWorkflow()
@@ -220,6 +232,10 @@ class _Builder:
         return f"{_absolute(path, base)}{colon}{name}" if path.endswith(".py") else value
 
 
+_SCHEME = re.compile(r"cmd:")
+"""Workflows that are no path, though they may end like one."""
+
+
 def _absolute(value: str | Path, base: Path) -> Path:
     path = Path(value).expanduser()
     return path if path.is_absolute() else (base / path).resolve()
@@ -269,6 +285,24 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
     return plans
 
 
+def _with_reference(config: JobConfig, build: _Builder, algorithm: Algorithm) -> JobConfig:
+    """The job with ``train.reference`` made absolute, if it is needed; ConfigError where it is missing or
+    means nothing."""
+    train = config.train
+    if train.reference is None:
+        if "reference" in algorithm.needs:
+            raise ConfigError(
+                f"train.reference: the algorithm {algorithm.name!r} needs a teacher; name a model of the same tokenizer."
+            )
+        return config
+    if not train.kl and "reference" not in algorithm.needs:
+        raise ConfigError(
+            f"train.reference: the algorithm {algorithm.name!r} does not look at it; remove it or set train.kl."
+        )
+    place = build.place("train.reference", train.reference, must_exist=True)
+    return config.model_copy(update={"train": train.model_copy(update={"reference": place})})
+
+
 def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence[TargetPlan]) -> None:
     can: Capabilities = backbone.capabilities
     if not can.trains:
@@ -282,4 +316,14 @@ def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence
     if config.run.deterministic and not can.deterministic:
         raise ConfigError(
             f"run.deterministic: the backbone {backbone.name!r} cannot repeat runs bit for bit; remove the key."
+        )
+    for key in sorted(OPTIONAL_KEYS - can.keys):
+        section, _, name = key.partition(".")
+        settings: Settings = getattr(config, section)
+        if getattr(settings, name) != type(settings).model_fields[name].default:
+            raise ConfigError(f"{key}: the backbone {backbone.name!r} cannot honour it; remove the key.")
+    if config.run.deterministic and config.rollout.oversample > 1:
+        raise ConfigError(
+            "rollout.oversample: which groups are complete first depends on the clock, so a run cannot be repeated bit for "
+            "bit; remove it or run.deterministic."
         )

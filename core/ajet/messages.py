@@ -60,8 +60,9 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
 
 
 def normalise_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Copies of a request's tools; a function without ``parameters`` takes none. Raises BadMessage for
-    what is not ``{"type": "function", "function": {"name": …}}``."""
+    """Copies of a request's tools; a function without ``parameters`` takes none, and ``strict: false``,
+    which some frameworks write and some do not, says nothing. Raises BadMessage for what is not
+    ``{"type": "function", "function": {"name": …}}``."""
     found = []
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, Mapping) else None
@@ -72,6 +73,8 @@ def normalise_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
         plain["function"] = dict(plain["function"])
         if plain["function"].get("parameters") is None:
             plain["function"]["parameters"] = {"type": "object", "properties": {}}
+        if not plain["function"].get("strict"):
+            plain["function"].pop("strict", None)
         found.append(plain)
     return found
 

@@ -12,7 +12,7 @@ from ajet.chat import Chat
 from ajet.engine import ChatModelPlugin, Engine
 from ajet.job import Job
 from ajet.learning.loop import Loop, train
-from ajet.learning.rollouts import RolloutSource, plan_step, validate
+from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, sampled_under, validate
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
 from ajet.listeners import Listeners
@@ -43,6 +43,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
         reusable = _reusable(job, run_dir, done + 1)
         if finished:
             trainer.load(finished[-1])
+        reusable = {name: e for name, e in reusable.items() if sampled_under(e, trainer.version)}
         recorder.supersede(done + 1 if finished else 0, reusable)
         progress.started(run_dir)
         progress.say(
@@ -60,7 +61,6 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
                 job.tasks,
                 job.algorithm,
                 config.train,
-                config.rollout.group_size,
                 config.run.seed,
                 recorder,
                 progress.episodes,
@@ -208,6 +208,7 @@ def _reusable(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
         batch_size=config.train.batch_size,
         group_size=config.rollout.group_size,
         seed=config.run.seed,
+        groups=most_groups(config.train, config.rollout),
     )
     by_id = {plan.id: plan for plan in plans}
     return {

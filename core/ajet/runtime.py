@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
+from ajet.capture.reach import Reach, reach
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
+from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat import Chat
 from ajet.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.job import Job
@@ -23,6 +28,8 @@ from ajet.rollout.scheduler import Rollout
 from ajet.rollout.watchdog import Board
 from ajet.types import ConfigError, GenerateRequest
 
+log = logging.getLogger("ajet")
+
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
@@ -31,6 +38,7 @@ class Runtime:
     job: Job
     portal: Portal
     capture: Capture
+    reach: Reach
     engine: Engine | None
     lockstep: Lockstep | None
     chat: Chat | None
@@ -53,10 +61,11 @@ class Runtime:
             self.job.workflow,
             answerer,
             self.capture,
-            self.job.plugins.handles,
+            {**self.job.plugins.handles, "as_base_url": self.reach.gateway.as_base_url},
             settings.timeout,
             self.board,
             hook,
+            missed=self.reach.missed,
         )
         if self.lockstep:
             runner = replace(runner, excused=self.lockstep.waited)
@@ -84,19 +93,46 @@ async def open_runtime(
         chat = Chat(engine.tokenizer, engine.model_type) if engine else None
         lockstep = Lockstep(engine) if engine and job.config.run.deterministic else None
         async with job.judge.open() as judge:
-            with Capture(
-                portal,
-                strict=job.config.rollout.strict,
-                resolve_agent=lambda episode, request: resolve(episode=episode, request=request),
-            ) as capture:
-                yield Runtime(job, portal, capture, engine, lockstep, chat, tuple(targets), judge, Board())
+            with (
+                Capture(
+                    portal,
+                    strict=job.config.rollout.strict,
+                    wires=(*BUILTIN_WIRES, *chain(*job.plugins.manager.hook.ajet_wires())),
+                    resolve_agent=lambda episode, request: resolve(episode=episode, request=request),
+                ) as capture,
+                frameworks_prepared(job.plugins.manager.hook, capture),
+                reach(
+                    capture,
+                    gateway=job.config.rollout.gateway,
+                    refuse_missed=job.config.rollout.missed == "refuse",
+                    all_threads=job.config.rollout.threads == "all",
+                    models=[target.name for target in targets],
+                ) as around,
+            ):
+                yield Runtime(
+                    job, portal, capture, around, engine, lockstep, chat, tuple(targets), judge, Board()
+                )
                 if stray := capture.counters["stray_calls"]:
                     job.progress.say(f"{stray} LLM calls outside any episode were refused (rollout.strict)")
+                if line := around.missed_line():
+                    job.progress.say(line)
     finally:
         await portal.run(models.aclose())
         if engine:
             await portal.run(engine.close())
         portal.close()
+
+
+@contextmanager
+def frameworks_prepared(hook: Any, capture: Capture) -> Iterator[None]:
+    """A block in which the plugins have changed their frameworks as capture needs it."""
+    with ExitStack() as undo:
+        for plugin in hook.ajet_capture_install.get_hookimpls():
+            try:
+                undo.callback(plugin.function(capture=capture))
+            except Exception as error:
+                log.warning("%s: its framework's agents are not told apart: %r", plugin.plugin_name, error)
+        yield
 
 
 def local_engine(job: Job) -> Engine:

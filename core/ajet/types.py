@@ -154,6 +154,9 @@ class Sample:
 
     ``mask`` marks the trained tokens; ``logprobs`` are the sampling ones, NaN where not sampled;
     ``weights`` already hold every normalisation (1/E · 1/T_e), so a trainer only sums.
+
+    ``reference`` are the logprobs of a reference model or a teacher, ``before`` those of the trainer before
+    its update, both at the tokens' temperatures. None: the trainer finds them out if the loss needs them.
     """
 
     token_ids: Int32
@@ -163,23 +166,8 @@ class Sample:
     weights: Float32
     spans: tuple[Span, ...] = ()
     episode: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """What the trained tokens of one sample count in a `SampleTree`. All arrays have one length.
-
-    ``positions int32[T]``, ascending, are the trained tokens' indices in the tree; the rest is as in
-    `Sample`, with the temperature at which each token was sampled. Samples with the same tokens stay
-    two credits on the same positions.
-    """
-
-    positions: Int32
-    logprobs: Float32
-    advantages: Float32
-    weights: Float32
-    temperatures: Float32
-    episode: str = ""
+    reference: Float32 | None = None
+    before: Float32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,26 +177,62 @@ class SampleTree:
     ``token_ids int32[N]``; ``parents int32[N]``: the index of the token before, always smaller than the
     token's own, -1 at a root. The context of a token is its ancestors. Tokens lie in preorder: a token's
     descendants follow it without a gap.
+
+    Credit is not merged: ``positions[i] int32[T_i]``, ascending, are the indices of the trained tokens of
+    ``samples[i]``, which keep their own logprobs, advantages and weights, also where others sampled the same.
     """
 
     token_ids: Int32
     parents: Int32
-    credits: tuple[Credit, ...]
+    samples: tuple[Sample, ...]
+    positions: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossTokens:
+    """What a loss sees: the trained tokens of whole calls. Arrays [N] of torch or numpy, one entry a token.
+
+    Gradients flow through ``new`` and ``entropy`` only. What ``Batch.needs`` does not name is None.
+    """
+
+    new: Any
+    """float32: logprobs under the current weights."""
+    old: Any
+    """float32: the sampling logprobs; NaN where a token was not sampled (transcripts)."""
+    advantages: Any
+    """float32."""
+    calls: Any
+    """int64: tokens with the same number belong to one call, all of whose tokens are here."""
+    before: Any = None
+    """float32: logprobs under the trainer's weights before the update's first step."""
+    reference: Any = None
+    """float32: logprobs of the reference model, `Sample.reference`."""
+    entropy: Any = None
+    """float32: entropy, in nats, of the distribution that each token was drawn from, under the current
+    weights and at the token's temperature."""
 
 
 class Loss(Protocol):
-    """Per-token loss as a pure function of arrays of one shape; ``xp`` is torch or numpy."""
+    """The loss of each token, a pure function; ``xp`` is the namespace of the arrays, torch or numpy."""
 
-    def __call__(self, xp: Any, new: Any, old: Any, advantages: Any) -> Any: ...
+    def __call__(self, xp: Any, tokens: LossTokens) -> Any: ...
+
+
+Need = Literal["before", "reference", "entropy"]
+"""The arrays of `LossTokens` that cost something: a trainer fills those that the batch asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One update's work. A trainer minimises ``Σ_samples Σ_t weights[t] · loss(...)[t]`` over each
-    mini-batch; ``mini_batches`` is a list of index groups into ``samples``, one optimizer step each.
-    The weights of a mini-batch are already scaled for it."""
+    mini-batch, in order; ``mini_batches`` is a list of index groups into ``samples``, one optimizer step
+    each. The weights of a mini-batch are already scaled for it. A sample stands in several mini-batches
+    where the batch is gone over several times."""
 
     samples: Sequence[Sample]
     loss: Loss
     mini_batches: Sequence[Sequence[int]]
     learning_rate: float
+    needs: frozenset[Need] = frozenset()
+    zero_costs_nothing: bool = True
+    """Tokens whose advantage is 0 have no loss, so that a trainer may skip samples of nothing else."""

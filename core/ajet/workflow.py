@@ -1,4 +1,5 @@
-"""A workflow is the user's agent program: a class with ``execute(task, tuner)`` or a plain function."""
+"""A workflow is the user's agent program: a class with ``execute(task, tuner)``, a plain function, a
+function in the style of AgentScope's tuner, or what a plugin makes one of (`ajet_workflows`)."""
 
 from __future__ import annotations
 
@@ -6,19 +7,62 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
 from ajet.suggest import nearest
-from ajet.types import ConfigError, Task, WorkflowOutput
+from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
 
 _UNLIMITED = 100  # positional arguments of a function with *args
+_TUNER_STYLE = ("task", "model", "auxiliary_models", "logger")
+"""Parameters of a workflow function of AgentScope's tuner; the first two make one."""
+
+
+class WorkflowFailed(AjetError):
+    """A workflow that ran and failed in a way that has a name of its own: counted as ``workflow:<cause>``."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Endpoint(NamedTuple):
+    """Where a program in any language reaches an episode's model: ``base_url, api_key = endpoint``."""
+
+    base_url: str
+    """OpenAI-compatible, up to and with ``/v1``."""
+    api_key: str
+    """Opens this episode and nothing else; expires with it. Sent as ``Authorization: Bearer`` or ``x-api-key``."""
+
+    @property
+    def keyed_url(self) -> str:
+        """The base URL with the key in its path, for programs that cannot be given a key."""
+        url = urlsplit(self.base_url)
+        return f"{url.scheme}://{url.netloc}/k/{quote(self.api_key, safe='')}{url.path}"
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a subprocess: what the SDKs of OpenAI and Anthropic read, and ``AJET_BASE_URL`` and
+        ``AJET_API_KEY``. Proxies are told to leave the address alone."""
+        host = urlsplit(self.base_url).hostname or ""
+        bypass = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host)))
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.api_key,
+            "AJET_BASE_URL": self.base_url,
+            "AJET_API_KEY": self.api_key,
+            "NO_PROXY": bypass,
+            "no_proxy": bypass,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +75,14 @@ class Tuner:
     api_key: str
     """Opens this episode and nothing else, from any thread; expires with the episode."""
     handles: Mapping[str, Callable[..., Any]]
+    auxiliary: tuple[str, ...] = ()
+    """Names of the job's targets that frozen models answer."""
+
+    def headers(self, *, agent: str | None = None, target: str | None = None) -> dict[str, str]:
+        """HTTP headers that name the agent and the target of a client's calls. Raises ValueError for a
+        name that headers cannot carry."""
+        named = {"agent": agent, "target": target}
+        return {f"x-ajet-{kind}": _ascii(kind, name) for kind, name in named.items() if name is not None}
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("as_"):
@@ -61,13 +113,27 @@ class Workflow:
         return lambda task, tuner: call(*(task, tuner)[:arguments])
 
 
-def load_workflow(spec: str) -> Workflow:
-    """Load ``pkg.module:Name`` or ``path/to/file.py:Name``. Raises ConfigError naming what is wrong."""
+def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Workflow:
+    """Load ``pkg.module:Name``, ``path/to/file.py:Name``, or what a plugin knows to run.
+
+    ``hook`` is the plugin manager's hook caller. Its `ajet_workflows` is asked about the spec itself
+    (``cmd:…``), then about the object that it names (a compiled graph, …). ``folder`` is where commands
+    run. Raises ConfigError naming what is wrong.
+    """
+    folder = folder or Path.cwd()
+    found = _of_plugin(spec, spec, folder, hook)
+    if found is not None:
+        return found
     target = load_object(spec, "workflow")
+    found = _of_plugin(target, spec, folder, hook)
+    if found is not None:
+        return found
     if not callable(target):
         raise ConfigError(
             f"workflow {spec}: {type(target).__name__} is not callable; name a class with `execute` or a function."
         )
+    if not inspect.isclass(target) and _is_tuner_style(target):
+        return Workflow(spec, _from_tuner_style(target), True, 2)
     call = target
     bound = 0
     if inspect.isclass(target):
@@ -127,6 +193,52 @@ def place_of(error: BaseException) -> str:
     return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or frames)), "")
 
 
+def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> Workflow | None:
+    found = hook.ajet_workflows(workflow=workflow, folder=folder) if hook is not None else None
+    return None if found is None else replace(found, spec=spec)
+
+
+def _is_tuner_style(function: Any) -> bool:
+    """Whether a function is written for AgentScope's tuner: (task, model[, auxiliary_models][, logger])."""
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters[:2])
+    names = [p.name for p in parameters]
+    return positional and names[:2] == list(_TUNER_STYLE[:2]) and set(names) <= set(_TUNER_STYLE)
+
+
+def _from_tuner_style(function: Callable[..., Any]) -> Callable[[Task, Tuner], Any]:
+    """``run(task, tuner)`` around a function of AgentScope's tuner: its task is a dict, its models are
+    AgentScope's, its output is anything with ``reward``, ``response`` and ``metrics``."""
+    wanted = set(inspect.signature(function).parameters)
+
+    async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
+        further: dict[str, Any] = {}
+        if "auxiliary_models" in wanted:
+            further["auxiliary_models"] = {
+                name: tuner.as_agentscope_model(target=name) for name in tuner.auxiliary
+            }
+        if "logger" in wanted:
+            further["logger"] = logging.getLogger("ajet.workflow")
+        returned = function(_as_dict(task), tuner.as_agentscope_model(), **further)
+        if inspect.isawaitable(returned):
+            returned = await returned
+        if isinstance(returned, WorkflowOutput) or not hasattr(returned, "response"):
+            return coerce_output(returned)
+        return WorkflowOutput(
+            reward=getattr(returned, "reward", None),
+            response=returned.response,
+            metrics=dict(getattr(returned, "metrics", None) or {}),
+        )
+
+    return run
+
+
+def _as_dict(task: Task) -> dict[str, Any]:
+    """A task as the record that it was read from, as AgentScope's tuner passes it."""
+    known: dict[str, Any] = {"id": task.id, "query": task.query, "messages": list(task.messages)}
+    return {**{k: v for k, v in known.items() if v}, **task.metadata}
+
+
 def _load_file(path: Path, what: str) -> Any:
     path = path.resolve()
     if not path.is_file():
@@ -155,6 +267,12 @@ def _check_constructor(cls: type, spec: str) -> None:
         raise ConfigError(
             f"workflow {spec}: the class must be constructible without arguments, one instance an episode."
         )
+
+
+def _ascii(kind: str, name: str) -> str:
+    if not (name.isascii() and name.isprintable()):
+        raise ValueError(f"{kind} {name!r}: use printable ASCII, as it travels as an HTTP header")
+    return name
 
 
 def _positional(call: Callable[..., Any]) -> tuple[int, int]:

@@ -10,11 +10,15 @@ import httpx
 import httpx2
 import numpy as np
 import openai
+import pydantic
 import pytest
 
 import ajet
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
+from ajet.capture.wires import ChatRequest, Refused
+from ajet.capture.wires.builtin import BUILTIN_WIRES
+from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import timelines
 
@@ -196,13 +200,17 @@ def test_n_choices_are_one_branch_each(bench, tokenizer, sdk) -> None:
 @pytest.mark.parametrize(
     ("extra", "named"),
     [
-        ({"stream": True}, "stream=true"),
-        ({"logprobs": True}, "logprobs=true"),
-        ({"tool_choice": "required"}, 'tool_choice="required"'),
-        ({"response_format": {"type": "json_object"}}, "response_format=json_object"),
+        ({"logprobs": True, "top_logprobs": 2}, "top_logprobs=2"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice"),
+        ({"response_format": {"type": "grammar"}}, 'response_format.type="grammar"'),
         ({"frequency_penalty": 1.0}, "frequency_penalty=1.0"),
+        ({"presence_penalty": -1.0}, "presence_penalty=-1.0"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls=false"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"functions": [{"name": "add"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"web_search_options": {"x": 1}}, "web_search_options"),
+        ({"stream": True, "stream_options": {"every": 5}}, "stream_options.every"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(bench, tokenizer, sdk, extra, named) -> None:
@@ -210,7 +218,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(bench, tokenizer, sdk, extra
         bench(ScriptedEngine(tokenizer, lambda r, p: "ok")).session() as session,
         pytest.raises(openai.BadRequestError, match=named),
     ):
-        sdk.chat.completions.create(model="m", messages=USER, **extra)
+        sdk.post("/chat/completions", body={"model": "m", "messages": USER, **extra}, cast_to=object)
     assert session.counters["refused:unsupported_parameter"] == 1
 
 
@@ -245,12 +253,198 @@ def test_an_engine_failure_is_named_once_and_not_retried(bench, tokenizer) -> No
     assert len(engine.requests) == 1 and session.engine_error == "RuntimeError: out of memory"
 
 
-def test_other_llm_wires_are_refused_by_name_inside_an_episode(bench, tokenizer, sdk) -> None:
-    with (
-        bench(ScriptedEngine(tokenizer, lambda r, p: "ok")).session(),
-        pytest.raises(openai.BadRequestError, match="/responses is not captured"),
-    ):
-        sdk.responses.create(model="m", input="hi")
+@pytest.mark.parametrize(
+    "path", ["/embeddings", "/images/generations", "/audio/speech", "/responses/compact"]
+)
+def test_other_calls_of_models_are_refused_by_name_inside_an_episode(bench, tokenizer, sdk, path) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
+    with b.session() as session, pytest.raises(openai.BadRequestError, match=f"{path} is not captured"):
+        sdk.post(path, body={"model": "m", "input": "hi"}, cast_to=object)
+    assert session.counters["refused:unsupported_wire"] == 1
+    with b.session(), ajet.passthrough(), pytest.raises(openai.APIConnectionError):
+        sdk.post(path, body={"model": "m", "input": "hi"}, cast_to=object)
+
+
+def test_a_wire_of_a_plugin_answers_its_path(bench, tokenizer) -> None:
+    class Echo(ChatCompletions):
+        path = "/v9/chat/completions"
+
+        def reply(self, request: Any, answers: Any, reply_id: str) -> dict[str, Any]:
+            return {"echo": answers[0].message["content"]}
+
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
+    b.capture.wires = (*BUILTIN_WIRES, Echo())
+    with b.session():
+        replies = [
+            httpx.post(f"http://x.invalid{p}/chat/completions", json={"messages": USER})
+            for p in ("/v9", "/v1")
+        ]
+    assert (
+        replies[0].json() == {"echo": "ok"} and replies[1].json()["choices"][0]["message"]["content"] == "ok"
+    )
+
+
+def test_repetitions_by_the_sdk_are_counted(bench, tokenizer) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "late", seconds=0.2))
+    with b.session() as session, pytest.raises(openai.APITimeoutError):
+        client = openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=1, timeout=0.02)
+        client.chat.completions.create(model="m", messages=USER)
+    assert session.counters["sdk_retries"] == 1 and not session.record.calls
+
+
+def test_the_key_may_stand_in_the_path_with_labels(bench, tokenizer) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
+    with b.session() as session:
+        url = f"http://x.invalid/k/{session.key}/a/solver/v1/chat/completions"
+        thread = threading.Thread(target=lambda: httpx.post(url, json={"messages": USER}))
+        thread.start()
+        thread.join(10)
+    assert [call.agent for call in session.record.calls] == ["solver"]
+
+
+def test_logprobs_of_the_sampled_tokens(bench, tokenizer, sdk) -> None:
+    with bench(ScriptedEngine(tokenizer, lambda r, p: "It is 2.")).session() as session:
+        answer = sdk.chat.completions.create(model="m", messages=USER, logprobs=True)
+    tokens = answer.choices[0].logprobs.content
+    generation = session.record.calls[0].generation
+    assert [t.logprob for t in tokens] == pytest.approx(generation.logprobs.tolist())
+    assert "".join(t.token for t in tokens) == "It is 2.<|im_end|>"
+    assert bytes(tokens[0].bytes) == tokens[0].token.encode()
+
+
+# ---------------------------------------------------------------- structured output
+
+
+SCHEMA: Any = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "sum",
+        "schema": {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]},
+    },
+}
+REQUIRED: Any = {"tool_choice": "required", "tools": [TOOL]}
+NAMED: Any = {"tool_choice": {"type": "function", "function": {"name": "add"}}, "tools": [TOOL]}
+ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+OTHER = ADD.replace("add", "sub")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "fault"),
+    [
+        ({"response_format": {"type": "json_object"}}, '{"sum": 2}', ""),
+        ({"response_format": {"type": "json_object"}}, "2", "has to be a JSON object"),
+        ({"response_format": {"type": "json_object"}}, "It is 2.", "has to be JSON"),
+        ({"response_format": SCHEMA}, '{"sum": 2}', ""),
+        ({"response_format": SCHEMA}, '{"sum": "2"}', r"does not fit the JSON schema at \$\.sum: '2'"),
+        ({"response_format": SCHEMA, "max_tokens": 2}, '{"sum": 2}', ""),
+        ({"response_format": SCHEMA, "tools": [TOOL]}, ADD, ""),
+        (REQUIRED, ADD, ""),
+        (REQUIRED, "2", "has to call a tool"),
+        (NAMED, ADD, ""),
+        (NAMED, OTHER, "has to call 'add', but calls 'sub'"),
+        ({"parallel_tool_calls": False, "tools": [TOOL]}, ADD, ""),
+        ({"parallel_tool_calls": False, "tools": [TOOL]}, f"{ADD}\n{ADD}", "may call one tool, but calls 2"),
+        ({"tool_choice": "none", "tools": [TOOL]}, "2", ""),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_without_the_form_asked_for_is_an_error_and_is_recorded(
+    bench, tokenizer, sdk, asked, said, fault, stream
+) -> None:
+    with bench(ScriptedEngine(tokenizer, lambda r, p: said)).session() as session:
+
+        def call() -> Any:
+            answer = sdk.chat.completions.create(model="m", messages=USER, stream=stream, **asked)
+            return list(answer) if stream else answer
+
+        if fault and stream:
+            with pytest.raises(openai.APIError, match=fault):
+                call()
+        elif fault:
+            with pytest.raises(openai.UnprocessableEntityError, match=fault) as caught:
+                call()
+            assert caught.value.code == "invalid_structured_output"
+        else:
+            call()
+    assert len(session.record.calls) == 1, "what was sampled stays trainable"
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        ({"tool_choice": "required"}, "not among the tools"),
+        ({**NAMED, "tools": [{**TOOL, "function": {"name": "sub"}}]}, "'add', but it is not among the tools"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}},
+            "schema is none",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "schema must be an object"),
+    ],
+)
+def test_a_form_that_no_answer_can_have_is_refused_before_sampling(
+    bench, tokenizer, sdk, asked, fault
+) -> None:
+    engine = ScriptedEngine(tokenizer, lambda r, p: "2")
+    with bench(engine).session(), pytest.raises(openai.BadRequestError, match=fault):
+        sdk.post("/chat/completions", body={"messages": USER, **asked}, cast_to=object)
+    assert not engine.requests
+
+
+def test_parse_with_a_pydantic_model(bench, tokenizer, sdk) -> None:
+    class Sum(pydantic.BaseModel):
+        sum: int
+
+    with bench(ScriptedEngine(tokenizer, lambda r, p: '{"sum": 2}')).session():
+        answer = sdk.chat.completions.parse(model="m", messages=USER, response_format=Sum)
+    assert answer.choices[0].message.parsed == Sum(sum=2)
+
+
+# ---------------------------------------------------------------- requests that no message leads to
+
+
+def ask(bench: Any, session: Any, **request: Any) -> Any:
+    """A request as a wire would make it; the reply's id is the text of its last message."""
+
+    async def answer() -> Any:
+        asked = ChatRequest("m", request.pop("messages", ()), request.pop("tools", ()), **request)
+        choices = await session.choices(asked, "agent", None, False)
+        return session.take(asked, choices, "r1")
+
+    return bench.portal.submit(answer()).result(10)
+
+
+def test_text_without_a_chat_is_continued_as_it_is(bench, tokenizer) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: " and <tool_call> it goes on"))
+    prompt = "<|im_start|>user\nOnce upon a time"
+    with b.session() as session:
+        (one,) = ask(b, session, prompt=prompt, stop=("goes",))
+        ids = [*tokenizer.encode(prompt), *session.record.calls[0].generation.token_ids.tolist()]
+        (two,) = ask(b, session, prompt=ids)
+    assert one.message["content"] == " and <tool_call> it " and one.prompt_tokens == len(
+        tokenizer.encode(prompt)
+    )
+    assert two.message["content"] == " and <tool_call> it goes on"
+    (line,) = timelines(session.record.trained_calls)
+    assert line.mask.sum() == one.completion_tokens + two.completion_tokens and not session.record.exchanges
+    for nothing in ("", [], [len(tokenizer)], [-1]):
+        with b.session() as other, pytest.raises(Refused, match="at least one token"):
+            ask(b, other, prompt=nothing)
+
+
+def test_an_earlier_reply_is_continued_by_its_id(bench, tokenizer) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
+    system = {"role": "system", "content": "Be brief."}
+    with b.session() as session:
+        ask(b, session, messages=[system, *USER])
+        ask(b, session, messages=USER, after="r1")
+        ask(b, session, messages=[system, *USER], after="r1")
+        ask(b, session, messages=USER, tools=[TOOL], after="r1")
+        with pytest.raises(Refused, match="no earlier reply 'r9'"):
+            ask(b, session, messages=USER, after="r9")
+    lines = timelines(session.record.trained_calls)
+    assert sorted(len(line.spans) for line in lines) == [1, 3], "other tools, other conversation"
+    assert [len(e.chat()) for e in session.record.exchanges] == [3, 5, 7, 9]
+    assert [m["role"] for m in session.record.exchanges[2].chat()].count("system") == 1
 
 
 def test_labels_and_target_patterns_choose_who_answers(bench, tokenizer, sdk) -> None:

@@ -16,6 +16,7 @@ import pytest
 from ajet import Backbone, Judge, JudgeOutput, Logger, hookimpl
 from ajet import plugins as plugin_module
 from ajet.backbone import Capabilities, RunResult
+from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.config import Layers
 from ajet.job import Job, prepare
 from ajet.plugins import Plugins, load_plugins
@@ -199,6 +200,23 @@ def test_an_exception_while_naming_is_counted_and_never_raised(training: Trainin
     assert [line["counters"]["resolve_agent_failed"] for line in lines] == [1] * 4
     (metrics,) = live_lines(result.run_dir / METRICS)
     assert metrics["calls/resolve_agent_failed"] == 4, "where the user sees it"
+
+
+def test_a_plugins_wire_is_asked_where_its_path_is_the_longest(training: Training) -> None:
+    class Mine(ChatCompletions):
+        path = "9/v1/chat/completions"
+
+        def parse(self, body: bytes) -> Any:
+            seen.append(body)
+            return super().parse(body)
+
+    seen: list[bytes] = []
+    training.attach("dialect", ajet_wires=lambda: [Mine()])
+    training.run(steps=1)
+    assert not seen, "another path"
+    Mine.path = "/v1/chat/completions"
+    training.run(steps=1)
+    assert len(seen) == 4
 
 
 # ------------------------------------------------------------------ episodes

@@ -136,6 +136,90 @@ def test_a_workflow_output_is_taken_as_it_is() -> None:
     assert coerce_output(output) is output
 
 
+# ------------------------------------------------------------------ in the style of AgentScope's tuner
+
+
+class Models:
+    """A tuner whose AgentScope models are their targets' names."""
+
+    auxiliary = ("critic",)
+
+    def as_agentscope_model(self, target: str = "policy") -> str:
+        return f"model of {target}"
+
+
+@pytest.mark.parametrize(
+    ("code", "response"),
+    [
+        ("async def run(task, model): return model", "model of policy"),
+        ("def run(task, model): return model", "model of policy"),
+        (
+            "async def run(task: dict, model, auxiliary_models=None): return auxiliary_models",
+            {"critic": "model of critic"},
+        ),
+        ("async def run(task, model, auxiliary_models, logger): return logger.name", "ajet.workflow"),
+        ("async def run(task, model, logger=None): return task", {"id": "t", "query": "q", "answer": 42}),
+    ],
+)
+def test_a_function_of_agentscopes_tuner_gets_a_dict_and_models(
+    write: Write, code: str, response: Any
+) -> None:
+    workflow = load_workflow(f"{write('tuned.py', code)}:run")
+    tuner: Any = Models()
+    task = Task("t", "q", metadata={"answer": 42})
+    assert asyncio.run(workflow.fresh()(task, tuner)) == WorkflowOutput(response=response)
+
+
+def test_its_output_may_be_of_a_class_of_its_own(write: Write) -> None:
+    code = (
+        "class WorkflowOutput:\n    reward, response, metrics = 0.5, 'r', {'m': 1.0}\n"
+        "async def run(task, model): return WorkflowOutput()\n"
+    )
+    workflow = load_workflow(f"{write('own_output.py', code)}:run")
+    tuner: Any = Models()
+    expected = WorkflowOutput(reward=0.5, response="r", metrics={"m": 1.0})
+    assert asyncio.run(workflow.fresh()(Task("t"), tuner)) == expected
+
+
+def test_without_the_plugin_it_is_told_which_handle_is_missing(write: Write) -> None:
+    workflow = load_workflow(f"{write('no_plugin.py', 'async def run(task, model): pass')}:run")
+    with pytest.raises(AttributeError, match="as_agentscope_model is not installed"):
+        asyncio.run(workflow.fresh()(Task("t"), Tuner("", "", {})))
+
+
+# ------------------------------------------------------------------ what plugins make of it
+
+
+def test_a_plugin_turns_schemes_and_objects_into_workflows(write: Write, tmp_path: Path) -> None:
+    import pluggy
+
+    from ajet import hookimpl, hookspecs
+    from ajet.workflow import Workflow
+
+    class Graphs:
+        @hookimpl
+        def ajet_workflows(self, workflow: Any, folder: Path) -> Workflow | None:
+            if isinstance(workflow, str) and workflow.startswith("graph:"):
+                return Workflow("", lambda task: (workflow, folder), False, 1)
+            if isinstance(workflow, frozenset):
+                return Workflow("", lambda task: sorted(workflow), False, 1)
+            return None
+
+    manager = pluggy.PluginManager("ajet")
+    manager.add_hookspecs(hookspecs)
+    manager.register(Graphs())
+
+    def of(spec: str) -> Any:
+        workflow = load_workflow(spec, tmp_path, manager.hook)
+        assert workflow.spec == spec
+        return workflow.fresh()(Task("t"), Tuner("", "", {}))
+
+    path = write("graphs.py", "graph = frozenset('ab')\ndef run(task): return task.id\n")
+    assert of("graph:any text") == ("graph:any text", tmp_path)
+    assert of(f"{path}:graph") == ["a", "b"]
+    assert of(f"{path}:run") == "t"
+
+
 # ------------------------------------------------------------------ errors
 
 

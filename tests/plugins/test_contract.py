@@ -15,6 +15,7 @@ from ajet.plugins import Plugins
 ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
 HEAVY = ("numpy", "torch", "transformers", "openai", "httpx", "httpx2")
+HEAVY += ("agents", "agentscope", "autogen_core", "langchain_core", "langgraph")
 folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 
 
@@ -48,7 +49,7 @@ def test_all_of_them_register_side_by_side() -> None:
         plugins.register(import_module(f"ajet_{folder.name}"), folder.name, "0")
     for kind, name in [("reader", "jsonl"), ("reader", "random"), ("judge", "exact"), ("judge", "math")]:
         assert (kind, name) in plugins.classes
-    assert "as_openai_client" in plugins.handles
+    assert {"as_openai_client", "as_langchain_model", "as_agentscope_model"} <= set(plugins.handles)
 
 
 def test_a_reader_and_a_judge_are_built_from_a_job() -> None:

@@ -120,6 +120,19 @@ def test_calls_without_tokens_survive_as_messages(bench: Any, tokenizer: Any) ->
     assert [call.agent for call in again.record.calls] == ["solver"]
 
 
+def test_calls_without_messages_survive_as_tokens(bench: Any, tokenizer: Any) -> None:
+    async def workflow() -> None:
+        await CLIENT.completions.create(model="m", prompt="Once upon", max_tokens=3)
+        await CLIENT.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+
+    (episode,) = bench(ScriptedEngine(tokenizer, lambda r, p: " a time there was")).run(workflow)
+    copy = through_text(episode)
+    assert episode.failure is None and copy.record.answered == 2 and len(copy.record.exchanges) == 1
+    assert copy.record.calls[0].said is None
+    pairs = [timelines(e.record.trained_calls) for e in (episode, copy)]
+    assert [one.token_ids.tolist() for one in pairs[0]] == [two.token_ids.tolist() for two in pairs[1]]
+
+
 @pytest.mark.parametrize(
     ("response", "kept"),
     [({"a": [1, None]}, {"a": [1, None]}), (None, None), (np.float32(0.5), "0.5"), ({1}, "{1}")],

@@ -8,22 +8,27 @@ objects must not be mixed.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import importlib.util
-import json
 import logging
-import secrets
+import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+from ajet.capture.address import split_path
 from ajet.capture.context import current_label, current_session, passing_through
 from ajet.capture.portal import Portal
+from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session
 from ajet.capture.wires import Refused, Wire
+from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
+from ajet.capture.wires.unanswered import Unanswered
 from ajet.types import AjetError
 
 log = logging.getLogger("ajet")
@@ -31,9 +36,15 @@ log = logging.getLogger("ajet")
 BASE_URL = "http://ajet.invalid/v1"
 """The address of explicit handles: it exists nowhere, so that a missed capture cannot cost money."""
 
-WIRES: tuple[Wire, ...] = (ChatCompletions(),)
-_UNSUPPORTED = ("/responses", "/completions", "/messages")
+_UNANSWERED = (
+    *("/embeddings", "/rerank", "/moderations", "/audio/speech", "/audio/transcriptions"),
+    *("/audio/translations", "/images/generations", "/images/edits", "/images/variations"),
+    *("/realtime/client_secrets", "/realtime/calls", ":generateContent", ":streamGenerateContent"),
+    *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
+)
+"""Ends of paths of paid or hosted models that nothing here answers: refused inside an episode."""
 _MODULES = ("httpx2", "httpx")
+_KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 ResolveAgent = Callable[[str, Mapping[str, Any]], str | None]
 
 
@@ -47,14 +58,21 @@ class Capture:
     _installed: Capture | None = None
 
     def __init__(
-        self, portal: Portal, *, strict: bool = True, resolve_agent: ResolveAgent | None = None
+        self,
+        portal: Portal,
+        *,
+        strict: bool = True,
+        wires: Sequence[Wire] = BUILTIN_WIRES,
+        resolve_agent: ResolveAgent | None = None,
     ) -> None:
         self.portal = portal
         self.strict = strict
+        self.wires = wires
         self.counters: Counter[str] = Counter()
+        self.patched: list[tuple[type, Any]] = []
+        """Classes whose ``send`` is ours, with their own one."""
         self._resolve_agent = resolve_agent
         self._sessions: dict[str, Session] = {}
-        self._originals: list[tuple[type, Any]] = []
 
     def __enter__(self) -> Capture:
         if Capture._installed is not None:
@@ -70,9 +88,9 @@ class Capture:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for cls, original in self._originals:
+        for cls, original in self.patched:
             cls.send = original  # type: ignore[attr-defined]
-        self._originals.clear()
+        self.patched.clear()
         Capture._installed = None
 
     def open(self, session: Session) -> None:
@@ -85,30 +103,33 @@ class Capture:
         await self.portal.run(session.close())
 
     def _patch(self, cls: type, send: Any) -> None:
-        self._originals.append((cls, cls.send))  # type: ignore[attr-defined]
+        self.patched.append((cls, cls.send))  # type: ignore[attr-defined]
         cls.send = send  # type: ignore[attr-defined]
+
+    def session_of(self, key: str) -> Session | None:
+        """The open session that a key belongs to."""
+        return self._sessions.get(key)
 
     def match(self, request: Any) -> Wire | None:
         """The wire of a request that is ours to answer; None lets it go to the network."""
         if request.method != "POST" or passing_through.get():
             return None
         path = request.url.path.rstrip("/")
-        for wire in WIRES:
-            if path.endswith(wire.path):
-                return wire if self.strict or self._find(request) else None
-        if path.endswith(_UNSUPPORTED) and self.strict and self._find(request):
-            return _Unsupported(path)
+        wire = find_wire(self.wires, path)
+        if wire:
+            return wire if self.strict or self._find(request) else None
+        if path.endswith(_UNANSWERED) and self.strict and self._find(request):
+            return Unanswered(path, ChatCompletions())
         return None
 
-    def begin(
-        self, wire: Wire, request: Any, body: bytes, blocks_loop: bool
-    ) -> Coroutine[Any, Any, tuple[int, dict[str, Any]]]:
+    def begin(self, wire: Wire, request: Any, body: bytes, blocks_loop: bool) -> Coroutine[Any, Any, Reply]:
         """Everything that needs the caller's context, then the coroutine for the engine's loop."""
         session = self._find(request)
-        label = current_label.get()
-        agent = request.headers.get("x-ajet-agent") or label.agent
-        target = request.headers.get("x-ajet-target") or label.target
-        if session and not agent and self._resolve_agent:
+        if session is None:
+            return self._refuse_stray(wire)
+        named, label, address = caller(session, request.headers), current_label.get(), _address(request)
+        agent = named[0] or address[0] or label.agent
+        if not agent and self._resolve_agent:
             try:
                 agent = self._resolve_agent(
                     session.episode, {"url": str(request.url), "headers": dict(request.headers)}
@@ -116,58 +137,48 @@ class Capture:
             except Exception as error:
                 session.counters["resolve_agent_failed"] += 1
                 log.debug("ajet_resolve_agent: %r", error)
-        return self._answer(wire, session, body, agent or "agent", target, blocks_loop)
+        target = named[1] or address[1] or label.target
+        return respond(wire, session, body, agent or "agent", target, blocks_loop=blocks_loop)
 
     def _find(self, request: Any) -> Session | None:
-        key = request.headers.get("authorization", "").removeprefix("Bearer ")
-        return self._sessions.get(key) or current_session.get()
-
-    async def _answer(
-        self,
-        wire: Wire,
-        session: Session | None,
-        body: bytes,
-        agent: str,
-        target: str | None,
-        blocks_loop: bool,
-    ) -> tuple[int, dict[str, Any]]:
-        try:
-            if session is None:
-                self.counters["stray_calls"] += 1
-                raise Refused(
-                    "an LLM call outside any episode was refused (strict mode). Make it inside the workflow, mark it with "
-                    "`with ajet.passthrough():`, or set rollout.strict: false.",
-                    code="outside_episode",
-                )
-            request = wire.parse(body)
-            answers = await session.answer(request, agent, target, blocks_loop)
-            return 200, wire.reply(request, answers, secrets.token_hex(12))
-        except Refused as error:
+        for name in _KEY_HEADERS:
+            session = self._sessions.get(request.headers.get(name, "").removeprefix("Bearer "))
             if session:
-                session.counters[f"refused:{error.code}"] += 1
-            return error.status, wire.error(error)
-        except Exception as error:
-            log.exception("an LLM call of %s failed", session.episode if session else "?")
-            return 400, wire.error(Refused(f"{type(error).__name__}: {error}", code="internal_error"))
+                return session
+        return self._sessions.get(split_path(_raw_path(request)).key or "") or current_session.get()
 
-
-class _Unsupported(ChatCompletions):
-    """Stands for wires that are not captured yet: an episode's call to one is refused by name."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def parse(self, body: bytes) -> Any:
-        raise Refused(
-            f"{self.path} is not captured; use chat completions in this agent", code="unsupported_wire"
+    async def _refuse_stray(self, wire: Wire) -> Reply:
+        self.counters["stray_calls"] += 1
+        return refuse(
+            wire,
+            Refused(
+                "an LLM call outside any episode was refused (strict mode). Make it inside the workflow, mark it with "
+                "`with ajet.passthrough():`, or set rollout.strict: false.",
+                code="outside_episode",
+            ),
         )
+
+
+def _address(request: Any) -> tuple[str | None, str | None]:
+    """The agent and the target that the URL's path names."""
+    found = split_path(_raw_path(request))
+    return found.agent, found.target
+
+
+def _raw_path(request: Any) -> str:
+    path: bytes = request.url.raw_path
+    return path.partition(b"?")[0].decode("ascii", "replace")
+
+
+# --------------------------------------------------------------------------- the two kinds of clients
 
 
 def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
     def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
-        if wire is None:
+        if wire is None or client.is_closed:
             return original(client, request, **options)
+        started = time.monotonic()
         blocks_loop = _loop_is_running()
         if blocks_loop and not capture.counters["blocking_calls"]:
             log.warning(
@@ -175,16 +186,12 @@ def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
                 "Use the async client, or make the workflow a plain function."
             )
         capture.counters["blocking_calls"] += blocks_loop
-        future = capture.portal.submit(capture.begin(wire, request, request.read(), blocks_loop))
-        try:
-            status, reply = future.result(_read_timeout(request))
-        except FutureTimeout:
-            future.cancel()
-            raise module.ReadTimeout("ajet: no answer within the client's timeout", request=request) from None
-        except BaseException:
-            future.cancel()
-            raise
-        return _response(module, request, status, reply)
+        timeout = _Timeout(module, client, request)
+        reply = timeout.wait(capture.portal, capture.begin(wire, request, request.read(), blocks_loop))
+        response = _response(_sync_events(module), capture.portal, timeout, reply, started)
+        if not options.get("stream"):
+            response.read()
+        return response
 
     return send
 
@@ -192,31 +199,123 @@ def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
 def _async_send(capture: Capture, module: ModuleType, original: Any) -> Any:
     async def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
-        if wire is None:
+        if wire is None or client.is_closed:
             return await original(client, request, **options)
-        answering = capture.portal.run(capture.begin(wire, request, await request.aread(), False))
-        try:
-            status, reply = await asyncio.wait_for(answering, _read_timeout(request))
-        except TimeoutError:
-            raise module.ReadTimeout("ajet: no answer within the client's timeout", request=request) from None
-        return _response(module, request, status, reply)
+        started = time.monotonic()
+        timeout = _Timeout(module, client, request)
+        answering = capture.begin(wire, request, await request.aread(), False)
+        reply = await timeout.wait_async(capture.portal, answering)
+        response = _response(_async_events(module), capture.portal, timeout, reply, started)
+        if not options.get("stream"):
+            await response.aread()
+        return response
 
     return send
 
 
-def _read_timeout(request: Any) -> float | None:
-    timeout = request.extensions.get("timeout") or {}
-    value = timeout.get("read")
-    return None if value is None else float(value)
+class _Timeout:
+    """A client's patience: for the beginning of a reply, and for each of its events."""
+
+    def __init__(self, module: ModuleType, client: Any, request: Any) -> None:
+        self.module = module
+        self.request = request
+        timeout = request.extensions.get("timeout") or client.timeout.as_dict()
+        seconds = timeout.get("read")
+        self._seconds = None if seconds is None else float(seconds)
+
+    def wait(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """What the coroutine returns on the engine's loop. Raises the module's ReadTimeout; whatever is
+        raised has cancelled it."""
+        future = portal.submit(coroutine)
+        try:
+            return future.result(self._seconds)
+        except FutureTimeout:
+            future.cancel()
+            raise self._passed() from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def wait_async(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """As `wait`, on another loop."""
+        try:
+            return await asyncio.wait_for(portal.run(coroutine), self._seconds)
+        except TimeoutError:
+            raise self._passed() from None
+
+    def _passed(self) -> Exception:
+        error: Exception = self.module.ReadTimeout(
+            "ajet: no answer within the client's timeout", request=self.request
+        )
+        return error
 
 
-def _response(module: ModuleType, request: Any, status: int, reply: dict[str, Any]) -> Any:
-    headers = {"content-type": "application/json"}
-    if status != 200:
-        headers["x-should-retry"] = "false"  # it would fail again: SDKs must not sleep and repeat
-    return module.Response(
-        status, headers=headers, content=json.dumps(reply, ensure_ascii=False).encode(), request=request
-    )
+def _response(events: Any, portal: Portal, timeout: _Timeout, reply: Reply, started: float) -> Any:
+    """The client's response; ``events`` is the class of streams that its module wants."""
+    body = {"content": reply.body} if reply.events is None else {}
+    if reply.events is not None:
+        body = {"stream": events(portal, timeout, reply.events)}
+    response = timeout.module.Response(reply.status, headers=reply.headers, request=timeout.request, **body)
+    response.elapsed = timedelta(seconds=time.monotonic() - started)
+    return response
+
+
+async def _next(events: EventStream) -> bytes | None:
+    return await anext(events, None)
+
+
+@functools.cache
+def _sync_events(module: ModuleType) -> type[Any]:
+    class Events(module.SyncByteStream):  # type: ignore[misc, name-defined]
+        """A reply's events for a synchronous client."""
+
+        def __init__(self, portal: Portal, timeout: _Timeout, events: EventStream) -> None:
+            self._portal = portal
+            self._timeout = timeout
+            self._events = events
+            self._open = True
+
+        def __iter__(self) -> Iterator[bytes]:
+            try:
+                while data := self._timeout.wait(self._portal, _next(self._events)):
+                    yield data
+                self._open = False
+            finally:
+                self.close()
+
+        def close(self) -> None:
+            if self._open:
+                self._open = False
+                self._portal.leave(self._events.aclose())
+
+    return Events
+
+
+@functools.cache
+def _async_events(module: ModuleType) -> type[Any]:
+    class Events(module.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """A reply's events for an asynchronous client."""
+
+        def __init__(self, portal: Portal, timeout: _Timeout, events: EventStream) -> None:
+            self._portal = portal
+            self._timeout = timeout
+            self._events = events
+            self._open = True
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            try:
+                while data := await self._timeout.wait_async(self._portal, _next(self._events)):
+                    yield data
+                self._open = False
+            finally:
+                await self.aclose()
+
+        async def aclose(self) -> None:
+            if self._open and self._portal.loop.is_running():
+                self._open = False
+                await asyncio.shield(self._portal.run(self._events.aclose()))
+
+    return Events
 
 
 def _loop_is_running() -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -27,6 +28,17 @@ class Portal:
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine that runs on the loop; cancellation goes through."""
         return await asyncio.wrap_future(self.submit(coroutine))
+
+    def leave(self, coroutine: Coroutine[Any, Any, None], seconds: float = 1.0) -> None:
+        """Run a coroutine that ends something, and wait for it unless this is the loop's own thread. Does
+        nothing once the loop has stopped."""
+        if not self.loop.is_running():
+            coroutine.close()
+            return
+        future = self.submit(coroutine)
+        if threading.current_thread() is not self._thread:
+            with suppress(TimeoutError):
+                future.result(seconds)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread."""

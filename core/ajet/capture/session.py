@@ -6,21 +6,35 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from ajet.capture.context import passthrough
+from ajet.capture.pieces import Emit, Pieces
 from ajet.capture.sampling import SamplingPolicy
+from ajet.capture.structured import check_answer, check_wanted
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat import Chat
+from ajet.chat_stream import stop_at
 from ajet.engine import Engine
 from ajet.messages import BadMessage, normalise_tools
-from ajet.tracker.conversations import Message, Said, recognise
+from ajet.tracker.conversations import Message, Said, new_root, recognise
 from ajet.tracker.prompt import TAIL, Prompt, make_prompt
-from ajet.tracker.record import Call, EpisodeRecord, Exchange, merging_key
-from ajet.types import AjetError, FinishReason, GenerateRequest, Generation
+from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, merging_key
+from ajet.types import (
+    AjetError,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    GenerationDelta,
+    Int32,
+    Sampling,
+)
 
 T = TypeVar("T")
 
@@ -45,9 +59,30 @@ class _Asked:
     agent: str
     target: Target
     key: str
-    tools: Sequence[Message]
-    said: Said
-    drift: int
+    tools: Sequence[Message] = ()
+    said: Said | None = None
+    """None for a request without messages, which goes on with text."""
+    drift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """What an engine gave."""
+
+    prompt: Prompt
+    sampling: Sampling
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An answer that nobody has taken yet, so that nothing of it is recorded."""
+
+    number: int
+    asked: _Asked
+    answer: Answer
+    sampled: _Sampled | None = None
+    """None if a chat model answered."""
 
 
 @dataclass(slots=True)
@@ -66,29 +101,49 @@ class Session:
     on_change: Callable[[], None] = lambda: None
     _numbers: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _replies: dict[str, Said] = field(default_factory=dict)
+    """The answer of each reply, by its id; of several choices the first."""
 
     async def answer(
         self, request: ChatRequest, agent: str, target: str | None, blocks_loop: bool
     ) -> list[Answer]:
         """Answer all choices of a request and record them. Raises Refused."""
-        self._refuse_if_closed()
-        task = asyncio.current_task()
-        assert task
-        self._tasks.add(task)
-        self.in_flight += 1
-        self.on_change()
-        try:
+        return self.take(request, await self.choices(request, agent, target, blocks_loop))
+
+    async def choices(
+        self,
+        request: ChatRequest,
+        agent: str,
+        target: str | None,
+        blocks_loop: bool,
+        emit: Emit | None = None,
+    ) -> list[Choice]:
+        """Answer all choices of a request; nothing is recorded before they are taken. ``emit`` is given
+        their text as it becomes certain. Cancelling stops the generation. Raises Refused."""
+        with self._in_flight():
+            check_wanted(request)
             asked = self._understand(request, agent, choose_target(self.answerer.targets, agent, target))
-            numbers = range(self._numbers, self._numbers + request.n)
-            self._numbers += request.n
+            first, self._numbers = self._numbers, self._numbers + request.n
             if asked.target.model:
-                return list(await asyncio.gather(*(self._ask_model(asked, n) for n in numbers)))
+                return await _all(self._ask_model(asked, first + i, i, emit) for i in range(request.n))
             prompt = self._prompt(asked)
-            return list(await asyncio.gather(*(self._sample(asked, prompt, n, blocks_loop) for n in numbers)))
-        finally:
-            self._tasks.discard(task)
-            self.in_flight -= 1
-            self.on_change()
+            return await _all(
+                self._sample(asked, prompt, first + i, i, blocks_loop, emit) for i in range(request.n)
+            )
+
+    def take(
+        self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None
+    ) -> list[Answer]:
+        """Record the choices of a request, all at once, as they are handed to the client. Raises Refused:
+        if the episode has ended; and for an answer without the form asked for, which is recorded."""
+        self._refuse_if_closed()
+        said = [self._record(choice) for choice in choices]
+        if reply_id and said[0]:
+            self._replies[reply_id] = said[0]
+        answers = [choice.answer for choice in choices]
+        for answer in answers:
+            check_answer(request, answer)
+        return answers
 
     async def close(self) -> None:
         """Cancel calls in flight; later ones are refused and nothing more is recorded."""
@@ -98,40 +153,69 @@ class Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    @contextmanager
+    def _in_flight(self) -> Iterator[None]:
+        """The current task is answering a call."""
+        self._refuse_if_closed()
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        self.in_flight += 1
+        self.on_change()
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+            self.in_flight -= 1
+            self.on_change()
+
+    # ---------------------------------------------------------------- what is asked
+
     def _understand(self, request: ChatRequest, agent: str, target: Target) -> _Asked:
         """The request's place among the conversations."""
+        if request.prompt is not None:
+            if target.model:
+                raise Refused(
+                    f"target {target.name!r} is answered by a chat model, which cannot go on with text; send messages",
+                    code="unsupported_target",
+                )
+            return _Asked(request, agent, target, f"{target.name}/text")
         try:
             tools = normalise_tools(request.tools)
             key = merging_key(target.name, tools)
-            said, drift = recognise(self.record.chat(key), request.messages, by_text=self.answerer.by_text)
+            root, messages = self.record.chat(key), self._messages(request)
+            said, drift = recognise(root, messages, by_text=self.answerer.by_text)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
         return _Asked(request, agent, target, key, tools, said, drift)
 
-    async def _ask_model(self, asked: _Asked, number: int) -> Answer:
-        model = asked.target.model
-        assert model
-        sampling, _ = self.answerer.policy.resolve(asked.request, None)
-        with passthrough():
-            answer = model.complete(asked.said.chat(), asked.tools, sampling)
-            message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
-        self._refuse_if_closed()
-        self.record.exchanges.append(
-            Exchange(number, asked.agent, asked.target.name, asked.key, asked.said.say(message))
-        )
-        reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
-        return Answer(message, reason, 0, 0)
+    def _messages(self, request: ChatRequest) -> Sequence[Mapping[str, Any]]:
+        """The whole chat. A system message at the beginning of what is new takes the place of the earlier
+        chat's, as instructions are said anew with each request."""
+        if request.after is None:
+            return request.messages
+        earlier = self._replies.get(request.after)
+        if earlier is None:
+            raise Refused(
+                f"there is no earlier reply {request.after!r} in this episode; continue one of its own replies or send the "
+                "whole chat",
+                code="previous_response_not_found",
+            )
+        chat = earlier.chat()
+        if request.messages and request.messages[0].get("role") in ("system", "developer"):
+            chat = chat[1:] if chat[0]["role"] == "system" else chat
+            return [request.messages[0], *chat, *request.messages[1:]]
+        return [*chat, *request.messages]
 
     def _prompt(self, asked: _Asked) -> Prompt:
         """What the engine is to see. Raises Refused if that is impossible."""
         chat, engine = self.answerer.chat, self.answerer.engine
         assert chat and engine
-        by_text = self.answerer.by_text
         try:
-            prompt = make_prompt(
-                self.record, chat, asked.key, asked.said, asked.tools, drift=asked.drift, by_text=by_text
-            )
+            prompt = self._text_prompt(asked) if asked.said is None else self._chat_prompt(asked, asked.said)
         except AjetError as error:
+            if isinstance(error, Refused):
+                raise
             raise Refused(str(error), code="unrenderable_chat") from error
         if prompt.node.length >= engine.context_length:
             self.counters["context_overflow"] += 1
@@ -144,35 +228,79 @@ class Session:
         self.counters["drift"] += prompt.drift
         return prompt
 
-    async def _sample(self, asked: _Asked, prompt: Prompt, number: int, blocks_loop: bool) -> Answer:
-        chat, engine = self.answerer.chat, self.answerer.engine
-        assert chat and engine
+    def _chat_prompt(self, asked: _Asked, said: Said) -> Prompt:
+        chat, by_text = self.answerer.chat, self.answerer.by_text
+        assert chat
+        return make_prompt(
+            self.record, chat, asked.key, said, asked.tools, drift=asked.drift, by_text=by_text
+        )
+
+    def _text_prompt(self, asked: _Asked) -> Prompt:
+        """Text as it is, special tokens and all, or token ids."""
+        chat, given = self.answerer.chat, asked.request.prompt
+        assert chat
+        ids = (
+            chat.tokenizer.encode(given.encode(errors="replace").decode())
+            if isinstance(given, str)
+            else given
+        )
+        if not ids or not all(0 <= i < len(chat.tokenizer) for i in ids):
+            raise Refused(
+                f"prompt must hold at least one token, and token ids below {len(chat.tokenizer)}",
+                code="invalid_request",
+            )
+        tree = self.record.tree(asked.key)
+        return Prompt(tree.extend(tree.root, as_ids(ids)), new_root())
+
+    # ---------------------------------------------------------------- who answers
+
+    async def _ask_model(self, asked: _Asked, number: int, index: int, emit: Emit | None) -> Choice:
+        model = asked.target.model
+        assert model and asked.said
+        sampling, _ = self.answerer.policy.resolve(asked.request, None)
+        with passthrough():
+            answer = model.complete(asked.said.chat(), asked.tools, sampling)
+            message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
+        if emit:
+            Pieces(emit, index, None, ()).finish(message)
+        reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
+        return Choice(number, asked, Answer(message, reason, 0, 0))
+
+    async def _sample(
+        self, asked: _Asked, prompt: Prompt, number: int, index: int, blocks_loop: bool, emit: Emit | None
+    ) -> Choice:
+        chat = self.answerer.chat
+        assert chat
         sampling, overridden = self.answerer.policy.resolve(asked.request, self._seed(number))
         self.counters.update(f"overridden:{name}" for name in overridden)
         sampling = replace(sampling, stop_token_ids=chat.stop_token_ids)
         ids = prompt.node.ids()
+        tail = ids[-TAIL:].tolist()
         wanted = GenerateRequest(ids, sampling, (self.episode, number), blocks_loop)
-        generation = await self._or_refuse(engine.generate(wanted), "the engine")
-        self._refuse_if_closed()
-        message, reason = self._message(chat, ids[-TAIL:].tolist(), generation, asked.request, number)
-        self.record.add(
-            Call(
-                number=number,
-                agent=asked.agent,
-                target=asked.target.name,
-                key=asked.key,
-                prompt=prompt.node,
-                end=self.record.tree(asked.key).extend(prompt.node, generation.token_ids),
-                generation=generation,
-                temperature=sampling.temperature or 1.0,
-                trained=asked.target.trained and self.answerer.policy.training and not sampling.greedy,
-                parent=prompt.parent,
-                cause=prompt.cause,
-                said=asked.said,
-            ),
-            message,
-        )
-        return Answer(message, reason, len(ids), len(generation.token_ids))
+        pieces = None
+        if emit:
+            reader = chat.text_reader() if asked.said is None else chat.reader(tail)
+            pieces = Pieces(emit, index, reader, asked.request.stop)
+        generation = await self._or_refuse(self._generate(wanted, pieces), "the engine")
+        message, reason = self._message(chat, asked, tail, generation, number)
+        if pieces:
+            pieces.finish(message)
+        logprobs = _logprobs(chat, generation) if asked.request.logprobs else None
+        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs)
+        return Choice(number, asked, answer, _Sampled(prompt, sampling, generation))
+
+    async def _generate(self, wanted: GenerateRequest, pieces: Pieces | None) -> Generation:
+        engine = self.answerer.engine
+        assert engine
+        if pieces is None:
+            return await engine.generate(wanted)
+        deltas = []
+        # Engines stream by generators; closing theirs stops the generation.
+        async with aclosing(cast("AsyncGenerator[GenerationDelta]", engine.stream(wanted))) as stream:
+            async for delta in stream:
+                deltas.append(delta)
+                pieces.sampled(delta.token_ids.tolist())
+        return _joined(deltas)
 
     async def _or_refuse(self, answer: Awaitable[T], who: str) -> T:
         """What ``who`` answers; its failure is remembered, as the agent sees it only as some SDK error."""
@@ -184,18 +312,16 @@ class Session:
             raise Refused(f"{who} failed: {self.engine_error}", code="engine_error") from error
 
     def _message(
-        self,
-        chat: Chat,
-        prompt_tail: list[int],
-        generation: Generation,
-        request: ChatRequest,
-        number: int,
+        self, chat: Chat, asked: _Asked, prompt_tail: list[int], generation: Generation, number: int
     ) -> tuple[dict[str, Any], FinishReason]:
-        parsed = chat.parse(generation.token_ids.tolist(), prompt_tail)
+        ids = generation.token_ids.tolist()
+        if asked.said is None:
+            content = chat.text(ids)
+            content = content[: stop_at(content, asked.request.stop)]
+            return {"role": "assistant", "content": content}, generation.finish_reason
+        parsed = chat.parse(ids, prompt_tail)
         self.counters["malformed_tool_calls"] += parsed.malformed
-        content = parsed.content
-        for stop in request.stop:
-            content = content.split(stop, 1)[0]
+        content = parsed.content[: stop_at(parsed.content, asked.request.stop)]
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if parsed.reasoning:
             message["reasoning_content"] = parsed.reasoning
@@ -216,6 +342,38 @@ class Session:
         )
         return message, reason
 
+    # ---------------------------------------------------------------- what is recorded
+
+    def _record(self, choice: Choice) -> Said | None:
+        """Record an answer; its node among the conversations."""
+        asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
+        answer = asked.said.say(message) if asked.said else None
+        if sampled is None:
+            assert answer
+            self.record.exchanges.append(
+                Exchange(choice.number, asked.agent, asked.target.name, asked.key, answer)
+            )
+            return answer
+        tree, policy = self.record.tree(asked.key), self.answerer.policy
+        self.record.add(
+            Call(
+                number=choice.number,
+                agent=asked.agent,
+                target=asked.target.name,
+                key=asked.key,
+                prompt=sampled.prompt.node,
+                end=tree.extend(sampled.prompt.node, sampled.generation.token_ids),
+                generation=sampled.generation,
+                temperature=sampled.sampling.temperature or 1.0,
+                trained=asked.target.trained and policy.training and not sampled.sampling.greedy,
+                parent=sampled.prompt.parent,
+                cause=sampled.prompt.cause,
+                said=asked.said,
+            ),
+            message,
+        )
+        return answer
+
     def _seed(self, number: int) -> int:
         digest = hashlib.blake2b(f"{self.seed_key}/{number}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
@@ -230,3 +388,38 @@ class Session:
 def _mint(name: str) -> str:
     """A tool-call id: nine letters and digits, as some chat templates demand."""
     return hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()[:9]
+
+
+async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of them return; the first that fails ends the others."""
+    first, *others = coroutines
+    if not others:
+        return [await first]
+    tasks = [asyncio.ensure_future(c) for c in (first, *others)]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _joined(deltas: Sequence[GenerationDelta]) -> Generation:
+    if not deltas or deltas[-1].finish_reason is None:
+        raise AjetError("the engine's stream ended without a finish reason")
+    return Generation(
+        _concatenated([d.token_ids for d in deltas]),
+        np.concatenate([d.logprobs for d in deltas]),
+        _concatenated([d.weight_versions for d in deltas]),
+        deltas[-1].finish_reason,
+    )
+
+
+def _concatenated(arrays: Sequence[Int32]) -> Int32:
+    return np.concatenate(arrays)
+
+
+def _logprobs(chat: Chat, generation: Generation) -> tuple[tuple[str, float], ...]:
+    """(text, logprob) of each token; what JSON cannot say is as unlikely as the API says it."""
+    texts = (chat.text_of(token) for token in generation.token_ids.tolist())
+    return tuple(zip(texts, np.clip(generation.logprobs, -9999.0, 0.0).tolist(), strict=True))

@@ -1,24 +1,29 @@
 """Judged episodes to a batch: per-token weights that hold every normalisation.
 
-L = 1/E Σ_e 1/T_e Σ_t ℓ_t over the E episodes of a mini-batch and the T_e trained tokens of each, so
-that neither the length of an episode nor the number of its timelines changes what it counts.
+By default L = 1/E Σ_e 1/T_e Σ_t ℓ_t over the E episodes of a mini-batch and the T_e trained tokens of
+each, so that neither the length of an episode nor the number of its timelines changes what it counts.
+An algorithm that normalises otherwise says so in `Algorithm.weights`.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from ajet.algorithm import Algorithm
 from ajet.filter import Filter
+from ajet.learning.objective import Objective
 from ajet.rollout.episode import Episode
 from ajet.tracker.record import sampled
 from ajet.tracker.timelines import Timeline, timelines
-from ajet.types import Batch, Metrics, Sample
+from ajet.types import Batch, Float64, Metrics, Sample
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class RolloutBatch:
     batch: Batch
     sampled_tokens: int
     metrics: Metrics
+    epochs: int = 1
+    """How often each sample stands in the batch's mini-batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +74,15 @@ def build_batch(
     learning_rate: float,
     seed: str,
     selection: Selection | None = None,
+    epochs: int = 1,
+    objective: Objective | None = None,
 ) -> RolloutBatch | None:
     """A batch of the judged episodes; None if none has a trained token. Failed members are left out of
-    their group's statistics; an episode that filters left nothing of still counts in them."""
+    their group's statistics; an episode that filters left nothing of still counts in them.
+
+    Every epoch goes over the same mini-batches in the same order. ``objective`` is the loss, by default
+    the algorithm's own.
+    """
     select = selection or Selection(seed=seed)
     groups = _groups([e for e in episodes if e.failure is None and e.record.sampled_tokens])
     chosen = {e.plan.id: select.choose(e) for group in groups.values() for e in group}
@@ -77,19 +90,26 @@ def build_batch(
     used = [e for group in groups.values() for e in group if chosen[e.plan.id][0]]
     if not used:
         return None
-    advantages = {
-        number: algorithm.advantages(np.array([e.reward for e in group])) for number, group in groups.items()
-    }
+    rewards = {number: np.array([e.reward for e in group]) for number, group in groups.items()}
+    advantages = batch_advantages(algorithm, rewards)
     samples: list[Sample] = []
     minis = []
     for numbers in _split(list(groups), mini_batches, seed):
-        size = sum(bool(chosen[e.plan.id][0]) for n in numbers for e in groups[n])
+        members = [
+            (chosen[e.plan.id][0], float(a), e.plan.id)
+            for n in numbers
+            for e, a in zip(groups[n], advantages[n], strict=True)
+            if chosen[e.plan.id][0]
+        ]
+        if not members:
+            continue
         first = len(samples)
-        for n in numbers:
-            for episode, advantage in zip(groups[n], advantages[n], strict=True):
-                samples += episode_samples(episode, chosen[episode.plan.id][0], float(advantage), size)
-        if len(samples) > first:
-            minis.append(list(range(first, len(samples))))
+        weights = algorithm.weights(np.array([_trained(lines) for lines, _, _ in members], np.float64))
+        for (lines, advantage, episode), weight in zip(members, weights, strict=True):
+            samples += [
+                replace(timeline_sample(line, advantage, float(weight)), episode=episode) for line in lines
+            ]
+        minis.append(list(range(first, len(samples))))
     flat = [a == 0 for group in advantages.values() for a in group]
     rows = sum(c.end.length for e in used for c in e.record.trained_calls)
     metrics: Metrics = {
@@ -100,20 +120,18 @@ def build_batch(
         "merge_ratio": sum(len(s.token_ids) for s in samples) / rows,
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
     }
-    batch = Batch(samples, algorithm.loss, minis, learning_rate)
+    loss = objective or Objective(algorithm.loss, algorithm.needs)
+    batch = Batch(samples, loss, minis * epochs, learning_rate, loss.needs, loss.zero_costs_nothing)
     total = sum(e.record.sampled_tokens for group in groups.values() for e in group)
-    return RolloutBatch(batch, total - dropped.total(), metrics)
+    return RolloutBatch(batch, total - dropped.total(), metrics, epochs)
 
 
-def episode_samples(
-    episode: Episode, lines: Sequence[Timeline], advantage: float, episodes: int
-) -> list[Sample]:
-    """The samples of one of ``episodes`` episodes: together they weigh 1/episodes."""
-    tokens = _trained(lines)
-    return [
-        replace(timeline_sample(line, advantage, 1 / (episodes * tokens)), episode=episode.plan.id)
-        for line in lines
-    ]
+def batch_advantages(algorithm: Algorithm, rewards: Mapping[Key, Float64]) -> dict[Key, Float64]:
+    """Rewards of each group of a batch -> advantages of each, normalized over all of them."""
+    found = [algorithm.advantages(group) for group in rewards.values()]
+    ends = np.cumsum([len(group) for group in found])
+    whole = algorithm.normalize(np.concatenate(found)) if found else np.zeros(0)
+    return dict(zip(rewards, np.split(whole, ends[:-1]), strict=True)) if found else {}
 
 
 def _trained(lines: Sequence[Timeline]) -> int:

@@ -81,10 +81,12 @@ async def train(loop: Loop, first_step: int) -> LoopResult:
 
 
 def _assert_all_trained(batch: RolloutBatch, updated: Metrics, step: int) -> None:
-    """Every sampled token reached the trainer once: those of zero advantage count, though they cost nothing."""
+    """Every sampled token reached the trainer once an epoch: those of zero advantage count, though they
+    cost nothing."""
     seen = updated["tokens_trained"] + updated["tokens_zero_advantage"]
-    if seen != batch.sampled_tokens:
+    wanted = batch.sampled_tokens * batch.epochs
+    if seen != wanted:
         raise AjetError(
-            f"step {step}: {batch.sampled_tokens} tokens were sampled, but the trainer saw {seen:.0f}. "
+            f"step {step}: {wanted} tokens were to be trained, but the trainer saw {seen:.0f}. "
             "This is a bug in AgentJet: please report it with the run folder."
         )

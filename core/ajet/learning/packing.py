@@ -1,7 +1,7 @@
 """Samples to a tree: what rows share is stored, and by a trainer of trees computed, once.
 
 Rows stay what backbones exchange; a trainer that can compute on trees packs those of a micro-batch.
-Credit is never merged: rows that sampled the same tokens keep one `Credit` each, at the same positions.
+Credit is never merged: samples with the same tokens stay two, at the same positions.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from ajet.tracker.tree import Branch, Node, TokenTree, common_length
-from ajet.types import Credit, Float32, Int32, Sample, SampleTree
+from ajet.types import Int32, Sample, SampleTree
 
 NEXT_TO_NOTHING = 0.05
 """As a share of a group that has enough tokens."""
 
 
 def pack(samples: Sequence[Sample]) -> SampleTree:
-    """The tree of the samples; ``credits[i]`` belongs to ``samples[i]``.
+    """The tree of the samples.
 
     Tokens after a sample's last trained one predict nothing and are left out. Longer samples go in first,
     so that a node's first child begins its longest way down.
     """
     tree = TokenTree()
     ends: list[Node] = [tree.root] * len(samples)
-    used = [s.token_ids[: np.flatnonzero(s.mask)[-1] + 1 if s.mask.any() else 0] for s in samples]
+    used = [s.token_ids[: useful_length(s)] for s in samples]
     for i in sorted(range(len(samples)), key=lambda i: -len(used[i])):
         ends[i] = tree.extend(tree.root, used[i])
     ids: list[Int32] = []
@@ -44,12 +44,15 @@ def pack(samples: Sequence[Sample]) -> SampleTree:
         parents.append(before)
         total += len(tokens)
         stack += sorted(branch.children.values(), key=lambda child: child.start)  # the deepest is next
-    places = [_places(end, offsets) for end in ends]
-    return SampleTree(
-        np.concatenate(ids),
-        np.concatenate(parents),
-        tuple(_credit(s, place) for s, place in zip(samples, places, strict=True)),
+    positions = tuple(
+        _places(end, offsets)[s.mask[: end.length]] for s, end in zip(samples, ends, strict=True)
     )
+    return SampleTree(np.concatenate(ids), np.concatenate(parents), tuple(samples), positions)
+
+
+def useful_length(sample: Sample) -> int:
+    """Up to which token it is of use: the last trained one."""
+    return int(np.flatnonzero(sample.mask)[-1]) + 1 if sample.mask.any() else 0
 
 
 def split(samples: Sequence[Sample], max_tokens: int, enough: int | None = None) -> list[list[Sample]]:
@@ -58,44 +61,23 @@ def split(samples: Sequence[Sample], max_tokens: int, enough: int | None = None)
     Neighbours in the tree stay together, so that little of what they share is repeated. A group of
     ``enough`` tokens ends already where the next sample shares next to nothing with it.
     """
-    ends = [int(c.positions[-1]) if len(c.positions) else -1 for c in pack(samples).credits]
+    used = [s.token_ids[: useful_length(s)] for s in samples]
+    order = sorted(range(len(samples)), key=lambda i: used[i].astype(">i4").tobytes())
     groups: list[list[Sample]] = []
     size = 0
     previous: Int32 = np.zeros(0, np.int32)
-    for i in sorted(range(len(samples)), key=ends.__getitem__):
-        ids = samples[i].token_ids
-        shared = common_length(ids, previous)
-        full = size + len(ids) - shared > max_tokens
-        if enough is not None and size >= enough and shared <= NEXT_TO_NOTHING * enough:
-            full = True
-        if groups and not full:
+    for i in order:
+        shared = common_length(used[i], previous)
+        own = len(used[i]) - shared
+        apart = enough is not None and size >= enough and shared <= NEXT_TO_NOTHING * enough
+        if groups and not apart and size + own <= max_tokens:
             groups[-1].append(samples[i])
-            size += len(ids) - shared
+            size += own
         else:
             groups.append([samples[i]])
-            size = len(ids)
-        previous = ids
+            size = len(used[i])
+        previous = used[i]
     return groups
-
-
-def _credit(sample: Sample, places: Int32) -> Credit:
-    on = np.flatnonzero(sample.mask)
-    return Credit(
-        places[on],
-        sample.logprobs[on],
-        sample.advantages[on],
-        sample.weights[on],
-        temperatures(sample)[on],
-        sample.episode,
-    )
-
-
-def temperatures(sample: Sample) -> Float32:
-    """float32[T]: the temperature of each token's span; 1 outside of spans and in greedy ones."""
-    found = np.ones(len(sample.token_ids), np.float32)
-    for span in sample.spans:
-        found[span.start : span.end] = span.temperature or 1.0
-    return found
 
 
 def _places(end: Node, offsets: dict[Branch, int]) -> Int32:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +12,13 @@ from dataclasses import dataclass, field
 from ajet.algorithm import Algorithm
 from ajet.filter import Filter
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
+from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
 from ajet.reader import tasks_of_step
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.scheduler import Rollout
+from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.summary import describe_failures, summarize
 from ajet.types import AjetError, Metrics, Task
 
@@ -21,9 +26,28 @@ OnEpisode = Callable[[str, int, int], None]
 """(phase, done, total)"""
 
 
-def plan_step(tasks: Sequence[Task], step: int, *, batch_size: int, group_size: int, seed: int) -> list[Plan]:
-    """The episodes of a training step, counted from 1; ids say step, place in the batch, task and member."""
+def plan_step(
+    tasks: Sequence[Task],
+    step: int,
+    *,
+    batch_size: int,
+    group_size: int,
+    seed: int,
+    groups: int | None = None,
+) -> list[Plan]:
+    """The episodes of a training step, counted from 1; ids say step, place in the batch, task and member.
+
+    ``groups`` above ``batch_size`` are those that dynamic sampling or over-sampling may add. They are
+    tasks that the step does not have yet, while there are such, in an order of the step's own, so that the
+    steps' own tasks stay what they are.
+    """
     chosen = tasks_of_step(tasks, step - 1, batch_size, seed)
+    wanted = groups or batch_size
+    if wanted > batch_size:
+        own = {task.id for task in chosen}
+        order = random.Random(f"{seed}:{step}:further").sample(list(tasks), len(tasks))
+        order.sort(key=lambda task: task.id in own)
+        chosen += [order[i % len(order)] for i in range(wanted - batch_size)]
     return [
         Plan(
             f"{step}.{group}/{task.id}/{member}",
@@ -37,6 +61,16 @@ def plan_step(tasks: Sequence[Task], step: int, *, batch_size: int, group_size: 
     ]
 
 
+def most_groups(train: TrainSettings, rollout: RolloutSettings) -> int:
+    """Most groups that are started in a step."""
+    return _up(train.batch_size * train.dynamic_sampling * rollout.oversample)
+
+
+def _up(number: float) -> int:
+    """The next whole number, where 10 · 1.1 is 11."""
+    return math.ceil(round(number, 6))
+
+
 def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, seed: int) -> list[Plan]:
     """One episode for each of the first ``limit`` tasks. The seeds do not depend on the step, so that a
     checkpoint's figure can be reproduced by itself."""
@@ -48,13 +82,18 @@ def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, 
 @dataclass(frozen=True, slots=True)
 class RolloutSource:
     """A `BatchSource` that runs groups of episodes. ``reusable`` are finished ones of an interrupted
-    step, by id; they are taken instead of being run again if the serving weights sampled them."""
+    step that the serving weights sampled, by id; they are taken instead of being run again.
+
+    A step runs in rounds. The first has `batch_size` groups; with `dynamic_sampling` each further one
+    replaces the groups whose rewards are all equal, until the batch is full or the bound is reached. With
+    `oversample` a round starts more groups than it needs and takes those that are complete first:
+    complete means that every member has ended, well or not, so that no reward has a say.
+    """
 
     rollout: Rollout
     tasks: Sequence[Task]
     algorithm: Algorithm
     settings: TrainSettings
-    group_size: int
     seed: int
     recorder: RunRecorder
     on_episode: OnEpisode
@@ -64,23 +103,9 @@ class RolloutSource:
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
         started = time.monotonic()
-        plans = plan_step(
-            self.tasks, step, batch_size=self.settings.batch_size, group_size=self.group_size, seed=self.seed
-        )
-        kept = [e for p in plans if (e := self.reusable.get(p.id)) and sampled_under(e, version)]
-        held = {e.plan.id for e in kept}
-        todo = [p for p in plans if p.id not in held]
-        finished = len(kept)
-
-        def done(episode: Episode) -> None:
-            nonlocal finished
-            finished += 1
-            self.recorder.episode(episode, phase="train", step=step)
-            self.on_episode("train", finished, len(plans))
-
-        episodes = sorted(
-            [*kept, *await self.rollout.run(todo, done)], key=lambda e: (e.plan.group, e.plan.member)
-        )
+        found = _Step(self, step)
+        await found.run()
+        episodes, counts = fresh(found.chosen(), version, self.settings.max_staleness)
         batch = build_batch(
             episodes,
             self.algorithm,
@@ -88,19 +113,157 @@ class RolloutSource:
             learning_rate=self.settings.rate_at(step),
             seed=f"{self.seed}:{step}",
             selection=Selection(self.filters, self.settings.max_timelines, str(self.seed)),
+            epochs=self.settings.epochs,
+            objective=objective(self.algorithm, self.settings),
         )
         if batch is None:
-            reason = (
-                f"all {len(episodes)} episodes failed: {describe_failures(episodes)}"
-                if all(e.failure for e in episodes)
-                else "no call of any episode was answered by a trained target, or filters dropped all of them; check "
-                "`targets`, `train.targets` and `train.filters`"
-            )
-            raise AjetError(f"step {step}: nothing to train on: {reason}")
-        batch.metrics.update(summarize(episodes, time.monotonic() - started))
-        if kept:
-            batch.metrics["episodes_reused"] = len(kept)
+            raise AjetError(f"step {step}: nothing to train on: {_why_nothing(episodes, counts)}")
+        if len(episodes) < found.ended:
+            self.recorder.unused(step, [e.plan.id for e in episodes])
+        batch.metrics.update(summarize(found.complete(), time.monotonic() - started))
+        batch.metrics.update(counts)
+        batch.metrics.update(found.counts)
         return batch
+
+
+class _Step:
+    """The groups of one step: which were started, which are complete, whose rewards differ."""
+
+    def __init__(self, source: RolloutSource, step: int) -> None:
+        self.source = source
+        self.step = step
+        self.ended = 0
+        self.counts: Metrics = {}
+        self._groups: dict[int, list[Episode]] = {}
+        """The groups that count, by number, in the order in which they were completed."""
+
+    async def run(self) -> None:
+        """Rounds, until the batch is full or no further group may be started."""
+        source, settings, rollout = self.source, self.source.settings, self.source.rollout.settings
+        limit = most_groups(settings, rollout)
+        plans = plan_step(
+            source.tasks,
+            self.step,
+            batch_size=settings.batch_size,
+            group_size=rollout.group_size,
+            seed=source.seed,
+            groups=limit,
+        )
+        started, needed = 0, settings.batch_size
+        while needed and started < limit:
+            count = min(_up(needed * rollout.oversample), limit - started)
+            await self._round([p for p in plans if started <= p.group < started + count], min(needed, count))
+            started += count
+            if settings.dynamic_sampling == 1:
+                break
+            needed = settings.batch_size - sum(map(rewards_differ, self._groups.values()))
+        if started > settings.batch_size:
+            self.counts["groups_started"] = started
+
+    def chosen(self) -> list[Episode]:
+        """The episodes of the batch, by group and member. With dynamic sampling groups of equal rewards are
+        left out and counted, unless there are no others."""
+        groups = self._groups
+        if self.source.settings.dynamic_sampling > 1:
+            differing = {n: group for n, group in groups.items() if rewards_differ(group)}
+            skipped = [e for n, group in groups.items() if n not in differing for e in group]
+            self.counts["groups_skipped"] = len(groups) - len(differing)
+            self.counts["tokens_skipped"] = sum(e.record.sampled_tokens for e in skipped)
+            groups = differing or groups
+        return _in_order(groups)
+
+    def complete(self) -> list[Episode]:
+        """The episodes of all groups that count, those of equal rewards among them."""
+        return _in_order(self._groups)
+
+    async def _round(self, plans: Sequence[Plan], needed: int) -> None:
+        """Run the groups of these plans until ``needed`` of them are complete."""
+        source = self.source
+        size = source.rollout.settings.group_size
+        reused = [e for p in plans if (e := source.reusable.get(p.id))]
+        held = {e.plan.id for e in reused}
+        groups: dict[int, list[Episode]] = {}
+        complete: list[int] = []
+        enough = asyncio.Event()
+
+        def take(episode: Episode) -> None:
+            self.ended += 1
+            group = groups.setdefault(episode.plan.group, [])
+            group.append(episode)
+            if len(group) == size and len(complete) < needed:
+                complete.append(episode.plan.group)
+                if len(complete) == needed:
+                    enough.set()
+
+        def done(episode: Episode) -> None:
+            take(episode)
+            source.recorder.episode(episode, phase="train", step=self.step)
+            source.on_episode("train", self.ended, self.ended + len(plans) - sum(map(len, groups.values())))
+
+        for episode in reused:
+            take(episode)
+        todo = [p for p in plans if p.id not in held]
+        started = {p.group for p in plans}
+        spare = len(started) > needed
+        if not enough.is_set():
+            await source.rollout.run(todo, done, enough if spare else None)
+        self._groups |= {number: groups[number] for number in complete}
+        if reused:
+            self._count("episodes_reused", len(reused))
+        if spare:
+            unused = [e for n, group in groups.items() if n not in complete for e in group]
+            self._count("groups_unused", len(started) - len(complete))
+            self._count("episodes_cancelled", len(plans) - sum(map(len, groups.values())))
+            self._count("tokens_unused", sum(e.record.sampled_tokens for e in unused))
+
+    def _count(self, name: str, number: int) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
+
+
+def rewards_differ(group: Sequence[Episode]) -> bool:
+    """Whether a group's judged episodes, those with a token to train, have different rewards."""
+    return len({e.reward for e in group if e.failure is None and e.record.sampled_tokens}) > 1
+
+
+def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:
+    return [e for n in sorted(groups) for e in sorted(groups[n], key=lambda e: e.plan.member)]
+
+
+def fresh(
+    episodes: Sequence[Episode], version: int, max_staleness: int | None
+) -> tuple[list[Episode], Metrics]:
+    """The episodes none of whose trained tokens was sampled more than ``max_staleness`` versions before
+    ``version``; and how many were dropped, with how many tokens."""
+    if max_staleness is None:
+        return list(episodes), {}
+    kept = [e for e in episodes if version - oldest(e, version) <= max_staleness]
+    stale = [e for e in episodes if version - oldest(e, version) > max_staleness]
+    return kept, {
+        "episodes_stale": len(stale),
+        "tokens_stale": sum(e.record.sampled_tokens for e in stale),
+        "staleness": max((version - oldest(e, version) for e in kept), default=0),
+    }
+
+
+def oldest(episode: Episode, version: int) -> int:
+    """The oldest weight version that sampled a trained token; ``version`` if there is none."""
+    versions = [
+        int(c.generation.weight_versions.min())
+        for c in episode.record.trained_calls
+        if len(c.generation.token_ids)
+    ]
+    return min(versions, default=version)
+
+
+def _why_nothing(episodes: Sequence[Episode], counts: Metrics) -> str:
+    if not episodes and counts.get("episodes_stale"):
+        return f"all {counts['episodes_stale']:.0f} episodes were sampled more than train.max_staleness versions ago; raise it"
+    if all(e.failure for e in episodes):
+        return f"all {len(episodes)} episodes failed: {describe_failures(episodes)}"
+    return (
+        "no call of any episode was answered by a trained target, or filters dropped all of them; check "
+        "`targets`, `train.targets` and `train.filters`"
+    )
 
 
 def sampled_under(episode: Episode, version: int) -> bool:

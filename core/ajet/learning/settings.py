@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -30,6 +30,38 @@ class TrainSettings(Settings):
     batch_size: int = Field(8, ge=1, description="Tasks in a step; each is run rollout.group_size times.")
     mini_batches: int = Field(
         1, ge=1, description="Optimizer steps per training step, each on its share of the groups."
+    )
+    epochs: int = Field(
+        1, ge=1, description="Passes over each batch; every pass takes mini_batches optimizer steps."
+    )
+    kl: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the KL penalty (k3) against a reference model: the initial weights, kept as a second copy in "
+        "memory, or those of train.reference.",
+    )
+    reference: str | None = Field(
+        None,
+        description="Model of the KL penalty, or teacher of the algorithm distillation: folder or Hugging Face id.",
+    )
+    entropy: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+    correction: Literal["off", "truncated"] = Field(
+        "off",
+        description="truncated: importance weights for engines that compute other logprobs than the trainer; ratios are then "
+        "against the trainer's own. Needless for the local engine.",
+    )
+    correction_cap: float = Field(
+        2.0, ge=1, description="Importance weights of the correction are at most this."
+    )
+    max_staleness: int | None = Field(
+        None,
+        ge=0,
+        description="Drop episodes with a token sampled more than so many weight versions ago; default: none.",
+    )
+    dynamic_sampling: float = Field(
+        1.0,
+        ge=1,
+        description="Above 1: groups of equal rewards are replaced by further ones, up to this many times batch_size groups.",
     )
     learning_rate: float = Field(1e-5, gt=0, description="AdamW learning rate.")
     warmup_steps: int = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ajet.algorithm import Algorithm
 from ajet.filter import Filter
-from ajet.learning.batch import Selection
+from ajet.learning.batch import Selection, batch_advantages
 from ajet.reports.folder import Entry, Run
 from ajet.types import AjetError
 
@@ -24,13 +24,19 @@ class Credit:
     selection: Selection
     notes: Sequence[str]
 
-    def advantages(self, members: Sequence[Entry]) -> dict[str, float]:
-        """Advantage of each judged member of a group with a token to train, by id, as `build_batch` has it."""
-        judged = [e for e in members if e.failure is None and e.trainable]
-        if self.algorithm is None or not judged or judged[0].group is None:
+    def advantages(self, entries: Sequence[Entry]) -> dict[str, float]:
+        """Advantage of each judged episode of a step with a token to train, by id, as `build_batch` has it."""
+        groups: dict[Hashable, list[Entry]] = {}
+        for entry in entries:
+            if entry.failure is None and entry.trainable and entry.group is not None:
+                groups.setdefault(entry.group, []).append(entry)
+        if self.algorithm is None:
             return {}
-        found = self.algorithm.advantages(np.array([e.reward for e in judged]))
-        return {e.id: float(a) for e, a in zip(judged, found, strict=True)}
+        rewards = {group: np.array([e.reward for e in members]) for group, members in groups.items()}
+        found = batch_advantages(self.algorithm, rewards)
+        return {
+            e.id: float(a) for g, members in groups.items() for e, a in zip(members, found[g], strict=True)
+        }
 
 
 def run_credit(run: Run) -> Credit:
@@ -49,12 +55,17 @@ def run_credit(run: Run) -> Credit:
 
 def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
     """How many groups gave nothing to learn, and how many were judged at all."""
-    groups: dict[Any, list[Entry]] = {}
+    steps: dict[tuple[str, int], list[Entry]] = {}
     for entry in run.entries:
         if entry.group is not None:
-            groups.setdefault(entry.group, []).append(entry)
-    found = [a for members in groups.values() if (a := credit.advantages(members))]
-    return sum(not any(a.values()) for a in found), len(found)
+            steps.setdefault((entry.phase, entry.step), []).append(entry)
+    teaches: dict[Hashable, bool] = {}
+    for entries in steps.values():
+        advantages = credit.advantages(entries)
+        for entry in entries:
+            if entry.id in advantages:
+                teaches[entry.group] = teaches.get(entry.group, False) or advantages[entry.id] != 0
+    return sum(not something for something in teaches.values()), len(teaches)
 
 
 def _built(run: Run, kind: str, spec: Any, where: str, notes: list[str]) -> Any:

@@ -139,7 +139,7 @@ def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> Ep
     """The facts of an episode. Raises AjetError if the journal has changed since it was read."""
     episode = run.episode(entry)
     members = run.members(entry) if entry.group is not None else []
-    advantage = credit.advantages(members).get(entry.id)
+    advantage = credit.advantages(run.together(entry)).get(entry.id)
     learned = episode.failure is None and entry.group is not None
     trained = credit.selection.choose(episode)[0] if learned else []
     taken = {span.call for line in trained for span in line.spans}

@@ -86,6 +86,10 @@ class Run:
         """The episodes of an episode's group, itself included, by member."""
         return sorted((e for e in self.entries if e.group == entry.group), key=lambda e: e.member)
 
+    def together(self, entry: Entry) -> list[Entry]:
+        """The episodes of an episode's step and phase, itself included."""
+        return [e for e in self.entries if (e.phase, e.step) == (entry.phase, entry.step)]
+
     def episode(self, entry: Entry) -> Episode:
         """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
         with (self.dir / JOURNAL).open("rb") as file:

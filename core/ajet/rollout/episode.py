@@ -15,13 +15,14 @@ from typing import Any
 from ajet.breakpoints import under_debugger
 from ajet.capture.context import current_session
 from ajet.capture.hook import BASE_URL, Capture
+from ajet.capture.missed import Listener, Missed
 from ajet.capture.session import Answerer, Session
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
 from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
-from ajet.workflow import Tuner, Workflow, coerce_output, place_of
+from ajet.workflow import Tuner, Workflow, WorkflowFailed, coerce_output, place_of
 
 log = logging.getLogger("ajet")
 
@@ -53,6 +54,8 @@ class Episode:
     metrics: Metrics = field(default_factory=dict)
     breaks: tuple[Break, ...] = ()
     """Where a call could have continued a conversation, but did not."""
+    missed: tuple[Missed, ...] = ()
+    """Connections that capture does not see."""
     seconds: float = 0.0
 
     def view(self) -> EpisodeView:
@@ -90,6 +93,8 @@ class EpisodeRunner:
     """The plugin manager's hook caller, for `ajet_episode_start` and `ajet_episode_end`."""
     excused: Callable[[str], float] = lambda episode: 0.0
     """Seconds of an episode's life that its deadline does not count."""
+    missed: Listener | None = None
+    """What notes the connections that capture does not see."""
 
     async def run(self, plan: Plan, attempt: int) -> Episode:
         """One attempt. Its failure, if any, is in the result by cause."""
@@ -109,12 +114,15 @@ class EpisodeRunner:
             )
         except DeadlinePassed:
             failure, error = "timeout", f"no result within {self.timeout:g} s; {self.board.describe(1)}"
+        except WorkflowFailed as exception:
+            failure, error = f"workflow:{exception.cause}", str(exception)
         except Exception as exception:
             failure, error = f"workflow:{type(exception).__name__}", _where(exception)
         finally:
             await self.capture.end(session)
             self.board.set(plan.id, None)
-        failure, error = _explain(session, failure, error)
+            missed = self.missed.end(session.key) if self.missed else ()
+        failure, error = _explain(session, failure, error, missed)
         try:
             self.hook.ajet_episode_end(episode=plan.id, failure=failure)
         except Exception as exception:
@@ -129,39 +137,51 @@ class EpisodeRunner:
             failure,
             error,
             breaks=tuple(find_breaks(session.record)),
+            missed=missed,
             seconds=loop.time() - started,
         )
 
     async def _execute(self, plan: Plan, session: Session) -> Any:
-        tuner = Tuner(BASE_URL, session.key, self.handles)
+        frozen = tuple(t.name for t in self.answerer.targets if t.model)
+        tuner = Tuner(BASE_URL, session.key, self.handles, frozen)
         token = current_session.set(session)
+        if self.missed:
+            self.missed.begin(session.key)
         try:
             self.hook.ajet_episode_start(episode=plan.id)
             if self.workflow.is_async:
                 return await self.workflow.fresh()(plan.task, tuner)
-            returned = await _in_thread(lambda: self.workflow.fresh()(plan.task, tuner), plan.id)
+            returned = await _in_thread(lambda: self._call(plan.task, tuner), plan.id)
             # A decorator or an object with an async __call__ hides that the workflow is a coroutine.
             return await returned if inspect.isawaitable(returned) else returned
         finally:
             current_session.reset(token)
 
+    def _call(self, task: Task, tuner: Tuner) -> Any:
+        if self.missed:
+            self.missed.in_this_thread(tuner.api_key)
+        return self.workflow.fresh()(task, tuner)
+
     def _deadline(self) -> float | None:
         return None if under_debugger() else self.timeout
 
 
-def _explain(session: Session, failure: str | None, error: str) -> tuple[str | None, str]:
+def _explain(
+    session: Session, failure: str | None, error: str, missed: Sequence[Missed]
+) -> tuple[str | None, str]:
     """The true cause: an engine or a context that failed shows in the workflow only as some SDK error."""
     if failure and failure.startswith("workflow:"):
         if session.engine_error:
             return "engine", session.engine_error
         if session.counters["context_overflow"]:
             return "context_overflow", error
-    if failure is None and not session.record.exchanges:
+    if failure is None and not session.record.answered:
         refused = ", ".join(k for k in session.counters if k.startswith("refused:"))
         return "nothing_captured", (
             "the workflow ended without an answered LLM call"
             + (f" ({refused})" if refused else "")
-            + "; it must use an httpx-based client (the OpenAI SDK, LangChain, …) on chat completions, inside the episode"
+            + (f", but it connected to {missed[0].where}, which is not captured" if missed else "")
+            + "; it must use an httpx-based client (the OpenAI SDK, LangChain, …) inside the episode; `ajet check` lists missed calls"
         )
     return failure, error
 

@@ -55,12 +55,15 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     record.trees = {key: _tree_from_json(tree) for key, tree in line["trees"].items()}
     said = {key: _chat_from_json(record.chat(key), rows) for key, rows in line["chats"].items()}
     for data in line["calls"]:
-        answer = said[data["key"]][data["answer"]]
-        record.exchanges.append(Exchange(data["number"], data["agent"], data["target"], data["key"], answer))
+        answer = said[data["key"]][data["answer"]] if "answer" in data else None
+        if answer:
+            exchange = Exchange(data["number"], data["agent"], data["target"], data["key"], answer)
+            record.exchanges.append(exchange)
         if "tokens" in data:
             call = _call_from_json(data, record.tree(data["key"]), answer)
             record.calls.append(call)
-            answer.ends.append(call)
+            if answer:
+                answer.ends.append(call)
     record.close()
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])
@@ -92,16 +95,18 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
         return places[said]
 
     lines = []
-    for exchange in record.exchanges:
-        rows.setdefault(exchange.key, [])
+    answered: list[Exchange | Call] = [*record.exchanges, *(c for c in record.calls if c.said is None)]
+    for one in answered:
         line: dict[str, Any] = {
-            "number": exchange.number,
-            "agent": exchange.agent,
-            "target": exchange.target,
-            "key": exchange.key,
-            "answer": place(exchange.answer, exchange.key),
+            "number": one.number,
+            "agent": one.agent,
+            "target": one.target,
+            "key": one.key,
         }
-        call = calls.get(exchange.number)
+        if isinstance(one, Exchange):
+            rows.setdefault(one.key, [])
+            line["answer"] = place(one.answer, one.key)
+        call = calls.get(one.number)
         if call:
             line["tokens"] = _call_to_json(call)
         lines.append(line)
@@ -144,7 +149,7 @@ def _call_to_json(call: Call) -> dict[str, Any]:
     }
 
 
-def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: Said) -> Call:
+def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: Said | None) -> Call:
     tokens = data["tokens"]
     prompt, end = (Node(tree.branches[b], length) for b, length in (tokens["prompt"], tokens["end"]))
     generation = Generation(
@@ -165,7 +170,7 @@ def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: Said) -> C
         trained=tokens["trained"],
         parent=tokens["parent"],
         cause=tokens["cause"],
-        said=answer.parent,
+        said=answer.parent if answer else None,
     )
 
 

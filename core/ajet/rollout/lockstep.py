@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
+from collections.abc import AsyncIterator
 from typing import Any
 
 from ajet.engine import Engine
-from ajet.types import Float32, GenerateRequest, Generation, Int32
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 
 
 class Lockstep:
@@ -63,6 +64,11 @@ class Lockstep:
             return await future
         finally:
             self._waited[episode] += time.monotonic() - self._since.pop(episode, time.monotonic())
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """See `Engine.stream`. One delta with all of it, so that streaming changes no batch."""
+        whole = await self.generate(request)
+        yield GenerationDelta(whole.token_ids, whole.logprobs, whole.weight_versions, whole.finish_reason)
 
     def waited(self, episode: str) -> float:
         """Seconds that an episode has waited for its rounds, which its deadline must not count: others

@@ -47,6 +47,10 @@ class RunRecorder:
         _append(self._metrics, {"type": "superseded", "from_step": step})
         self._live = {line["id"] for line in live_lines(self.dir / JOURNAL)}
 
+    def unused(self, step: int, used: Collection[str]) -> None:
+        """Mark the journal's episodes of ``step`` as superseded, but for those that its batch is made of."""
+        _append(self._journal, {"type": "superseded", "from_step": step, "keep": sorted(used)})
+
     def checkpoint(self, step: int, save: Callable[[Path], None], state: Metrics, keep_last: int) -> Path:
         """Write a checkpoint atomically: it is complete under its name or not there at all."""
         final = self.dir / CHECKPOINTS / f"step_{step:06d}"

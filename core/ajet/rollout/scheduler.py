@@ -34,8 +34,13 @@ class Rollout:
     say: Callable[[str], None]
     board: Board
 
-    async def run(self, plans: Sequence[Plan], done: Callable[[Episode], None]) -> list[Episode]:
-        """Run and judge all; ``done`` is called as each ends. Results are in the order of ``plans``."""
+    async def run(
+        self, plans: Sequence[Plan], done: Callable[[Episode], None], enough: asyncio.Event | None = None
+    ) -> list[Episode]:
+        """Run and judge all; ``done`` is called as each ends. Results are in the order of ``plans``.
+
+        Once ``enough`` is set, all that still runs is cancelled and only what has ended is returned.
+        """
         queue = deque(plans)
         judging: dict[str, asyncio.Task[Episode]] = {}
         first = [queue.popleft() for _ in range(min(self.settings.concurrency, len(queue)))]
@@ -44,15 +49,24 @@ class Rollout:
         watcher = asyncio.ensure_future(watch(self.board, self.settings.stall_warning, self.say))
         limit = asyncio.Semaphore(self.settings.concurrency)
         workers = [asyncio.ensure_future(self._work(p, queue, judging, limit, done)) for p in first]
-        try:
+
+        async def finish() -> None:
             await asyncio.gather(*workers)
             await asyncio.gather(*judging.values())
+
+        whole = asyncio.ensure_future(finish())
+        stopped = asyncio.ensure_future(enough.wait()) if enough else None
+        try:
+            await asyncio.wait([whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED)
+            if whole.done():
+                whole.result()
+            ended = [judging[p.id] for p in plans if p.id in judging and judging[p.id].done()]
         finally:
-            pending = [watcher, *workers, *judging.values()]
+            pending = [watcher, whole, *([stopped] if stopped else []), *workers, *judging.values()]
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-        return [judging[p.id].result() for p in plans]
+        return [task.result() for task in ended]
 
     async def _work(
         self,

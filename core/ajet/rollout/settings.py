@@ -68,6 +68,12 @@ class RolloutSettings(Settings):
     """How episodes are run."""
 
     group_size: int = Field(8, ge=1, description="Episodes of each task in a training step.")
+    oversample: float = Field(
+        1.0,
+        ge=1,
+        description="Above 1: start this many times the groups that are needed and train on those that are complete first, "
+        "whatever their rewards; the rest is cancelled. Not in deterministic runs.",
+    )
     concurrency: int = Field(64, ge=1, description="Episodes that run at once.")
     timeout: Seconds = Field(
         300.0, description="Most time of one attempt at an episode (300s, 5m); off under a debugger."
@@ -80,6 +86,23 @@ class RolloutSettings(Settings):
         60.0, description="Say who waits for whom after so long without any progress."
     )
     strict: bool = Field(True, description="Refuse LLM calls that belong to no episode.")
+    missed: Literal["report", "refuse"] = Field(
+        "report",
+        description="Connections of an episode that capture does not see (requests, aiohttp, …): report them, or refuse them in the "
+        "agent's own call, so that nothing leaves.",
+    )
+    gateway: bool = Field(
+        False,
+        description="Start the loopback server from the beginning, so that forked children are answered too; "
+        "cmd: workflows and tuner.as_base_url() start it when they need it.",
+    )
+    threads: Literal["pools", "all"] = Field(
+        "pools",
+        description="Which threads keep the episode that starts them: jobs of thread pools, or plain threads too.",
+    )
+    workdir: str | None = Field(
+        None, description="Folder in which a cmd: workflow runs; default: where the job names the workflow."
+    )
     merge: Literal["token", "text"] = Field(
         "token",
         description="A call continues a conversation if its messages are the recorded ones (token), or also if they differ in outer "

@@ -16,7 +16,7 @@ def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
     metrics: Metrics = {
         "episodes": len(episodes),
         "episodes_failed": len(episodes) - len(judged),
-        "calls_per_episode": sum(len(e.record.exchanges) for e in episodes) / max(len(episodes), 1),
+        "calls_per_episode": sum(e.record.answered for e in episodes) / max(len(episodes), 1),
         "tokens_sampled": generated,
         "tokens_per_second": generated / max(seconds, 1e-9),
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ajet.types import Float32, GenerateRequest, Generation, Int32
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 
 __all__ = ["ScriptedEngine"]
 
@@ -21,6 +21,9 @@ class ScriptedEngine:
     ``script(request, prompt_text)`` returns the answer as text or as token ids; the first stop id of
     the request is appended to text, as a model would end its turn. The logprob of a token depends only
     on the token and its position, so that tests can foresee it (`logprob_of`).
+
+    ``seconds`` pass before an answer; in a stream ``seconds_between`` pass between its tokens.
+    ``cancelled`` counts the generations that were stopped before their last token.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class ScriptedEngine:
         context_length: int = 4096,
         model_type: str = "qwen3",
         seconds: float = 0.0,
+        seconds_between: float = 0.0,
     ) -> None:
         self.tokenizer = tokenizer
         self.context_length = context_length
@@ -41,6 +45,7 @@ class ScriptedEngine:
         self.started = False
         self._script = script
         self._seconds = seconds
+        self._seconds_between = seconds_between
 
     async def start(self) -> None:
         """Nothing to start; remembers that it was."""
@@ -48,25 +53,53 @@ class ScriptedEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `ajet.Engine.generate`."""
-        room = self.context_length - len(request.prompt_ids)
-        if room < 1:
-            raise ValueError(
-                f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.context_length}"
-            )
-        self.requests.append(request)
+        self._begin(request)
         try:
             await asyncio.sleep(self._seconds)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        return self._sample(request)
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """See `ajet.Engine.stream`; token by token."""
+        self._begin(request)
+        finished = False
+        try:
+            await asyncio.sleep(self._seconds)
+            whole = self._sample(request)
+            last = max(len(whole.token_ids) - 1, 0)
+            for i in range(last + 1):
+                if i:
+                    await asyncio.sleep(self._seconds_between)
+                finished = i == last
+                yield GenerationDelta(
+                    whole.token_ids[i : i + 1],
+                    whole.logprobs[i : i + 1],
+                    whole.weight_versions[i : i + 1],
+                    whole.finish_reason if finished else None,
+                )
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += not finished
+            raise
+
+    def _begin(self, request: GenerateRequest) -> None:
+        if len(request.prompt_ids) >= self.context_length:
+            raise ValueError(
+                f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.context_length}"
+            )
+        self.requests.append(request)
+
+    def _sample(self, request: GenerateRequest) -> Generation:
         answer = self._script(request, self.tokenizer.decode(request.prompt_ids.tolist()))
         ids = (
             [*self.tokenizer.encode(answer, add_special_tokens=False), *request.sampling.stop_token_ids[:1]]
             if isinstance(answer, str)
             else list(answer)
         )
-        limit = min(room, request.sampling.max_tokens or room)
         first = len(request.prompt_ids)
+        room = self.context_length - first
+        limit = min(room, request.sampling.max_tokens or room)
         token_ids = np.array(ids[:limit], np.int32)
         return Generation(
             token_ids,

@@ -10,6 +10,7 @@ a message may also be found by its loose text, which counts as drift.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ajet.messages import canonical, fingerprint, loose, normalise
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ajet.tracker.record import Call
 
 Message = Mapping[str, Any]
+
+_SHORT = 64
 
 
 class Said:
@@ -33,24 +36,25 @@ class Said:
         self.ends: list[Call] = []
         """Calls whose answer this message is, by number."""
         self.children: dict[Hashable, Said] = {}
-        """By fingerprint, and by canonical text."""
-        self.alike: dict[str, Said] = {}
-        """Children by loose text."""
+        """By fingerprint, and by canonical text in short."""
+        self.alike: dict[str | bytes, Said] | None = None
+        """Children by loose text in short, from the first look on."""
         self.drifted: dict[Hashable, Said] = {}
         """Children by the fingerprint of a message that is like theirs only loosely."""
 
     def say(self, message: Message) -> Said:
         """The node of a message in normal form, said next."""
-        return self.children.get(canonical(message)) or self._add(message, canonical(message))
+        exact = _short(canonical(message))
+        return self.children.get(exact) or self._add(message, exact)
 
     def hear(self, message: Message, index: int, by_text: bool) -> tuple[Said, bool]:
         """The node of a client's message whose fingerprint is new here, and whether it is only like it.
         Raises BadMessage."""
         plain = normalise(message, index)
-        exact = canonical(plain)
+        exact = _short(canonical(plain))
         node = self.children.get(exact)
         if node is None and by_text:
-            node = self.alike.get(loose(plain))
+            node = self._alike().get(_short(loose(plain)))
             if node is not None:
                 self.drifted[fingerprint(message)] = node
                 return node, True
@@ -58,11 +62,19 @@ class Said:
         self.children[fingerprint(message)] = node
         return node, False
 
-    def _add(self, plain: Message, exact: str) -> Said:
+    def _add(self, plain: Message, exact: str | bytes) -> Said:
         node = Said(self, plain)
         self.children[exact] = node
-        self.alike.setdefault(loose(plain), node)
+        if self.alike is not None:
+            self.alike.setdefault(_short(loose(plain)), node)
         return node
+
+    def _alike(self) -> dict[str | bytes, Said]:
+        if self.alike is None:
+            self.alike = {}
+            for child in self.children.values():
+                self.alike.setdefault(_short(loose(child.message)), child)
+        return self.alike
 
     def path(self) -> list[Said]:
         """The nodes that lead here, the first message first."""
@@ -110,6 +122,11 @@ def recognise(root: Said, messages: Sequence[Message], *, by_text: bool = False)
                 drift += 1
         node = child
     return node, drift
+
+
+def _short(text: str) -> str | bytes:
+    """A text as a key that does not keep it: every message would be held three times."""
+    return text if len(text) <= _SHORT else blake2b(text.encode(), digest_size=16).digest()
 
 
 def new_root() -> Said:

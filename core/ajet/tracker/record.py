@@ -108,6 +108,11 @@ class EpisodeRecord:
         self.exchanges.sort(key=lambda e: e.number)
 
     @property
+    def answered(self) -> int:
+        """How many calls were answered, with messages or without."""
+        return len(self.exchanges) + sum(call.said is None for call in self.calls)
+
+    @property
     def trained_calls(self) -> list[Call]:
         """The calls that are to be trained, in the order of their requests."""
         return sorted((c for c in self.calls if c.trained), key=lambda c: c.number)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ajet import Backbone, Engine, EnginePlugin, Plugin, Trainer
-from ajet.backbone import Capabilities, RunResult
+from ajet import Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
+from ajet.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet_local.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ class OnDevice(Plugin):
         if self.threads:
             torch.set_num_threads(self.threads)
         disable_progress_bar()  # a run has its own
-        source: str | Path = model
-        if model == STARTER:
-            from ajet_local.starter.build import cached_starter
-
-            source = cached_starter(seed, progress.stage)
+        source = _source(model, seed, progress)
         network, tokenizer = load_model(source, None if self.device == "auto" else self.device)
         return LocalEngine(network, tokenizer, max_batch=self.max_batch)
 
@@ -53,7 +49,7 @@ class Local(OnDevice, Backbone):
     """Trains in this process, on a CPU or one GPU, with Hugging Face transformers."""
 
     name = "local"
-    capabilities: ClassVar[Capabilities] = Capabilities(deterministic=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(deterministic=True, keys=OPTIONAL_KEYS)
     micro_batch_tokens: int = Field(
         16384, ge=1, description="Most tokens of one forward pass in training: memory, not results."
     )
@@ -99,7 +95,35 @@ class Local(OnDevice, Backbone):
             max_grad_norm=train.max_grad_norm,
             micro_batch_tokens=self.micro_batch_tokens,
             gradient_checkpointing=self.gradient_checkpointing,
+            reference=_reference(engine, train, seed, progress),
         )
+
+
+def _source(model: str, seed: int, progress: Progress) -> str | Path:
+    """Where a model lies, after building it if it is the starter recipe."""
+    if model != STARTER:
+        return model
+    from ajet_local.starter.build import cached_starter
+
+    return cached_starter(seed, progress.stage)
+
+
+def _reference(engine: LocalEngine, train: TrainSettings, seed: int, progress: Progress) -> Any:
+    """The frozen model of a KL penalty, or a teacher: ``train.reference``, else a copy of the initial
+    weights; None where the job needs neither."""
+    import copy
+
+    from ajet_local.modeling import load_model
+
+    if train.reference is None:
+        return copy.deepcopy(engine.model).requires_grad_(False) if train.kl else None
+    model, tokenizer = load_model(_source(train.reference, seed, progress), engine.model.device)
+    if tokenizer.get_vocab() != engine.tokenizer.get_vocab():
+        raise ConfigError(
+            f"train.reference: {train.reference} has another tokenizer than the trained model, so it cannot judge "
+            "its tokens. Name a model of the same family."
+        )
+    return model.requires_grad_(False)
 
 
 class LocalEnginePlugin(OnDevice, EnginePlugin):

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
-from ajet.types import Float32, GenerateRequest, Generation, Int32
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.prefix import common_prefix
 from ajet_local.sampling import Sampler, sample
@@ -40,6 +40,8 @@ class _Row:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    fresh: asyncio.Queue[GenerationDelta | None] | None = None
+    """Where each token goes at once, if it is to be streamed; None says that the future is done."""
 
     @property
     def alive(self) -> bool:
@@ -50,20 +52,20 @@ class _Row:
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
-        if token in self.request.sampling.stop_token_ids or self.stop_strings.found(self.token_ids):
-            self._finish("stop")
-        elif len(self.token_ids) >= self.limit:
-            self._finish("length")
-
-    def _finish(self, reason: Any) -> None:
-        self.future.set_result(
-            Generation(
-                token_ids=np.array(self.token_ids, dtype=np.int32),
-                logprobs=np.array(self.logprobs, dtype=np.float32),
-                weight_versions=np.array(self.versions, dtype=np.int32),
-                finish_reason=reason,
+        reason = self._reason(token)
+        if self.fresh is not None:
+            self.fresh.put_nowait(
+                GenerationDelta(*_arrays([token], [logprob], [version]), finish_reason=reason)
             )
-        )
+        if reason:
+            arrays = _arrays(self.token_ids, self.logprobs, self.versions)
+            self.future.set_result(Generation(*arrays, finish_reason=reason))
+
+    def _reason(self, token: int) -> Literal["stop", "length"] | None:
+        """Why the completion ends with its last token, or None if it goes on."""
+        if token in self.request.sampling.stop_token_ids or self.stop_strings.found(self.token_ids):
+            return "stop"
+        return "length" if len(self.token_ids) >= self.limit else None
 
 
 class LocalEngine:
@@ -96,14 +98,33 @@ class LocalEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion (see `ajet.engine.Engine.generate`). Cancel the awaiting task to stop it."""
+        return await self._submit(request).future
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """As `generate`, token by token as the batch is decoded. Closing the iterator stops it."""
+        row = self._submit(request)
+        fresh: asyncio.Queue[GenerationDelta | None] = asyncio.Queue()
+        row.fresh = fresh
+        row.future.add_done_callback(lambda _: fresh.put_nowait(None))
+        try:
+            while delta := await fresh.get():
+                yield delta
+            row.future.result()  # raises if the batch failed
+        finally:
+            row.future.cancel()
+
+    def _submit(self, request: GenerateRequest) -> _Row:
+        """Put a request into the queue. Raises RuntimeError if nobody works on it, ValueError if it cannot
+        be served."""
         if self._worker is None or self._wake is None or self._worker.done():
             raise RuntimeError("the engine is not running: await engine.start() on this loop first")
         limit = self._room(request)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         stop_strings = StopStrings(self.tokenizer, request.sampling.stop)
-        self._waiting.append(_Row(request, future, limit, Sampler(request.sampling), stop_strings))
+        row = _Row(request, future, limit, Sampler(request.sampling), stop_strings)
+        self._waiting.append(row)
         self._wake.set()
-        return await future
+        return row
 
     async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
         """``log_softmax(logits / temperature)`` of given tokens, float32[T]; the first is NaN.
@@ -261,3 +282,13 @@ def _fail(rows: Sequence[_Row] | deque[_Row], error: Exception) -> None:
     for row in rows:
         if row.alive:
             row.future.set_exception(error)
+
+
+def _arrays(
+    token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+) -> tuple[Int32, Float32, Int32]:
+    return (
+        np.array(token_ids, dtype=np.int32),
+        np.array(logprobs, dtype=np.float32),
+        np.array(versions, dtype=np.int32),
+    )

@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
-from ajet.learning.packing import temperatures
-from ajet.types import Float32, Sample
+from ajet.types import Need, Sample
 from ajet_local.modeling import checkpointed_layers
 from ajet_local.prefix import common_prefix
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedTokens:
-    """The trained tokens of a micro-batch, flattened row by row. All tensors are float32[N]."""
-
-    new: torch.Tensor
-    """Logprobs under the current weights, at each token's sampling temperature; with gradients."""
-    old: torch.Tensor
-    """Sampling logprobs; NaN where the token was not sampled."""
-    advantages: torch.Tensor
-    weights: torch.Tensor
-
-    def place(self, index: int, samples: Sequence[Sample]) -> str:
-        """Where trained token ``index`` lies, for error messages."""
-        for sample in samples:
-            positions = np.flatnonzero(sample.mask)
-            if index < len(positions):
-                return f"episode {sample.episode!r}, token {positions[index]} of {len(sample.token_ids)}"
-            index -= len(positions)
-        raise IndexError(index)
-
-
-def has_credit(sample: Sample) -> bool:
-    """Whether any trained token of the sample has weight · advantage ≠ 0; if none has, its gradient is 0."""
-    return bool(np.any(sample.mask & (sample.weights * sample.advantages != 0)))
+from ajet_local.tokens import TrainedTokens
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
@@ -72,12 +45,11 @@ def _causal_pairs(length: int) -> int:
     return length * (length // 2 + min(length // 2, 300))
 
 
-def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
-    """Run ``model`` over ``samples``; gradients flow from ``new`` into its parameters.
+def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need] = ()) -> TrainedTokens:
+    """Run ``model`` over ``samples`` as padded rows; gradients flow into its parameters.
 
-    ``new[i] = log_softmax(logits / temperature)[token]`` in float32. The prefix that all rows share
-    is computed once, with gradients, through the key-value cache. Logits exist only at positions
-    that predict a trained token of some row.
+    The prefix that all rows share is computed once, with gradients, through the key-value cache. Logits
+    exist only at positions that predict a trained token of some row.
     """
     device = model.device
     rows, columns = np.nonzero(_padded([s.mask for s in samples]))
@@ -98,25 +70,8 @@ def trained_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
         use_cache=cache is not None,
         logits_to_keep=torch.as_tensor(wanted, device=device),
     ).logits
-
-    def flat(arrays: Sequence[Float32]) -> torch.Tensor:
-        return torch.as_tensor(_padded(arrays)[rows, columns], device=device)
-
-    temperature = flat([temperatures(s) for s in samples])
     chosen = logits[torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)]
-    targets = torch.as_tensor(ids[rows, columns], dtype=torch.long, device=device)
-    return TrainedTokens(
-        new=chosen_logprobs(chosen, temperature, targets),
-        old=flat([s.logprobs for s in samples]),
-        advantages=flat([s.advantages for s in samples]),
-        weights=flat([s.weights for s in samples]),
-    )
-
-
-def chosen_logprobs(logits: torch.Tensor, temperatures: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """``log_softmax(logits / temperature)[target]`` of N predictions (``logits [N, V]``), in float32 at least."""
-    exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperatures[:, None]
-    return torch.log_softmax(exact, dim=-1).gather(1, targets[:, None])[:, 0]
+    return TrainedTokens.of(samples, chosen, needs)
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:

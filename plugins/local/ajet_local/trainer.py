@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
 from ajet.types import AjetError, Batch, Loss, Metrics, Sample
 from ajet_local.engine import LocalEngine
 from ajet_local.modeling import checkpointing, enable_checkpointing
-from ajet_local.rows import TrainedTokens, has_credit
-from ajet_local.trees import enable_trees, plan
+from ajet_local.plan import plan, score
+from ajet_local.tokens import TrainedTokens
+from ajet_local.trees import enable_trees
 
 log = logging.getLogger("ajet")
 
@@ -33,6 +35,8 @@ class _Sums:
     trained: int = 0
     skipped: int = 0
     logprob_diff_max: float = 0.0
+    entropy: float = 0.0
+    reference_kl: float = 0.0
 
 
 class LocalTrainer:
@@ -41,9 +45,10 @@ class LocalTrainer:
     Serves reinforcement learning and supervised fine-tuning alike: what differs is the batch's
     loss, advantages and weights. AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are
     clipped to the global norm ``max_grad_norm``. Samples are computed as trees, every token that they share
-    once, where the model can and it pays (`ajet_local.trees`), else as padded rows. ``micro_batch_tokens``
+    once, where the model can and it pays (`ajet_local.plan`), else as padded rows. ``micro_batch_tokens``
     bounds the tokens of one forward pass, ``gradient_checkpointing`` keeps only each layer's input and
-    computes the rest again: both change memory, not results.
+    computes the rest again: both change memory, not results. ``reference`` is a frozen model on the same
+    device, which fills `Sample.reference` for losses that need it.
     """
 
     def __init__(
@@ -58,16 +63,18 @@ class LocalTrainer:
         max_grad_norm: float = 1.0,
         micro_batch_tokens: int = 16384,
         gradient_checkpointing: bool = False,
+        reference: Any = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
         self.max_grad_norm = max_grad_norm
         self.micro_batch_tokens = micro_batch_tokens
-        cannot = enable_trees(model)
-        if cannot:
-            log.warning("samples are trained as rows, not as trees: %s.", cannot.rstrip("."))
-        self._trees = not cannot
+        self.reference = reference
+        for name, network in (("", model), ("the reference model: ", reference)):
+            cannot = enable_trees(network) if network is not None else ""
+            if cannot:
+                log.warning("%ssamples are computed as rows, not as trees: %s.", name, cannot.rstrip("."))
         if gradient_checkpointing:
             enable_checkpointing(model)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -87,21 +94,24 @@ class LocalTrainer:
     def update(self, batch: Batch) -> Metrics:
         """One AdamW step per mini-batch on ``Σ weights · loss`` over its trained tokens.
 
-        Samples without credit are not computed, and a mini-batch of none but such takes no step: not
-        even the optimizer's momentum moves the weights. Returns ``loss`` and ``grad_norm`` (means over
-        the steps taken), ``optimizer_steps``, ``tokens_trained`` and ``tokens_zero_advantage`` (together
-        all masked tokens of the mini-batches), and ``logprob_diff_max``: max |new − old| in the first
-        mini-batch computed, when the weights are still the sampling ones (0 if nothing was sampled).
-        Raises FloatingPointError at a non-finite loss or gradient, before the step that it would spoil.
+        Samples without credit are not computed (where `Batch.zero_costs_nothing`), and a mini-batch of
+        none but such takes no step: not even the optimizer's momentum moves the weights. Returns ``loss``
+        and ``grad_norm`` (means over the steps taken), ``optimizer_steps``, ``tokens_trained`` and
+        ``tokens_zero_advantage`` (together all masked tokens of the mini-batches), ``logprob_diff_max``:
+        max |new − old| in the first mini-batch computed, when the weights are still the sampling ones (0 if
+        nothing was sampled), and, where the loss needs them, the means over tokens of ``entropy`` and of
+        ``reference_kl``, new − reference. Raises FloatingPointError at a non-finite loss or gradient,
+        before the step that it would spoil.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = batch.learning_rate
         sums = _Sums()
+        samples = self._prepared(batch)
         for number, indices in enumerate(batch.mini_batches, 1):
             place = f"mini-batch {number} of {len(batch.mini_batches)}"
-            self._mini_batch([batch.samples[i] for i in indices], batch.loss, sums, place)
-        steps = max(sums.steps, 1)
-        return {
+            self._mini_batch([samples[i] for i in indices], batch, sums, place)
+        steps, trained = max(sums.steps, 1), max(sums.trained, 1)
+        metrics = {
             "loss": sums.loss / steps,
             "grad_norm": sums.grad_norm / steps,
             "optimizer_steps": float(sums.steps),
@@ -109,22 +119,49 @@ class LocalTrainer:
             "tokens_zero_advantage": float(sums.skipped),
             "logprob_diff_max": sums.logprob_diff_max,
         }
+        if "entropy" in batch.needs:
+            metrics["entropy"] = sums.entropy / trained
+        if "reference" in batch.needs:
+            metrics["reference_kl"] = sums.reference_kl / trained
+        return metrics
 
-    def _mini_batch(self, samples: Sequence[Sample], loss: Loss, sums: _Sums, place: str) -> None:
-        live = [s for s in samples if has_credit(s)]
+    def _prepared(self, batch: Batch) -> Sequence[Sample]:
+        """The batch's samples, with the logprobs that its loss needs and that they do not bring."""
+        samples = list(batch.samples)
+        live = [i for i, s in enumerate(samples) if _counts(s, batch)]
+        missing = [i for i in live if samples[i].reference is None]
+        if "reference" in batch.needs and missing:
+            if self.reference is None:
+                raise AjetError(
+                    "the loss needs a reference model, but this trainer has none: set train.kl or train.reference."
+                )
+            found = score(self.reference, [samples[i] for i in missing], self.micro_batch_tokens)
+            for i, logprobs in zip(missing, found, strict=True):
+                samples[i] = replace(samples[i], reference=logprobs)
+        if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `new` is just that
+            found = score(self.model, [samples[i] for i in live], self.micro_batch_tokens)
+            for i, logprobs in zip(live, found, strict=True):
+                samples[i] = replace(samples[i], before=logprobs)
+        return samples
+
+    def _mini_batch(self, samples: Sequence[Sample], batch: Batch, sums: _Sums, place: str) -> None:
+        live = [s for s in samples if _counts(s, batch)]
         trained = sum(int(s.mask.sum()) for s in live)
         sums.trained += trained
         sums.skipped += sum(int(s.mask.sum()) for s in samples) - trained
         if not live:
             return
         self._optimizer.zero_grad(set_to_none=True)
-        work = plan(self.model, live, self.micro_batch_tokens, self._trees)
-        for group in work.groups:
+        for micro_batch in plan(self.model, live, self.micro_batch_tokens):
             with checkpointing(self.model):
-                tokens = work.tokens(self.model, group)
-                total = _total_loss(loss, tokens, group, place)
+                tokens = micro_batch.tokens(self.model, batch.needs)
+                total = _total_loss(batch.loss, tokens, micro_batch.samples, place)
                 total.backward()
             sums.loss += total.item()
+            if tokens.entropy is not None:
+                sums.entropy += tokens.entropy.sum().item()
+            if tokens.reference is not None:
+                sums.reference_kl += (tokens.new.detach() - tokens.reference).sum().item()
             if sums.steps == 0:
                 sums.logprob_diff_max = max(sums.logprob_diff_max, _largest_difference(tokens))
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.max_grad_norm)
@@ -162,9 +199,15 @@ class LocalTrainer:
         self.engine.version = state["version"]
 
 
+def _counts(sample: Sample, batch: Batch) -> bool:
+    """Whether the loss of a sample moves any weight: by zero weight · advantage everywhere, the gradient is 0."""
+    credit = sample.mask & (sample.weights * sample.advantages != 0)
+    return bool(np.any(credit)) or not batch.zero_costs_nothing
+
+
 def _total_loss(loss: Loss, tokens: TrainedTokens, samples: Sequence[Sample], place: str) -> torch.Tensor:
     """``Σ weights · loss`` of a micro-batch; FloatingPointError names its first non-finite token."""
-    weighted = tokens.weights * loss(torch, tokens.new, tokens.old, tokens.advantages)
+    weighted = tokens.weights * loss(torch, tokens)
     bad = torch.nonzero(~torch.isfinite(weighted.detach()))
     if len(bad):
         index = int(bad[0])

@@ -1,66 +1,56 @@
-"""Samples as trees: the logprobs of trained tokens with gradients, every unique token computed once.
-
-Whether that pays is estimated for each mini-batch, from what its rows share: `plan`.
-"""
+"""Samples as a tree: the logprobs of their trained tokens with gradients, every unique token computed once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from ajet.learning.packing import pack, split
-from ajet.types import Int32, Sample, SampleTree
-from ajet_local.rows import TrainedTokens, chosen_logprobs, micro_batches, padded_size, trained_tokens
+from ajet.types import Int32, Need, SampleTree
+from ajet_local.tokens import TrainedTokens
 from ajet_local.tree_attention import NAME, TreeLayout
 
-ENOUGH = 2048
-"""Tokens of a forward pass after which more of them only make a CPU slower, as its caches overflow, and
-take memory: 1.4 M parameters trained on rows of 16,384 tokens at a time took 4 GB."""
-BLOCK_FLOPS = 3e6
-"""What a block of attention costs besides its matrix products, in the work that a core does meanwhile."""
-PASS_BLOCKS = 2
-"""A forward pass over a tree costs so many blocks more than one over rows."""
+
+class ComputedTree:
+    """What of a tree goes through the model: its tokens that precede another one."""
+
+    def __init__(self, tree: SampleTree) -> None:
+        self.samples = tree.samples
+        parents = tree.parents
+        computed = np.zeros(len(parents), np.bool_)
+        computed[parents[parents >= 0]] = True
+        places = np.append(np.cumsum(computed) - 1, -1)
+        self.token_ids: Int32 = tree.token_ids[computed]
+        """int32[N]."""
+        self.parents: Int32 = places[parents[computed]].astype(np.int32)
+        """int32[N], among the computed ones."""
+        trained = np.concatenate(tree.positions)
+        self.predicting: np.ndarray = places[parents[trained]]
+        """int64[T]: which of them predicts each trained token, sample by sample."""
+
+    @cached_property
+    def layout(self) -> TreeLayout:
+        """For attention."""
+        return TreeLayout(self.parents)
 
 
-def tree_tokens(model: Any, tree: SampleTree) -> TrainedTokens:
-    """Run ``model`` over ``tree``; gradients flow from ``new`` into its parameters.
+def tree_tokens(model: Any, tree: ComputedTree, needs: Collection[Need] = ()) -> TrainedTokens:
+    """Run ``model`` over ``tree``; gradients flow into its parameters.
 
-    The trained tokens come credit by credit. Tokens that precede no other are not computed, and logits
-    exist only where a trained token is predicted.
+    Logits exist only where a trained token is predicted.
     """
     device = model.device
-    computed, parents = _computed(tree.parents)
-    places = np.cumsum(computed) - 1
-    positions = np.concatenate([c.positions for c in tree.credits])
-    predicting = places[tree.parents[positions]]
-    wanted, index = np.unique(predicting, return_inverse=True)
-    if len(wanted) == len(predicting):  # no logits are used twice: they need no gathering
-        wanted, index = predicting, None
-
-    def tensor(array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return torch.as_tensor(array, dtype=dtype, device=device)
-
-    ids = tensor(tree.token_ids[computed], torch.long)
-    logits = _tree_logits(model, ids, TreeLayout(parents), tensor(wanted))
-    old, advantages, weights, temperatures = (
-        tensor(np.concatenate([getattr(c, name) for c in tree.credits]))
-        for name in ("logprobs", "advantages", "weights", "temperatures")
-    )
-    targets = tensor(tree.token_ids[positions], torch.long)
-    new = chosen_logprobs(logits if index is None else logits[tensor(index)], temperatures, targets)
-    return TrainedTokens(new, old, advantages, weights)
-
-
-def _computed(parents: Int32) -> tuple[np.ndarray, Int32]:
-    """Which tokens precede another (bool[N]), and the tree of only those: their parents."""
-    computed = np.zeros(len(parents), np.bool_)
-    computed[parents[parents >= 0]] = True
-    places = np.append(np.cumsum(computed) - 1, -1)
-    return computed, places[parents[computed]].astype(np.int32)
+    wanted, index = np.unique(tree.predicting, return_inverse=True)
+    once = len(wanted) == len(index)  # then they need no gathering
+    keep = torch.as_tensor(tree.predicting if once else wanted, device=device)
+    ids = torch.as_tensor(tree.token_ids, dtype=torch.long, device=device)
+    logits = _tree_logits(model, ids, tree.layout, keep)
+    if not once:
+        logits = logits[torch.as_tensor(index, device=device)]
+    return TrainedTokens.of(tree.samples, logits, needs)
 
 
 def _tree_logits(model: Any, ids: torch.Tensor, layout: TreeLayout, keep: torch.Tensor) -> torch.Tensor:
@@ -74,59 +64,12 @@ def _tree_logits(model: Any, ids: torch.Tensor, layout: TreeLayout, keep: torch.
     ).logits[0]
 
 
-# --------------------------------------------------------------------------- trees or rows
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a mini-batch is computed: ``tokens(model, group)`` for each of the groups."""
-
-    groups: list[list[Sample]]
-    tokens: Callable[[Any, Sequence[Sample]], TrainedTokens]
-
-
-def plan(model: Any, samples: Sequence[Sample], max_tokens: int, trees: bool = True) -> Plan:
-    """Trees or rows, whichever is estimated to cost less, in groups of at most ``max_tokens`` tokens."""
-    enough = ENOUGH if model.device.type == "cpu" else max_tokens
-    rows = Plan(micro_batches(samples, min(max_tokens, enough)), trained_tokens)
-    if not trees:
-        return rows
-    forest = Plan(split(samples, max_tokens, enough), _packed_tokens)
-    cost = _Cost(model)
-    if sum(map(cost.tree, forest.groups)) <= sum(map(cost.rows, rows.groups)):
-        return forest
-    return rows
-
-
-def _packed_tokens(model: Any, samples: Sequence[Sample]) -> TrainedTokens:
-    return tree_tokens(model, pack(samples))
-
-
-class _Cost:
-    """Estimates in floating-point operations of a forward pass; the backward pass goes along with it."""
-
-    def __init__(self, model: Any) -> None:
-        config = model.config.get_text_config()
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        embedded = model.get_input_embeddings().weight.numel()
-        self.layers = config.num_hidden_layers
-        self.token = 2 * max(sum(p.numel() for p in model.parameters()) - embedded, embedded)
-        self.pair = 4 * self.layers * config.num_attention_heads * size
-
-    def tree(self, samples: Sequence[Sample]) -> float:
-        """Of the samples' tree."""
-        parents = _computed(pack(samples).parents)[1]
-        work = TreeLayout(parents).work
-        blocks = work.blocks + PASS_BLOCKS
-        return self.token * len(parents) + self.pair * work.pairs + BLOCK_FLOPS * self.layers * blocks
-
-    def rows(self, samples: Sequence[Sample]) -> float:
-        """Of the samples as padded rows."""
-        tokens, pairs = padded_size(samples)
-        return self.token * tokens + self.pair * pairs
-
-
 # --------------------------------------------------------------------------- which models can
+
+
+def has_trees(model: Any) -> bool:
+    """Whether `enable_trees` has prepared the model."""
+    return bool(model.config.get_text_config()._attn_implementation == NAME)
 
 
 def enable_trees(model: Any) -> str:

@@ -43,17 +43,8 @@ def as_openai_client(
     import openai
 
     client = openai.AsyncOpenAI if asynchronous else openai.OpenAI
-    labels = {"x-ajet-agent": agent, "x-ajet-target": target}
-    headers = {header: _ascii(header, label) for header, label in labels.items() if label is not None}
+    headers = tuner.headers(agent=agent, target=target)
     return client(base_url=tuner.base_url, api_key=tuner.api_key, default_headers=headers)
-
-
-def _ascii(header: str, label: str) -> str:
-    """A label as a header's value. Raises ValueError for what HTTP headers cannot carry."""
-    if not (label.isascii() and label.isprintable()):
-        kind = header.removeprefix("x-ajet-")
-        raise ValueError(f"{kind} {label!r}: use printable ASCII, as the label travels as an HTTP header")
-    return label
 
 
 @hookimpl

@@ -201,6 +201,95 @@ def test_tokens_carry_the_weight_version_they_were_sampled_under(running):
     running(scenario)
 
 
+def joined(deltas):
+    assert [d.finish_reason for d in deltas[:-1]] == [None] * (len(deltas) - 1)
+    fields = ("token_ids", "logprobs", "weight_versions")
+    return *(np.concatenate([getattr(d, name) for d in deltas]) for name in fields), deltas[-1].finish_reason
+
+
+async def drained(engine, asked):
+    return [delta async for delta in engine.stream(asked)]
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.7, "top_p": 0.9}, {"stop": ("e",)}, {"max_tokens": 1}]
+)
+def test_a_stream_is_the_same_generation_token_by_token(running, sampling):
+    async def scenario(engine):
+        requests = [request(p, **{"seed": i, **sampling}) for i, p in enumerate(PROMPTS)]
+        whole = await asyncio.gather(*map(engine.generate, requests))
+        streams = await asyncio.gather(*(drained(engine, r) for r in requests))
+        for one, deltas in zip(whole, streams, strict=True):
+            ids, logprobs, versions, reason = joined(deltas)
+            assert all(len(d.token_ids) == 1 for d in deltas)
+            assert ids.tolist() == one.token_ids.tolist() and ids.dtype == one.token_ids.dtype
+            assert logprobs.tobytes() == one.logprobs.tobytes() and reason == one.finish_reason
+            assert versions.tobytes() == one.weight_versions.tobytes()
+
+    running(scenario)
+
+
+def test_streams_and_whole_generations_share_a_batch(engine, running):
+    batches = spy_on_batches(engine)
+
+    async def scenario(engine):
+        asked = [request(p, seed=0) for p in PROMPTS[:2]]
+        await asyncio.gather(engine.generate(asked[0]), drained(engine, asked[1]))
+
+    running(scenario)
+    assert len(batches) == 1
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+def test_a_stream_comes_as_it_is_sampled_and_stops_with_its_reader(engine, running, how):
+    steps = []
+    original = engine.model.forward
+
+    def forward(*args, **kwargs):
+        steps.append(kwargs["input_ids"].shape[0])
+        return original(*args, **kwargs)
+
+    engine.model.forward = forward
+
+    async def scenario(engine):
+        stream = engine.stream(request(PROMPTS[0], seed=0, max_tokens=60))
+        seen = 0
+
+        async def read():
+            nonlocal seen
+            async for _ in stream:
+                seen += 1
+
+        if how == "closed":
+            await anext(stream)
+            await stream.aclose()
+        else:
+            task = asyncio.create_task(read())
+            while not seen:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        at = len(steps)
+        await asyncio.sleep(0.1)
+        assert len(steps) <= at + 1 < 10, "the row stops with the next step"
+
+    running(scenario)
+
+
+def test_a_failing_batch_fails_its_streams_and_a_bad_request_too(engine, running):
+    async def scenario(engine):
+        forward, engine.model.forward = engine.model.forward, None
+        with pytest.raises(TypeError):
+            await drained(engine, request(PROMPTS[0]))
+        engine.model.forward = forward
+        with pytest.raises(ValueError, match="empty"):
+            await drained(engine, request([]))
+        assert len(await drained(engine, request(PROMPTS[0]))) == 12
+
+    running(scenario)
+
+
 def test_close_fails_what_is_open_and_generate_afterwards_says_so(engine):
     async def main():
         await engine.start()

@@ -15,13 +15,13 @@ from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 
 
-def clipped(xp, new, old, advantages):
-    ratio = xp.exp(new - old)
-    return -xp.minimum(ratio * advantages, xp.clip(ratio, 0.8, 1.2) * advantages)
+def clipped(xp, tokens):
+    ratio = xp.exp(tokens.new - tokens.old)
+    return -xp.minimum(ratio * tokens.advantages, xp.clip(ratio, 0.8, 1.2) * tokens.advantages)
 
 
-def negative_log_likelihood(xp, new, old, advantages):
-    return -new * advantages
+def negative_log_likelihood(xp, tokens):
+    return -tokens.new * tokens.advantages
 
 
 def make_sample(ids, start, advantage=1.0, temperature=1.0, old=np.nan):

@@ -10,14 +10,16 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
+from ajet.learning.algorithms import GRPO  # noqa: E402
 from ajet.learning.packing import pack, split  # noqa: E402
 from ajet.types import Batch, Sample, Span  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
+from ajet_local.plan import plan  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 from ajet_local.tree_attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
-from ajet_local.trees import enable_trees, plan, tree_tokens  # noqa: E402
+from ajet_local.trees import ComputedTree, enable_trees, tree_tokens  # noqa: E402
 
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -86,9 +88,7 @@ def random_forest(seed, rows=12, longest=40):
     ]
 
 
-def clipped(xp, new, old, advantages):
-    ratio = xp.exp(new - old)
-    return -xp.minimum(ratio * advantages, xp.clip(ratio, 0.8, 1.2) * advantages)
+clipped = GRPO().loss
 
 
 def of_rows(model, samples):
@@ -96,7 +96,7 @@ def of_rows(model, samples):
 
 
 def of_tree(model, samples):
-    return tree_tokens(model, pack(samples))
+    return tree_tokens(model, ComputedTree(pack(samples)))
 
 
 def loss_and_gradients(model, groups, tokens):
@@ -105,7 +105,7 @@ def loss_and_gradients(model, groups, tokens):
     for group in groups:
         with checkpointing(model):
             found = tokens(model, group)
-            total = (found.weights * clipped(torch, found.new, found.old, found.advantages)).sum()
+            total = (found.weights * clipped(torch, found)).sum()
             total.backward()
         loss += total.item()
     return loss, torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -124,7 +124,7 @@ def test_a_tree_holds_each_unique_token_once_in_preorder():
     tree = pack(samples)
     assert tree.token_ids.tolist() == [1, 2, 3, 4, 5, 7, 9]
     assert tree.parents.tolist() == [-1, 0, 1, 2, 3, 2, 1]
-    assert [c.positions.tolist() for c in tree.credits] == [[1, 6], [1, 2, 3, 4], [1, 2, 5]]
+    assert [p.tolist() for p in tree.positions] == [[1, 6], [1, 2, 3, 4], [1, 2, 5]]
 
 
 def test_tokens_that_predict_nothing_are_left_out():
@@ -134,7 +134,8 @@ def test_tokens_that_predict_nothing_are_left_out():
 def test_equal_tokens_of_two_members_stay_two_credits():
     tree = pack([make_sample([1, 2, 3], 1, 1.0), make_sample([1, 2, 3], 1, -1.0)])
     assert len(tree.token_ids) == 3
-    assert [c.advantages.tolist() for c in tree.credits] == [[1, 1], [-1, -1]]
+    assert [p.tolist() for p in tree.positions] == [[1, 2], [1, 2]]
+    assert [s.advantages[1] for s in tree.samples] == [1, -1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -142,16 +143,16 @@ def test_every_samples_tokens_are_the_ancestors_of_its_last_trained_one(seed):
     samples = random_forest(seed, rows=30)
     tree = pack(samples)
     assert (tree.parents < np.arange(len(tree.parents))).all()
-    for sample, credit in zip(samples, tree.credits, strict=True):
-        path, at = [], int(credit.positions[-1])
+    assert list(tree.samples) == samples
+    for sample, positions in zip(samples, tree.positions, strict=True):
+        path, at = [], int(positions[-1])
         while at >= 0:
             path.append(at)
             at = int(tree.parents[at])
         path.reverse()
         last = np.flatnonzero(sample.mask)[-1] + 1
         assert tree.token_ids[path].tolist() == sample.token_ids[:last].tolist()
-        assert credit.positions.tolist() == np.array(path)[np.flatnonzero(sample.mask)].tolist()
-        assert credit.weights.tolist() == sample.weights[sample.mask].tolist()
+        assert positions.tolist() == np.array(path)[np.flatnonzero(sample.mask)].tolist()
     unique = {tuple(s.token_ids[: i + 1]) for s in samples for i in range(np.flatnonzero(s.mask)[-1] + 1)}
     assert len(tree.token_ids) == len(unique)
 
@@ -305,8 +306,8 @@ def test_rows_are_kept_where_tiny_branches_would_cost_more_than_they_save():
     enable_trees(model)
     rng = np.random.default_rng(0)
     bushy = [make_sample(rng.integers(0, 2, 8), 1) for _ in range(60)]
-    assert plan(model, bushy, 10_000).tokens is trained_tokens
-    assert plan(model, random_forest(0, rows=40, longest=400), 10_000).tokens is not trained_tokens
+    assert [m.tree for m in plan(model, bushy, 10_000)] == [None]
+    assert all(m.tree for m in plan(model, random_forest(0, rows=40, longest=400), 10_000))
 
 
 def test_models_with_sliding_windows_are_trained_as_rows_and_say_so(caplog):

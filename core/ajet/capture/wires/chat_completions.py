@@ -1,21 +1,47 @@
-"""OpenAI chat completions, whole answers."""
+"""OpenAI chat completions: the dialect that most frameworks speak."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ajet.capture.wires import Answer, ChatRequest, Refused
+from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
+from ajet.capture.wires.fields import (
+    Faults,
+    flag,
+    invalid,
+    mapping,
+    number,
+    objects,
+    openai_error,
+    read_object,
+    sse,
+    stops,
+    text,
+)
 
-# Said by clients, without influence on the tokens: accepted and left alone.
-_HARMLESS = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+# Without influence on the tokens: accepted and left alone. How much a hosted model is to think and say
+# is among them: what an own model thinks is decided by its chat template and by training.
+_HARMLESS = {
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+    *("prompt_cache_retention", "prediction", "reasoning_effort", "verbosity"),
+}
 _HONOURED = {
     *("model", "messages", "tools", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
-    *("seed", "stop", "tool_choice", "response_format", "stream", "logprobs", "parallel_tool_calls"),
-    *("frequency_penalty", "presence_penalty"),
+    *("seed", "stop", "tool_choice", "response_format", "stream", "stream_options", "logprobs"),
+    *("top_logprobs", "parallel_tool_calls", "modalities", "frequency_penalty", "presence_penalty"),
 }
+_SUPPORTED = (
+    "chat completions with text, tools, n, stop, max_tokens, logprobs and structured output are supported"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request(ChatRequest):
+    usage_chunk: bool = False
+    """A stream is to end with the usage."""
 
 
 class ChatCompletions:
@@ -24,116 +50,165 @@ class ChatCompletions:
     path = "/chat/completions"
 
     def parse(self, body: bytes) -> ChatRequest:
-        """See `Wire.parse`."""
-        try:
-            data = json.loads(body)
-        except ValueError as error:
-            raise Refused(f"the request body is not JSON: {error}", code="invalid_json") from None
-        if not isinstance(data, dict):
-            raise Refused("the request body must be a JSON object", code="invalid_request")
-        data = {k: v for k, v in data.items() if v is not None}
-        _refuse_what_is_not_honoured(data)
-        tools = [] if data.get("tool_choice") == "none" else data.get("tools", [])
-        return ChatRequest(
+        """See `Wire.parse`. The messages are the client's own objects; whoever answers brings those that are
+        new into normal form."""
+        data = read_object(body)
+        faults = Faults()
+        faults.parameters(data, _HONOURED | _HARMLESS)
+        for name in ("frequency_penalty", "presence_penalty"):
+            if number(data, name, float):
+                faults.parameter(name, data[name])
+        if number(data, "top_logprobs", int, 0, 20):  # the chosen tokens' own are all there is
+            faults.parameter("top_logprobs", data["top_logprobs"])
+        if data.get("modalities", ["text"]) != ["text"]:
+            faults.parameter("modalities", data["modalities"])
+        options = mapping(data, "stream_options")
+        faults.parameters(options, ("include_usage", "include_obfuscation"), "stream_options.")
+        messages = objects(data.get("messages"), "messages")
+        if not messages:
+            raise invalid("messages must hold at least one message")
+        if any(message.get("function_call") for message in messages):
+            faults.parameter("messages.function_call")
+        tools = objects(data.get("tools", []), "tools")
+        must_call = _must_call(data.get("tool_choice", "auto"), tools, faults)
+        json_schema = _json_schema(data, faults)
+        faults.refuse(_SUPPORTED)
+        return _Request(
             model=str(data.get("model", "")),
-            messages=_messages(data.get("messages")),
-            tools=_objects(tools, "tools"),
-            n=_number(data, "n", int, 1, 128) or 1,
-            temperature=_number(data, "temperature", float, 0, 2),
-            top_p=_number(data, "top_p", float, 0, 1),
-            max_tokens=_number(data, "max_completion_tokens", int, 1) or _number(data, "max_tokens", int, 1),
-            seed=_number(data, "seed", int),
-            stop=_stop(data.get("stop")),
+            messages=messages,
+            tools=[] if data.get("tool_choice") == "none" else tools,
+            n=number(data, "n", int, 1, 128) or 1,
+            temperature=number(data, "temperature", float, 0, 2),
+            top_p=number(data, "top_p", float, 0, 1),
+            max_tokens=number(data, "max_completion_tokens", int, 1) or number(data, "max_tokens", int, 1),
+            seed=number(data, "seed", int),
+            stop=stops(data.get("stop")),
+            stream=flag(data, "stream"),
+            logprobs=flag(data, "logprobs"),
+            must_call=must_call,
+            one_call=not flag(data, "parallel_tool_calls", True),
+            json_schema=json_schema,
+            usage_chunk=flag(options, "include_usage"),
         )
 
     def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
         """The chat completion object."""
-        prompt = max(a.prompt_tokens for a in answers)
-        completion = sum(a.completion_tokens for a in answers)
-        return {
-            "id": f"chatcmpl-{reply_id}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": request.model,
-            "choices": [
-                {"index": i, "message": dict(a.message), "finish_reason": a.finish_reason, "logprobs": None}
-                for i, a in enumerate(answers)
-            ],
-            "usage": {
-                "prompt_tokens": prompt,
-                "completion_tokens": completion,
-                "total_tokens": prompt + completion,
-            },
-        }
+        choices = [
+            _choice(i, "message", a.message, a.finish_reason, _logprobs(a)) for i, a in enumerate(answers)
+        ]
+        head = _head("chat.completion", request, reply_id, int(time.time()))
+        return {**head, "choices": choices, "usage": _usage(answers)}
+
+    def events(self, request: ChatRequest, reply_id: str) -> Events:
+        """See `Events`."""
+        return _Events(request, reply_id)
 
     def error(self, error: Refused) -> dict[str, Any]:
         """OpenAI's error object."""
-        return {
-            "error": {
-                "message": f"ajet: {error}",
-                "type": "invalid_request_error",
-                "code": error.code,
-                "param": None,
-            }
-        }
+        return openai_error(error)
 
 
-def _refuse_what_is_not_honoured(data: Mapping[str, Any]) -> None:
-    faults = sorted(set(data) - _HONOURED - _HARMLESS)
-    if data.get("stream"):
-        faults.append("stream=true")
-    if data.get("logprobs"):
-        faults.append("logprobs=true")
-    if data.get("tool_choice", "auto") not in ("auto", "none"):
-        faults.append(f"tool_choice={json.dumps(data['tool_choice'])}")
-    if data.get("parallel_tool_calls") is False:
-        faults.append("parallel_tool_calls=false")
-    if _type_of(data.get("response_format", {"type": "text"})) != "text":
-        faults.append(f"response_format={_type_of(data['response_format'])}")
-    faults += [f"{p}={data[p]}" for p in ("frequency_penalty", "presence_penalty") if data.get(p)]
-    if faults:
-        raise Refused(
-            f"cannot honour {', '.join(faults)} of this request; remove it (chat completions with tools, n, stop and "
-            "max_tokens are supported)",
-            code="unsupported_parameter",
-        )
-
-
-def _type_of(value: Any) -> Any:
-    return value.get("type") if isinstance(value, dict) else value
-
-
-def _messages(value: Any) -> list[Mapping[str, Any]]:
-    """The client's own objects; whoever answers brings those that are new into normal form."""
-    messages = _objects(value, "messages")
-    if not messages:
-        raise Refused("messages must hold at least one message", code="invalid_request")
-    return messages
-
-
-def _objects(value: Any, name: str) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-        raise Refused(f"{name} must be a list of objects", code="invalid_request")
-    return value
-
-
-def _number(
-    data: Mapping[str, Any], name: str, kind: type, low: float | None = None, high: float | None = None
-) -> Any:
-    value = data.get(name)
-    if value is None:
+def _must_call(choice: Any, tools: Sequence[Mapping[str, Any]], faults: Faults) -> str | None:
+    if choice in ("auto", "none"):
         return None
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and (kind is float or whole)
-    if not ok or (low is not None and value < low) or (high is not None and value > high):
-        raise Refused(
-            f"{name} is {value!r}; expected {kind.__name__} in [{low}, {high}]", code="invalid_request"
-        )
-    return kind(value)
+    if choice == "required":
+        return ""
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return text(mapping(choice, "function"), "name", "tool_choice.function.")
+    faults.parameter("tool_choice", choice)
+    return None
 
 
-def _stop(value: Any) -> tuple[str, ...]:
-    stops = [value] if isinstance(value, str) else (value or [])
-    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
-        raise Refused("stop must be text or a list of texts", code="invalid_request")
-    return tuple(stops)
+def _json_schema(data: Mapping[str, Any], faults: Faults) -> Mapping[str, Any] | None:
+    wanted = mapping(data, "response_format")
+    kind = wanted.get("type", "text")
+    if kind == "json_object":
+        return {}
+    if kind == "json_schema":
+        schema = mapping(mapping(wanted, "json_schema"), "schema")
+        if not schema:
+            raise invalid("response_format.json_schema.schema must be an object")
+        return schema
+    if kind != "text":
+        faults.parameter("response_format.type", kind)
+    return None
+
+
+# --------------------------------------------------------------------------- answers
+
+
+def _head(kind: str, request: ChatRequest, reply_id: str, created: int) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{reply_id}", "object": kind, "created": created, "model": request.model}
+
+
+def _choice(
+    index: int, key: str, said: Mapping[str, Any], reason: str | None = None, logprobs: Any = None
+) -> dict[str, Any]:
+    """A choice; ``key`` is ``message``, or ``delta`` in a stream."""
+    return {"index": index, key: dict(said), "finish_reason": reason, "logprobs": logprobs}
+
+
+def _logprobs(answer: Answer) -> dict[str, Any] | None:
+    if answer.logprobs is None:
+        return None
+    tokens = [
+        {
+            "token": token,
+            "logprob": logprob,
+            # Part of a character is no text, and its bytes are not known here.
+            "bytes": None if "\ufffd" in token else list(token.encode(errors="replace")),
+            "top_logprobs": [],
+        }
+        for token, logprob in answer.logprobs
+    ]
+    return {"content": tokens, "refusal": None}
+
+
+def _usage(answers: Sequence[Answer]) -> dict[str, int]:
+    prompt = max(a.prompt_tokens for a in answers)
+    completion = sum(a.completion_tokens for a in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+class _Events:
+    def __init__(self, request: ChatRequest, reply_id: str) -> None:
+        self._head = _head("chat.completion.chunk", request, reply_id, int(time.time()))
+        self._n = request.n
+        self._usage_chunk = isinstance(request, _Request) and request.usage_chunk
+        self._with_content: set[int] = set()
+        """Choices of whose content something was sent."""
+
+    def begin(self) -> bytes:
+        return b"".join(self._delta(i, {"role": "assistant", "content": None}) for i in range(self._n))
+
+    def piece(self, piece: Piece) -> bytes:
+        if piece.kind == "reasoning":
+            return self._delta(piece.choice, {"reasoning_content": piece.text})
+        self._with_content.add(piece.choice)
+        return self._delta(piece.choice, {"content": piece.text})
+
+    def end(self, answers: Sequence[Answer]) -> bytes:
+        out = b"".join(self._ending(i, answer) for i, answer in enumerate(answers))
+        if self._usage_chunk:
+            out += self._chunk([], _usage(answers))
+        return out + b"data: [DONE]\n\n"
+
+    def fail(self, error: Refused) -> bytes:
+        return sse(openai_error(error)) + b"data: [DONE]\n\n"
+
+    def _ending(self, index: int, answer: Answer) -> bytes:
+        out = b""
+        if index not in self._with_content and answer.message.get("content") is not None:
+            out += self._delta(index, {"content": ""})  # empty, unlike that of a mere tool call
+        for i, call in enumerate(answer.message.get("tool_calls") or ()):
+            head = {**call, "index": i, "function": {**call["function"], "arguments": ""}}
+            out += self._delta(index, {"tool_calls": [head]})
+            arguments = {"arguments": call["function"]["arguments"]}
+            out += self._delta(index, {"tool_calls": [{"index": i, "function": arguments}]})
+        return out + self._chunk([_choice(index, "delta", {}, answer.finish_reason, _logprobs(answer))])
+
+    def _delta(self, index: int, delta: Mapping[str, Any]) -> bytes:
+        return self._chunk([_choice(index, "delta", delta)])
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: Mapping[str, int] | None = None) -> bytes:
+        return sse({**self._head, "choices": choices} | ({"usage": usage} if self._usage_chunk else {}))

@@ -1,0 +1,286 @@
+"""What the in-process hook costs: CPU of a call through the openai SDK, and memory of waiting episodes.
+
+    python bench/capture.py
+
+The SDK over a transport that answers at once is the measure of all. Beside it stands the same SDK answered
+by the hook alone, its session prepared, and by hook and session, whose prompts are prepared. The
+episodes are whole ones, each with a workflow, a session and a call that waits for the engine; their data,
+messages and tokens, are taken off. Last line: one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from gateway import (
+    COMPLETION,
+    PROMPT,
+    TEXT,
+    AtOnce,
+    completion,
+    direct_sdk,
+    prepared_chat,
+    reading_cpu,
+    rendering_cpu,
+)
+
+from ajet.capture.context import current_session, passthrough
+from ajet.capture.hook import Capture
+from ajet.capture.portal import Portal
+from ajet.capture.reach import reach
+from ajet.capture.respond import Reply
+from ajet.capture.sampling import SamplingPolicy
+from ajet.capture.session import Answerer, Session
+from ajet.capture.targets import Target
+from ajet.capture.wires import Answer
+from ajet.patching import replaced
+from ajet.plugins import load_plugins
+from ajet.rollout.episode import EpisodeRunner, Plan
+from ajet.rollout.watchdog import Board
+from ajet.types import GenerateRequest, Generation, Task
+from ajet.workflow import Workflow
+
+ROUNDS, CALLS = 9, 200
+EPISODES = 1_000
+MESSAGES: Any = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": ""}]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    rounds = parser.parse_args().rounds
+    hook, sdk = hook_cpu(rounds)
+    each = episodes_kib(EPISODES)
+    print(
+        f"rendering a continued conversation: {1e6 * rendering_cpu():.0f} µs, reading an answer: {1e6 * reading_cpu():.0f} µs"
+    )
+    print(json.dumps({"hook_ratio_to_sdk": round(hook / sdk, 3), "episodes_1000_kib_each": round(each, 1)}))
+
+
+# --------------------------------------------------------------------------- CPU
+
+
+def hook_cpu(rounds: int) -> tuple[float, float]:
+    """CPU seconds that the hook itself adds to an SDK call, the dearer of sync and async, and the SDK's own.
+
+    The hook's own: finding the episode, the way to the engine's loop and back, the wire's request and reply,
+    the client's response. What the session does (conversation, prompt, answer, record) is told apart.
+    """
+    found: dict[str, list[float]] = {}
+    number = 0
+
+    def asked() -> Any:
+        nonlocal number
+        number += 1
+        return [MESSAGES[0], {"role": "user", "content": f"{number} {TEXT}"}]
+
+    with Hooked() as hooked:
+        sync, asynchronous = direct_sdk()
+
+        def measure(name: str) -> None:
+            for kind, figure in (
+                ("sync", cpu(lambda: sync.chat.completions.create(model="m", messages=asked()))),
+                (
+                    "async",
+                    cpu_async(lambda: asynchronous.chat.completions.create(model="m", messages=asked())),
+                ),
+            ):
+                found.setdefault(f"{kind}, {name}", []).append(figure)
+
+        for _ in range(rounds):
+            with passthrough():
+                measure("direct transport")
+            with hooked.episode(), prepared_reply():
+                measure("there and back")
+            with hooked.episode(), prepared_session():
+                measure("hook alone")
+            with hooked.episode():
+                measure("hook and session")
+    figures = {name: statistics.median(values) for name, values in found.items()}
+    for name, value in figures.items():
+        print(f"{name:24}{1e6 * value:8.0f} µs of CPU a call")
+    added = [
+        (
+            figures[f"{kind}, hook alone"] - figures[f"{kind}, direct transport"],
+            figures[f"{kind}, direct transport"],
+        )
+        for kind in ("sync", "async")
+    ]
+    return max(added, key=lambda pair: pair[0] / pair[1])
+
+
+@contextmanager
+def prepared_reply() -> Iterator[None]:
+    """A block in which the engine's loop is reached, but nothing is done there: what two threads cost."""
+    body = json.dumps(completion()).encode()
+
+    async def reply() -> Reply:
+        return Reply(200, body)
+
+    with replaced(Capture, begin=lambda *_: reply()):
+        yield
+
+
+@contextmanager
+def prepared_session() -> Iterator[None]:
+    """A block in which sessions have their answers ready."""
+    answers: Any = [
+        Answer({"role": "assistant", "content": "word " * COMPLETION}, "stop", PROMPT, COMPLETION)
+    ]
+
+    async def choices(self: Session, *_: Any) -> Any:
+        return answers
+
+    with replaced(Session, choices=choices, take=lambda self, *_: answers):
+        yield
+
+
+def cpu(call: Callable[[], Any]) -> float:
+    """CPU seconds of a call, all threads."""
+    call()
+    start = time.process_time()
+    for _ in range(CALLS):
+        call()
+    return (time.process_time() - start) / CALLS
+
+
+def cpu_async(call: Callable[[], Any]) -> float:
+    async def calls() -> float:
+        await call()
+        start = time.process_time()
+        for _ in range(CALLS):
+            await call()
+        return (time.process_time() - start) / CALLS
+
+    return asyncio.run(calls())
+
+
+class Hooked:
+    """Capture over an engine that answers at once."""
+
+    def __init__(self, engine: Any = None) -> None:
+        self.portal = Portal()
+        self.capture = Capture(self.portal)
+        self.chat = prepared_chat()
+        self.answerer = Answerer(
+            engine or AtOnce(self.chat.tokenizer),
+            self.chat,
+            (Target("policy"),),
+            SamplingPolicy(training=True),
+        )
+
+    def __enter__(self) -> Hooked:
+        self.capture.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.capture.__exit__(*exc)
+        self.portal.close()
+
+    @contextmanager
+    def episode(self) -> Iterator[None]:
+        """A block whose calls belong to one episode."""
+        session = Session("e", "e", self.answerer)
+        self.capture.open(session)
+        token = current_session.set(session)
+        try:
+            yield
+        finally:
+            current_session.reset(token)
+            asyncio.run(self.capture.end(session))
+
+
+# --------------------------------------------------------------------------- waiting episodes
+
+
+class Waits:
+    """An engine whose callers wait until it is told to answer."""
+
+    context_length = 1 << 20
+    model_type = "qwen3"
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.waiting = 0
+        self.answers = asyncio.Event()
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `ajet.Engine.generate`."""
+        self.waiting += 1
+        await self.answers.wait()
+        ids = np.array([self.tokenizer.eos_token_id], np.int32)
+        return Generation(ids, np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
+
+
+def episodes_kib(count: int) -> float:
+    """KiB that each of so many waiting episodes takes beyond its messages and tokens."""
+    import httpx2
+    import openai
+
+    chat = prepared_chat()
+    engine = Waits(chat.tokenizer)
+    client = openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1:9/v1", max_retries=0, timeout=600)
+    assert httpx2
+
+    async def agent(task: Task) -> str:
+        messages: Any = [MESSAGES[0], {"role": "user", "content": f"{task.id} {TEXT}"}]
+        answer = await client.chat.completions.create(model="m", messages=messages)
+        return answer.choices[0].message.content or ""
+
+    async def run(hooked: Hooked, count: int) -> float:
+        engine.waiting = 0
+        engine.answers.clear()
+        with reach(hooked.capture) as around:
+            hook = load_plugins().manager.hook
+            workflow = Workflow("bench", agent, True, 1)
+            runner = EpisodeRunner(
+                workflow, hooked.answerer, hooked.capture, {}, 600.0, Board(), hook, missed=around.missed
+            )
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            tasks = [
+                asyncio.ensure_future(runner.run(Plan(f"e{n}", str(n), Task(f"t{n}"), 0, 0), 0))
+                for n in range(count)
+            ]
+            while engine.waiting < count:
+                await asyncio.sleep(0.05)
+            gc.collect()
+            held = tracemalloc.get_traced_memory()[0] - before
+            hooked.portal.loop.call_soon_threadsafe(engine.answers.set)
+            episodes = await asyncio.gather(*tasks)
+        data = [_data_bytes(e) for e in episodes]
+        assert all(e.failure is None for e in episodes), episodes[0].error
+        return (held - sum(data)) / count / 1024
+
+    with Hooked(engine) as hooked:
+        asyncio.run(run(hooked, 20))  # what is made once
+        tracemalloc.start()
+        each = asyncio.run(run(hooked, count))
+        tracemalloc.stop()
+    print(f"{count:,} episodes that wait: {each:.1f} KiB each beyond their messages and tokens")
+    return each
+
+
+def _data_bytes(episode: Any) -> int:
+    """Bytes of an episode's own messages, once as the agent's and once as the request's, and of its prompts."""
+    text = sum(len(m["content"]) for e in episode.record.exchanges for m in e.chat()[:-1])
+    tokens = sum(c.prompt.length for c in episode.record.calls)
+    return 2 * text + 4 * tokens
+
+
+if __name__ == "__main__":
+    main()

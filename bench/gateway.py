@@ -1,0 +1,579 @@
+"""What a recorded call through the gateway costs, beside a plain upstream and a minimal recording proxy.
+
+    python bench/gateway.py
+
+Calls of 1,000 prompt and 64 completion tokens, 1, 32 and 256 at once, from a client in another process than
+the servers. Our engine answers at once; rendering is left out of the calls (every prompt is prepared, all
+are different) and measured apart. The proxy (aiohttp on uvloop, orjson) forwards to the upstream and keeps
+ids and logprobs as arrays: an honest floor, checked against a fixed piece of work in the same run. CPU is
+the figure to trust on a machine that does other things too. Last line: one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+PROMPT, COMPLETION = 1_000, 64
+AT_ONCE = (1, 32, 256)
+CALLS = {1: 800, 32: 3_000, 256: 3_000}
+ROUNDS = 5
+WARM = 300
+FLOOR_SECONDS = 0.25e-3
+"""CPU of a call through the proxy when the targets were set, …"""
+CALIBRATION_SECONDS = 0.19
+"""… on a machine that took so long for `calibrate`, …"""
+TOLERANCE = 1.3
+"""… within this factor."""
+TEXT = "The quick brown fox jumps over the lazy dog and runs. " * 80
+"""About a thousand tokens of most tokenizers."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    rounds = parser.parse_args().rounds
+    sdk, rendering = sdk_cpu(), rendering_cpu()
+    with (
+        server(upstream) as plain,
+        server(proxy, plain.port) as floor,
+        server(gateway) as ours,
+    ):
+        systems = {
+            "plain upstream": plain,
+            "recording proxy": floor,
+            "gateway": ours,
+        }
+        for s in systems.values():
+            drive(s, 1, WARM)
+        figures = {n: in_turn(systems, n, rounds, CALLS[n]) for n in AT_ONCE}
+        memory = {name: kib_per_call(s) for name, s in systems.items() if s is not plain}
+    report(figures, memory, sdk, rendering)
+    one, many = figures[1], figures[32]
+    honest(many["recording proxy"].cpu)
+    added = {name: one[name].p50 - one["plain upstream"].p50 for name in one}
+    result = {
+        "ratio_to_minimal_proxy_32": round(many["gateway"].rate / many["recording proxy"].rate, 3),
+        "added_p50_ratio_to_proxy": round(added["gateway"] / added["recording proxy"], 3),
+        "kib_per_call": round(memory["gateway"], 2),
+        "render_ratio_to_sdk": round(rendering / sdk, 3),
+    }
+    print(json.dumps(result))
+
+
+# --------------------------------------------------------------------------- figures
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one system at one concurrency. Seconds; ``cpu`` is the server's own, a call."""
+
+    rate: float
+    p50: float
+    p99: float
+    cpu: float
+
+
+def in_turn(systems: dict[str, Server], at_once: int, rounds: int, calls: int) -> dict[str, Figures]:
+    """The median round of each system, all of them in turn."""
+    found: dict[str, list[Figures]] = {name: [] for name in systems}
+    for _ in range(rounds):
+        for name, system in systems.items():
+            found[name].append(drive(system, at_once, calls))
+    return {
+        name: Figures(
+            *(statistics.median(getattr(f, field) for f in all_) for field in ("rate", "p50", "p99", "cpu"))
+        )
+        for name, all_ in found.items()
+    }
+
+
+def kib_per_call(system: Server, calls: int = 6_000) -> float:
+    """Growth of the server's resident memory for each call."""
+    drive(system, 32, 1_000)
+    before = system.ask("rss")
+    drive(system, 32, calls)
+    return (system.ask("rss") - before) / calls / 1024
+
+
+def report(
+    figures: dict[int, dict[str, Figures]], memory: dict[str, float], sdk: float, rendering: float
+) -> None:
+    print(
+        f"{'':18}{'at once':>8}{'calls/s':>9}{'p50 ms':>8}{'p99 ms':>8}{'added p50':>11}{'p99':>7}{'CPU ms':>8}"
+    )
+    for n, found in figures.items():
+        plain = found["plain upstream"]
+        for name, f in found.items():
+            added = f"{1e3 * (f.p50 - plain.p50):11.2f}{1e3 * (f.p99 - plain.p99):7.2f}"
+            print(
+                f"{name:18}{n:8}{f.rate:9,.0f}{1e3 * f.p50:8.2f}{1e3 * f.p99:8.2f}"
+                f"{added if f is not plain else ' ' * 18}{1e3 * f.cpu:8.3f}"
+            )
+    for name, kib in memory.items():
+        print(f"{name}: {kib:.1f} KiB of memory for each recorded call")
+    print(
+        f"an SDK call costs {1e3 * sdk:.2f} ms of CPU, rendering a continued conversation {1e3 * rendering:.3f} ms"
+    )
+
+
+def honest(proxy: float) -> None:
+    """Exit if the proxy is a slow one for this machine."""
+    scale = calibrate() / CALIBRATION_SECONDS
+    print(f"this machine takes {scale:.2f} of the time of the one that the targets were measured on")
+    if proxy > FLOOR_SECONDS * scale * TOLERANCE:
+        sys.exit(
+            f"the recording proxy takes {1e3 * proxy:.2f} ms of CPU a call; an honest one takes {1e3 * FLOOR_SECONDS * scale:.2f} or "
+            f"less here (within {TOLERANCE - 1:.0%}), so the figures above would flatter us. Make the proxy faster."
+        )
+
+
+def calibrate() -> float:
+    """CPU seconds of a fixed piece of work like a server's: JSON, bytes and small objects; the best of five."""
+    text = json.dumps({"messages": [{"role": "user", "content": TEXT}], "ids": list(range(PROMPT))})
+
+    def work() -> None:
+        for _ in range(2_000):
+            found = json.loads(text)
+            found["pairs"] = {str(i): (i, str(i).encode()) for i in found["ids"][:200]}
+            json.dumps(found["messages"]).encode().partition(b"content")
+
+    runs = []
+    for _ in range(5):
+        start = time.process_time()
+        work()
+        runs.append(time.process_time() - start)
+    return min(runs)
+
+
+# --------------------------------------------------------------------------- servers, a process each
+
+
+@dataclass
+class Server:
+    """A server in a process of its own. ``key`` opens it."""
+
+    port: int
+    key: str
+    _pipe: Any
+
+    def ask(self, what: str) -> float:
+        """CPU seconds or resident bytes of the process."""
+        self._pipe.send(what)
+        return float(self._pipe.recv())
+
+
+@contextmanager
+def server(serve: Callable[..., None], *arguments: Any) -> Iterator[Server]:
+    """A block while a process serves."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    port, key = ours.recv()
+    try:
+        yield Server(port, key, ours)
+    finally:
+        process.terminate()
+        process.join(10)
+
+
+def tell(pipe: Any) -> None:
+    """Answer questions about this process until it ends."""
+    page = resource.getpagesize()
+    while True:
+        if pipe.recv() == "cpu":
+            pipe.send(time.process_time())
+        else:
+            with open("/proc/self/statm") as statm:
+                pipe.send(int(statm.read().split()[1]) * page)
+
+
+def in_thread(work: Callable[..., None], *arguments: Any) -> None:
+    import threading
+
+    threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
+def upstream(pipe: Any) -> None:
+    """Answers with the same ids and logprobs every time."""
+    from aiohttp import web
+
+    prompt, completion = list(range(5, 5 + PROMPT)), list(range(100, 100 + COMPLETION))
+    body = json.dumps(
+        {
+            "id": "chatcmpl-0",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": "word " * COMPLETION},
+                    "finish_reason": "stop",
+                    "logprobs": [-0.5] * COMPLETION,
+                    "token_ids": completion,
+                }
+            ],
+            "prompt_token_ids": prompt,
+            "usage": {
+                "prompt_tokens": PROMPT,
+                "completion_tokens": COMPLETION,
+                "total_tokens": PROMPT + COMPLETION,
+            },
+        }
+    ).encode()
+
+    async def answer(request: Any) -> Any:
+        await request.read()
+        return web.Response(body=body, content_type="application/json")
+
+    run_aiohttp(pipe, answer)
+
+
+def proxy(pipe: Any, upstream_port: int) -> None:
+    """Forwards, and keeps what a trainer needs of each call, and its messages."""
+    import aiohttp
+    import orjson
+    from aiohttp import web
+
+    records: list[Any] = []
+    client: list[Any] = []
+    url = f"http://127.0.0.1:{upstream_port}/v1/chat/completions"
+
+    async def answer(request: Any) -> Any:
+        if not client:
+            connector = aiohttp.TCPConnector(limit=0)
+            client.append(aiohttp.ClientSession(connector=connector, auto_decompress=False))
+        sent = await request.read()
+        async with client[0].post(url, data=sent, headers={"content-type": "application/json"}) as response:
+            body = await response.read()
+        found = orjson.loads(body)
+        (choice,) = found["choices"]
+        records.append(
+            (
+                sent,
+                np.array(found["prompt_token_ids"], np.int32),
+                np.array(choice["token_ids"], np.int32),
+                np.array(choice["logprobs"], np.float32),
+            )
+        )
+        return web.Response(body=body, content_type="application/json")
+
+    run_aiohttp(pipe, answer)
+
+
+def run_aiohttp(pipe: Any, answer: Any) -> None:
+    import uvloop
+    from aiohttp import web
+
+    async def serve() -> None:
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_post("/v1/chat/completions", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
+        await site.start()
+        assert site._server
+        pipe.send((site._server.sockets[0].getsockname()[1], ""))
+        in_thread(tell, pipe)
+        await asyncio.Event().wait()
+
+    uvloop.run(serve())
+
+
+def gateway(pipe: Any) -> None:
+    """Ours, over an engine that answers at once and a chat whose prompts are prepared."""
+    from ajet.capture.gateway import Gateway
+    from ajet.capture.portal import Portal
+    from ajet.capture.sampling import SamplingPolicy
+    from ajet.capture.session import Answerer, Session
+    from ajet.capture.targets import Target
+    from ajet.capture.wires.builtin import BUILTIN_WIRES
+
+    chat = prepared_chat()
+    portal = Portal()
+    answerer = Answerer(AtOnce(chat.tokenizer), chat, (Target("policy"),), SamplingPolicy(training=True))
+    session = Session("bench", "bench", answerer)
+    server = Gateway(portal, {session.key: session}.get, BUILTIN_WIRES)
+    server.start()
+    assert server.socket
+    pipe.send((server.socket.getsockname()[1], session.key))
+    tell(pipe)
+
+
+class AtOnce:
+    """An engine that has its answer ready; each call's arrays are its own."""
+
+    context_length = 1 << 20
+    model_type = "qwen3"
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        word = tokenizer.encode(" word", add_special_tokens=False)
+        ids = (word * COMPLETION)[: COMPLETION - 1]
+        self.ids = np.array([*ids, tokenizer.eos_token_id], np.int32)
+
+    async def generate(self, request: Any) -> Any:
+        """See `ajet.Engine.generate`."""
+        from ajet.types import Generation
+
+        return Generation(
+            self.ids.copy(), np.full(COMPLETION, -0.5, np.float32), np.zeros(COMPLETION, np.int32), "stop"
+        )
+
+
+def prepared_chat() -> Any:
+    """A chat that renders to a prepared prompt, each time another, so that none is stored for two calls."""
+    from ajet.chat import Chat
+    from ajet_local.starter.tokenizer import build_tokenizer
+
+    class Prepared(Chat):
+        def __init__(self, tokenizer: Any, model_type: str) -> None:
+            super().__init__(tokenizer, model_type)
+            self._rendered = 0
+            asked = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
+            self._prepared = np.array(super().render(asked, [])[-PROMPT:], np.int32)
+            assert len(self._prepared) == PROMPT
+
+        def render(self, messages: Any, tools: Any) -> Any:
+            self._rendered += 1
+            ids = self._prepared.copy()
+            ids[:2] = divmod(self._rendered, 500)
+            return ids
+
+    return Prepared(build_tokenizer(0), "qwen3")
+
+
+# --------------------------------------------------------------------------- the client, a process of its own
+
+
+def drive(system: Server, at_once: int, calls: int) -> Figures:
+    """So many calls over so many kept connections."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=client, args=(theirs, system.port, system.key, at_once, calls))
+    process.start()
+    theirs.close()
+    ours.recv()  # it has connected
+    cpu = system.ask("cpu")
+    ours.send(None)
+    seconds, latencies = ours.recv()
+    cpu = system.ask("cpu") - cpu
+    process.join()
+    latencies.sort()
+    return Figures(
+        calls / seconds, latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)], cpu / calls
+    )
+
+
+def client(pipe: Any, port: int, key: str, at_once: int, calls: int) -> None:
+    """Plain sockets and as little work as possible: it shares the machine with the servers."""
+    import uvloop
+
+    uvloop.run(_client(pipe, port, key, at_once, calls))
+
+
+async def _client(pipe: Any, port: int, key: str, at_once: int, calls: int) -> None:
+    loop = asyncio.get_running_loop()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {key}\r\naccept: application/json\r\ncontent-length: "
+    )
+    messages = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": ""}]
+    before, _, after = json.dumps({"model": "m", "messages": messages}).rpartition('""')
+    latencies: list[float] = []
+    left = calls
+    salt = f"{os.getpid()} {time.time_ns()}"
+
+    class Connection(asyncio.Protocol):
+        def __init__(self, number: int) -> None:
+            self.number = number
+            self.data = b""
+            self.missing = -1
+            self.made = loop.create_future()
+            self.done = loop.create_future()
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+            self.made.set_result(None)
+
+        def send(self) -> None:
+            nonlocal left
+            if not left:
+                self.done.set_result(None)
+                self.transport.close()
+                return
+            left -= 1
+            body = f'{before}"{salt} {left} {TEXT}"{after}'
+            self.started = time.perf_counter()
+            self.transport.write(f"{head}{len(body)}\r\n\r\n{body}".encode())
+
+        def data_received(self, data: bytes) -> None:
+            self.data += data
+            end = self.data.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            if self.missing < 0:
+                start = self.data[:end].lower()
+                if not start.startswith(b"http/1.1 200"):
+                    raise RuntimeError(self.data[:500])
+                length = start.partition(b"content-length:")[2].partition(b"\r\n")[0]
+                self.missing = end + 4 + int(length)
+            if len(self.data) >= self.missing:
+                latencies.append(time.perf_counter() - self.started)
+                self.data, self.missing = b"", -1
+                self.send()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            if not self.done.done():
+                self.done.set_exception(error or RuntimeError("the server closed a connection"))
+
+    connections = [Connection(n) for n in range(at_once)]
+    for connection in connections:
+        await loop.create_connection(lambda c=connection: c, "127.0.0.1", port)  # type: ignore[misc]
+        await connection.made
+    pipe.send(None)
+    pipe.recv()
+    started = time.perf_counter()
+    for connection in connections:
+        connection.send()
+    await asyncio.gather(*(c.done for c in connections))
+    pipe.send((time.perf_counter() - started, latencies))
+
+
+# --------------------------------------------------------------------------- the SDK and rendering
+
+
+def sdk_cpu(calls: int = 400) -> float:
+    """CPU seconds of an SDK call over a transport that answers at once."""
+    sdk, _ = direct_sdk()
+    messages: Any = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
+    return cpu_of(lambda: sdk.chat.completions.create(model="m", messages=messages), calls)
+
+
+def completion() -> dict[str, Any]:
+    """A chat completion as an SDK reads it."""
+    return {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "word " * COMPLETION},
+            }
+        ],
+        "usage": {
+            "prompt_tokens": PROMPT,
+            "completion_tokens": COMPLETION,
+            "total_tokens": PROMPT + COMPLETION,
+        },
+    }
+
+
+def direct_sdk() -> tuple[Any, Any]:
+    """The SDK's clients, sync and async, over a transport that answers at once."""
+    import httpx2
+    import openai
+
+    body = json.dumps(completion()).encode()
+
+    class Direct(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+        def handle_request(self, request: Any) -> Any:
+            request.read()
+            return httpx2.Response(200, headers={"content-type": "application/json"}, content=body)
+
+        async def handle_async_request(self, request: Any) -> Any:
+            await request.aread()
+            return httpx2.Response(200, headers={"content-type": "application/json"}, content=body)
+
+    about: dict[str, Any] = {"api_key": "k", "base_url": "http://x/v1"}
+    return (
+        openai.OpenAI(**about, http_client=httpx2.Client(transport=Direct())),
+        openai.AsyncOpenAI(**about, http_client=httpx2.AsyncClient(transport=Direct())),
+    )
+
+
+def reading_cpu(calls: int = 1_000) -> float:
+    """CPU seconds of reading an answer of 64 tokens."""
+    from ajet.chat import Chat
+    from ajet_local.starter.tokenizer import build_tokenizer
+
+    chat = Chat(build_tokenizer(0), "qwen3")
+    prompt = chat.render([{"role": "user", "content": TEXT[:200]}], [])[-64:]
+    answer = AtOnce(chat.tokenizer).ids.tolist()
+    return cpu_of(lambda: chat.parse(answer, prompt), calls)
+
+
+def rendering_cpu(calls: int = 300) -> float:
+    """CPU seconds of making the next prompt of a conversation with tools from its stored ids."""
+    from ajet.chat import Chat
+    from ajet.messages import normalise
+    from ajet.tracker.prompt import make_prompt
+    from ajet.tracker.record import Call, EpisodeRecord
+    from ajet.types import Generation
+    from ajet_local.starter.tokenizer import build_tokenizer
+
+    chat = Chat(build_tokenizer(0), "qwen3")
+    tool = {
+        "type": "function",
+        "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+    }
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    messages = [
+        {"role": "system", "content": "You are of use."},
+        {"role": "user", "content": TEXT},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "3, and this is what it means: " + TEXT[:200]},
+    ]
+    record = EpisodeRecord()
+    said = record.chat("k")
+    first = said.say(normalise(messages[0], 0)).say(normalise(messages[1], 1))
+    prompt = make_prompt(record, chat, "k", first, [tool])
+    ids = np.array(
+        [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]],
+        np.int32,
+    )
+    generation = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
+    end = record.tree("k").extend(prompt.node, ids)
+    answer = normalise(messages[2], 2)
+    record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, said=first), answer)
+    following = first.say(answer).say(normalise(messages[3], 3))
+    assert make_prompt(record, chat, "k", following, [tool]).parent == 0, (
+        "it does not continue the conversation"
+    )
+    return cpu_of(lambda: make_prompt(record, chat, "k", following, [tool]), calls)
+
+
+def cpu_of(work: Callable[[], object], calls: int) -> float:
+    """CPU seconds of a piece of work: the median of five batches."""
+    for _ in range(calls // 5):
+        work()
+    batches = []
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(calls // 5):
+            work()
+        batches.append((time.process_time() - start) / (calls // 5))
+    return statistics.median(batches)
+
+
+if __name__ == "__main__":
+    main()

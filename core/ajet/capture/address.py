@@ -1,0 +1,45 @@
+"""How a request to the gateway says whose it is: keys, agents and targets in URL paths and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+_PARTS = {"k": 0, "a": 1, "t": 2}
+
+
+class Caller(NamedTuple):
+    """Who asks, as far as the request says. ``path`` is what remains of the URL's path."""
+
+    key: str | None
+    agent: str | None
+    target: str | None
+    path: str
+
+
+def make_path(key: str | None = None, agent: str | None = None, target: str | None = None) -> str:
+    """``/k/<key>/a/<agent>/t/<target>``, without the parts that are not given."""
+    given = zip(_PARTS, (key, agent, target), strict=True)
+    return "".join(f"/{letter}/{quote(value, safe='')}" for letter, value in given if value)
+
+
+def split_path(path: str) -> Caller:
+    """The caller that a raw (still percent-encoded) path names, and the rest of it."""
+    found: list[str | None] = [None, None, None]
+    while len(path) > 2 and path[0] == "/" and path[2] == "/" and path[1] in _PARTS:
+        letter = path[1]
+        value, slash, rest = path[3:].partition("/")
+        found[_PARTS[letter]] = unquote(value)
+        path = slash + rest
+    key, agent, target = found
+    return Caller(key, agent, target, path.rstrip("/"))
+
+
+def key_in(header: Callable[[str], str | None]) -> str | None:
+    """The key of a request's headers: ``Authorization: Bearer``, else ``x-api-key`` or ``api-key``."""
+    given = header("authorization")
+    if given:
+        scheme, _, key = given.partition(" ")
+        return key.strip() if scheme.lower() == "bearer" else given
+    return header("x-api-key") or header("api-key")

@@ -1,0 +1,138 @@
+"""Forked children: they inherit the episode, but not the engine's thread, so nobody would answer them.
+
+In a child the hooks on ``send`` are replaced: a call that capture would answer goes to the gateway of the
+parent, with its episode's key and labels in the path, or is refused in one line where no gateway runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ajet.capture.address import key_in, make_path, split_path
+from ajet.capture.context import current_label, current_session, passing_through
+from ajet.capture.respond import find_wire, refuse
+from ajet.capture.wires import Refused, Wire
+
+if TYPE_CHECKING:
+    from ajet.capture.gateway import Gateway
+    from ajet.capture.hook import Capture
+
+_NO_GATEWAY = (
+    "this process was forked by the agent, and forked children are answered through the gateway only: set "
+    "rollout.gateway: true, or start them with the variables of tuner.as_base_url().environment()"
+)
+
+_live: tuple[Capture, Gateway] | None = None
+_registered = False
+
+
+@contextmanager
+def fork_safe(capture: Capture, gateway: Gateway) -> Iterator[None]:
+    """A block in which forked children reach the gateway. Handlers of forks cannot be removed: one is
+    registered for good, the first time, and does nothing outside such blocks."""
+    global _live, _registered
+    if not _registered and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_child)
+        _registered = True
+    outer, _live = _live, (capture, gateway)
+    try:
+        yield
+    finally:
+        _live = outer
+
+
+def _in_child() -> None:
+    if _live is None:
+        return
+    capture, gateway = _live
+    url = gateway.url if gateway.socket else None
+    if gateway.socket:
+        gateway.socket.close()  # the child's copy would keep the port open after the parent's end
+    modules = [importlib.import_module(cls.__module__.partition(".")[0]) for cls, _ in capture.patched]
+    capture.__exit__(None, None, None)
+    forward = _Forward(capture, url)
+    for module in dict.fromkeys(modules):
+        forward.install(module)
+
+
+class _Forward:
+    """What stands on ``send`` in a child."""
+
+    def __init__(self, capture: Capture, url: str | None) -> None:
+        self._capture = capture
+        self._url = url
+        self._sync: dict[str, Any] = {}
+        self._async: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+    def install(self, module: ModuleType) -> None:
+        """Patch both clients of httpx2 or httpx."""
+        send, async_send = module.Client.send, module.AsyncClient.send
+
+        def forward(client: Any, request: Any, **options: Any) -> Any:
+            wire = self._wire(request)
+            if wire is None:
+                return send(client, request, **options)
+            ours, refused = self._rewritten(module, wire, request, request.read())
+            if refused is not None:
+                return refused
+            if module.__name__ not in self._sync:
+                self._sync[module.__name__] = module.Client(trust_env=False, timeout=None)
+            return send(self._sync[module.__name__], ours, **_streaming(options))
+
+        async def forward_async(client: Any, request: Any, **options: Any) -> Any:
+            wire = self._wire(request)
+            if wire is None:
+                return await async_send(client, request, **options)
+            ours, refused = self._rewritten(module, wire, request, await request.aread())
+            if refused is not None:
+                return refused
+            clients = self._async.setdefault(asyncio.get_running_loop(), {})
+            if module.__name__ not in clients:
+                clients[module.__name__] = module.AsyncClient(trust_env=False, timeout=None)
+            return await async_send(clients[module.__name__], ours, **_streaming(options))
+
+        module.Client.send = forward
+        module.AsyncClient.send = forward_async
+
+    def _wire(self, request: Any) -> Wire | None:
+        if request.method != "POST" or passing_through.get():
+            return None
+        if self._url and str(request.url).startswith(self._url):
+            return None  # it speaks to the gateway itself
+        wire = find_wire(self._capture.wires, request.url.path)
+        return wire if self._capture.strict or self._key(request) else None
+
+    def _key(self, request: Any) -> str | None:
+        given = key_in(request.headers.get), split_path(request.url.raw_path.decode("ascii", "replace")).key
+        opened = (self._capture.session_of(key) for key in given if key)
+        session = next(filter(None, opened), None) or current_session.get()
+        return session.key if session else None
+
+    def _rewritten(self, module: ModuleType, wire: Wire, request: Any, body: bytes) -> tuple[Any, Any]:
+        """The request as the gateway is to get it, or the response that refuses it."""
+        key = self._key(request)
+        if key is None or self._url is None:
+            error = Refused(_NO_GATEWAY if key else "an LLM call outside any episode", code="outside_episode")
+            reply = refuse(wire, error)
+            return None, module.Response(
+                reply.status, headers=reply.headers, content=reply.body, request=request
+            )
+        label = current_label.get()
+        agent = request.headers.get("x-ajet-agent") or label.agent
+        target = request.headers.get("x-ajet-target") or label.target
+        dropped = ("host", "authorization", "x-api-key", "api-key", "content-length")
+        headers = [(k, v) for k, v in request.headers.multi_items() if k.lower() not in dropped]
+        url = f"{self._url}{make_path(key, agent, target)}/v1{wire.path}"
+        ours = module.Request("POST", url, headers=headers, content=body, extensions=request.extensions)
+        return ours, None
+
+
+def _streaming(options: dict[str, Any]) -> dict[str, Any]:
+    return {"stream": options.get("stream", False)}

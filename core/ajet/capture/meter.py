@@ -1,0 +1,82 @@
+"""What the gateway counts, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ajet.capture.session import Session
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts of one gateway; touched on the engine's loop only."""
+
+    calls: Counter[int] = field(default_factory=Counter)
+    """By HTTP status."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests that the gateway itself refused, by code."""
+    in_flight: int = 0
+    disconnects: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    _counted: dict[str, list[int]] = field(default_factory=dict)
+    """Session's key -> its calls in flight here, and how many of its recorded calls are counted."""
+
+    def call(self, session: Session) -> _Call:
+        """A block while a call is in flight; what it records is counted at its end."""
+        return _Call(self, session)
+
+    def text(self) -> str:
+        """The exposition format, version 0.0.4."""
+        lines: list[str] = []
+        for name, kind, help_, values in (
+            ("calls_total", "counter", "Answered calls by HTTP status.", _labelled("status", self.calls)),
+            (
+                "refused_total",
+                "counter",
+                "Requests that belong to no call, by reason.",
+                _labelled("code", self.refused),
+            ),
+            ("disconnects_total", "counter", "Calls whose client went away.", {"": self.disconnects}),
+            ("in_flight", "gauge", "Calls that are being answered.", {"": self.in_flight}),
+            (
+                "tokens_total",
+                "counter",
+                "Tokens of recorded calls.",
+                {'{kind="prompt"}': self.prompt_tokens, '{kind="completion"}': self.completion_tokens},
+            ),
+        ):
+            lines += [f"# HELP ajet_gateway_{name} {help_}", f"# TYPE ajet_gateway_{name} {kind}"]
+            lines += [f"ajet_gateway_{name}{label} {value}" for label, value in values.items()]
+        return "\n".join(lines) + "\n"
+
+
+class _Call:
+    __slots__ = ("_meter", "_session", "_state")
+
+    def __init__(self, meter: Meter, session: Session) -> None:
+        self._meter = meter
+        self._session = session
+        self._state = meter._counted.setdefault(session.key, [0, len(session.record.calls)])
+
+    def __enter__(self) -> None:
+        self._meter.in_flight += 1
+        self._state[0] += 1
+
+    def __exit__(self, *exc: object) -> None:
+        meter, state, recorded = self._meter, self._state, self._session.record.calls
+        meter.in_flight -= 1
+        state[0] -= 1
+        for call in recorded[state[1] :]:
+            meter.prompt_tokens += call.prompt.length
+            meter.completion_tokens += len(call.generation.token_ids)
+        state[1] = len(recorded)
+        if not state[0]:
+            del meter._counted[self._session.key]
+
+
+def _labelled(label: str, counts: Counter[int] | Counter[str]) -> dict[str, int]:
+    return {f'{{{label}="{value}"}}': n for value, n in counts.items()}

@@ -1,0 +1,47 @@
+"""Threads keep the episode: contextvars do not reach a pool's workers by themselves.
+
+``ThreadPoolExecutor.submit`` carries the caller's context, one copy a job, so that shared pools stay right;
+``loop.run_in_executor``, and with it every framework's sync tools, goes through it. Plain threads are carried
+only when asked for: a thread that a library starts once, inside some episode, and uses for all would answer
+for that episode for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, thread
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any
+
+from ajet.capture.context import current_session
+from ajet.patching import replaced
+
+
+@contextmanager
+def propagated(*, threads: bool, engine_thread: int) -> Iterator[None]:
+    """A block in which jobs of thread pools, and with ``threads`` plain threads too, run in the context of
+    whoever starts them inside an episode. The engine's own jobs are left alone."""
+    submit, start = ThreadPoolExecutor.submit, threading.Thread.start
+
+    def carries() -> bool:
+        return current_session.get() is not None and threading.get_ident() != engine_thread
+
+    def submit_carrying(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if carries():
+            return submit(self, copy_context().run, fn, *args, **kwargs)
+        return submit(self, fn, *args, **kwargs)
+
+    def start_carrying(self: Any) -> None:
+        if carries() and getattr(self, "_target", None) is not thread._worker:
+            run, context = self.run, copy_context()
+            self.run = lambda: context.run(run)
+        start(self)
+
+    with replaced(ThreadPoolExecutor, submit=submit_carrying):
+        if not threads:
+            yield
+            return
+        with replaced(threading.Thread, start=start_carrying):
+            yield

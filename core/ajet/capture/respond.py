@@ -1,0 +1,189 @@
+"""From a request's body to a reply, whole or as events: what the hook and the gateway have in common.
+
+Everything here runs on the engine's loop. A call is recorded in the moment in which the last of its
+reply is taken; a client that goes away before that leaves no trace but a stopped generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+
+from ajet.capture.session import Choice, Session
+from ajet.capture.wires import ChatRequest, Events, Piece, Refused, Wire
+
+log = logging.getLogger("ajet")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the client is to get: ``body`` is JSON, empty where there are ``events``."""
+
+    status: int
+    body: bytes = b""
+    events: EventStream | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        kind = "text/event-stream; charset=utf-8" if self.events else "application/json"
+        headers = {"content-type": kind}
+        if self.status != 200:
+            headers["x-should-retry"] = "false"  # it would fail again: SDKs must not sleep and repeat
+        return headers
+
+
+def find_wire(wires: Iterable[Wire], path: str) -> Wire | None:
+    """The wire whose path is the longest that ends a URL's path."""
+    path = path.rstrip("/")
+    return max((w for w in wires if path.endswith(w.path)), key=lambda w: len(w.path), default=None)
+
+
+def caller(session: Session, headers: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The agent and the target that a request's headers name. Repetitions by SDKs are counted."""
+    if headers.get("x-stainless-retry-count", "0") != "0":
+        session.counters["sdk_retries"] += 1
+    return headers.get("x-ajet-agent"), headers.get("x-ajet-target")
+
+
+def refuse(wire: Wire, error: Refused) -> Reply:
+    """An error in the wire's dialect."""
+    return Reply(error.status, _json(wire.error(error)))
+
+
+async def respond(
+    wire: Wire,
+    session: Session,
+    body: bytes,
+    agent: str,
+    target: str | None,
+    *,
+    blocks_loop: bool = False,
+) -> Reply:
+    """Answer a request. Raises nothing: failures are replies in the wire's dialect, and after the first
+    event they are events. Cancelling stops the generation and records nothing."""
+    try:
+        request = wire.parse(body)
+        if request.stream:
+            return await _stream(wire, session, request, agent, target, blocks_loop)
+        choices = await session.choices(request, agent, target, blocks_loop)
+        reply_id = secrets.token_hex(12)
+        answers = session.take(request, choices, reply_id)
+        return Reply(200, _json(wire.reply(request, answers, reply_id)))
+    except Exception as error:
+        return refuse(wire, _as_refused(session, error))
+
+
+async def _stream(
+    wire: Wire,
+    session: Session,
+    request: ChatRequest,
+    agent: str,
+    target: str | None,
+    blocks_loop: bool,
+) -> Reply:
+    """A reply whose generation has begun; one that fails before raises Refused."""
+    reply_id = secrets.token_hex(12)
+    events = wire.events(request, reply_id)
+    queue: asyncio.Queue[Piece | None] = asyncio.Queue()
+    choices = session.choices(request, agent, target, blocks_loop, queue.put_nowait)
+    task = asyncio.create_task(choices)
+    task.add_done_callback(lambda _: queue.put_nowait(None))
+    stream = EventStream(events, session, request, reply_id, task, queue)
+    try:
+        await stream.begin()
+    except BaseException:
+        await stream.aclose()
+        raise
+    return Reply(200, events=stream)
+
+
+class EventStream(AsyncIterator[bytes]):
+    """The events of a reply, those that are ready at once; the last of them by themselves.
+
+    Taking the last records the call. Close it in any case: before the last that stops the generation,
+    and nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        session: Session,
+        request: ChatRequest,
+        reply_id: str,
+        task: asyncio.Task[list[Choice]],
+        queue: asyncio.Queue[Piece | None],
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._task = task
+        self._queue = queue
+        self._reply_id = reply_id
+        self._events = events
+        self._taken: list[Piece | None] = []
+        self._ready = b""
+        self._whole = False
+        """All pieces were taken, and the generation is over."""
+        self._ended = False
+
+    async def begin(self) -> None:
+        """Wait until sampling has begun. Raises what the generation raised before."""
+        first = await self._queue.get()
+        if first is None:
+            self._choices()
+        self._taken = [first]
+        self._ready = self._events.begin()
+
+    async def __anext__(self) -> bytes:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            while not self._ready and not self._whole:
+                await self._next_pieces()
+            ready, self._ready = self._ready, b""
+            return ready or self._end()
+        except Exception as error:
+            self._ended = True
+            return self._events.fail(_as_refused(self._session, error))
+
+    async def aclose(self) -> None:
+        """Stop the generation if it is not over; no more events come."""
+        self._ended = True
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        elif not self._task.cancelled():
+            self._task.exception()  # nobody asks for it any more
+
+    async def _next_pieces(self) -> None:
+        """Wait for a piece and take all that are there."""
+        pieces, self._taken = self._taken or [await self._queue.get()], []
+        while not self._queue.empty():
+            pieces.append(self._queue.get_nowait())
+        self._whole = None in pieces
+        self._ready += b"".join(self._events.piece(p) for p in pieces if p and p.text)
+
+    def _choices(self) -> list[Choice]:
+        if self._task.cancelled():
+            raise Refused(f"episode {self._session.episode} has ended", code="episode_ended")
+        return self._task.result()
+
+    def _end(self) -> bytes:
+        self._ended = True
+        return self._events.end(self._session.take(self._request, self._choices(), self._reply_id))
+
+
+def _as_refused(session: Session, error: Exception) -> Refused:
+    """What the client is told of a failure; it is counted."""
+    if not isinstance(error, Refused):
+        log.error("an LLM call of %s failed", session.episode, exc_info=error)
+        error = Refused(f"{type(error).__name__}: {error}", code="internal_error")
+    session.counters[f"refused:{error.code}"] += 1
+    return error
+
+
+def _json(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value).encode()  # ASCII, as arguments may hold what no UTF-8 can say

@@ -1,0 +1,153 @@
+"""What the wires have in common: reading a request's fields, naming what cannot be honoured, events."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ajet.capture.wires import Refused
+
+_LONGEST = 60
+"""Characters of a client's value in an error, which is one line."""
+
+
+class Faults:
+    """What cannot be honoured of a request: collected, so that one error names all of it."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+
+    def parameter(self, name: str, value: Any = ...) -> None:
+        """A parameter, or one value of it."""
+        self._found.setdefault(name if value is ... else f"{name}={brief(value)}", "unsupported_parameter")
+
+    def parameters(self, data: Mapping[str, Any], known: Iterable[str], where: str = "") -> None:
+        """All parameters that are not known; null, false and empty ones ask for nothing."""
+        for name in sorted(set(data) - set(known)):
+            if data[name]:
+                self.parameter(where + (name if name.isidentifier() else brief(name)))
+
+    def content(self, where: str, kind: Any) -> None:
+        """A part of a message that is not text."""
+        self._found.setdefault(f"{where}={brief(kind)}", "unsupported_content")
+
+    def refuse(self, supported: str) -> None:
+        """Raises Refused if there is any; ``supported`` tells the user what this wire can do."""
+        if self._found:
+            codes = set(self._found.values())
+            code = codes.pop() if len(codes) == 1 else "unsupported_parameter"
+            names = ", ".join(self._found)
+            raise Refused(f"cannot honour {names} of this request; remove it ({supported})", code=code)
+
+
+def invalid(reason: str) -> Refused:
+    """A request that breaks its dialect's rules."""
+    return Refused(reason, code="invalid_request")
+
+
+def brief(value: Any) -> str:
+    """A client's value for an error: JSON, ASCII, one short line."""
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "…"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """A request's JSON object without its null fields."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the request body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid("the request body must be a JSON object")
+    return {k: v for k, v in data.items() if v is not None}
+
+
+def number(
+    data: Mapping[str, Any], name: str, kind: type, low: float | None = None, high: float | None = None
+) -> Any:
+    """A number of ``kind`` in its bounds (whole ones fit in 64 bits), or None."""
+    value = data.get(name)
+    if value is None:
+        return None
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    ok = ok and (math.isfinite(value) if kind is float else value == int(value))
+    if not ok or (low is not None and value < low) or (high is not None and value > high):
+        raise invalid(f"{name} is {brief(value)}; expected {kind.__name__} in [{low}, {high}]")
+    return kind(value)
+
+
+def flag(data: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """True or false."""
+    value = data.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise invalid(f"{name} is {brief(value)}; expected true or false")
+    return value
+
+
+def text(data: Mapping[str, Any], name: str, where: str = "") -> str:
+    """A text that must be there."""
+    value = data.get(name)
+    if not isinstance(value, str):
+        raise invalid(f"{where}{name} must be text, not {brief(value)}")
+    return value
+
+
+def mapping(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object, empty if it is not there."""
+    value = data.get(name)
+    if not isinstance(value, dict | None):
+        raise invalid(f"{name} must be an object, not {brief(value)}")
+    return value or {}
+
+
+def objects(value: Any, name: str) -> list[Mapping[str, Any]]:
+    """A list of objects, as it is."""
+    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
+        raise invalid(f"{name} must be a list of objects")
+    return value
+
+
+def stops(value: Any, name: str = "stop") -> tuple[str, ...]:
+    """Texts that end an answer: one, several or none."""
+    found = [value] if isinstance(value, str) else (value or [])
+    if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
+        raise invalid(f"{name} must be text or a list of texts")
+    return tuple(found)
+
+
+def forced_tool(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
+    """The tool that an answer must call, any if the name is empty; it must be among ``tools`` (chat
+    completions form)."""
+    names = [tool["function"]["name"] for tool in tools]
+    if name not in names if name else not names:
+        raise invalid(
+            f"tool_choice demands a call of {brief(name) if name else 'a tool'}, but tools has none"
+        )
+    return name
+
+
+def json_text(value: Any, name: str) -> str:
+    """A client's value as JSON text."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise invalid(f"{name} is nested too deeply") from None
+
+
+def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
+    """A server-sent event. ASCII, so that no text can break it."""
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def openai_error(error: Refused) -> dict[str, Any]:
+    """OpenAI's error object."""
+    kind = "invalid_request_error"
+    return {"error": {"message": f"ajet: {error}", "type": kind, "code": error.code, "param": None}}

@@ -1,0 +1,510 @@
+"""OpenAI Responses: one turn of the model is several items here, and one message in the chat form."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
+from ajet.capture.wires.fields import (
+    Faults,
+    flag,
+    forced_tool,
+    invalid,
+    mapping,
+    number,
+    objects,
+    openai_error,
+    read_object,
+    sse,
+    text,
+)
+
+# Without influence on the tokens, or on built-in tools alone: accepted and left alone.
+_HARMLESS = {
+    *("metadata", "user", "store", "service_tier", "safety_identifier", "max_tool_calls", "stream_options"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+    # How much a hosted model is to think and say. Frameworks send it by default; what an own model
+    # thinks is decided by its chat template and by training.
+    "reasoning",
+}
+_HONOURED = {
+    *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "stream"),
+    *("max_output_tokens", "temperature", "top_p", "previous_response_id", "include", "top_logprobs"),
+    "truncation",
+}
+_LOGPROBS = "message.output_text.logprobs"
+# Reasoning comes in the clear, so its encrypted form adds nothing; the others tell of built-in tools.
+_INCLUDABLE = {
+    *(_LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
+    *("web_search_call.action.sources", "message.input_image.image_url"),
+    *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
+}
+_FUNCTION = {"type", "name", "description", "parameters", "strict"}
+_ECHOED = (
+    *("instructions", "metadata", "parallel_tool_calls", "temperature", "top_p", "max_output_tokens"),
+    *("previous_response_id", "reasoning", "text", "tool_choice", "tools", "user", "store"),
+)
+_OUR_ID = re.compile(r"[a-z]+_([0-9a-f]+)_\d+")
+_SUPPORTED = "responses with text, function tools, structured text and previous_response_id are supported"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request(ChatRequest):
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    """What the reply repeats of the request."""
+
+
+class Responses:
+    """``POST …/responses``."""
+
+    path = "/responses"
+
+    def parse(self, body: bytes) -> ChatRequest:
+        """See `Wire.parse`."""
+        data = read_object(body)
+        faults = Faults()
+        faults.parameters(data, _HONOURED | _HARMLESS)
+        messages = _messages(data, faults)
+        tools = _tools(objects(data.get("tools", []), "tools"), faults)
+        if data.get("tool_choice") == "none":
+            tools = []
+        include = _include(data, faults)
+        json_schema = _json_schema(data, faults)
+        must_call = _must_call(data.get("tool_choice", "auto"), tools, faults)
+        if data.get("truncation", "disabled") != "disabled":
+            faults.parameter("truncation", data["truncation"])
+        if number(data, "top_logprobs", int, 0, 20):
+            faults.parameter("top_logprobs", data["top_logprobs"])
+        faults.refuse(_SUPPORTED)
+        return _Request(
+            model=str(data.get("model", "")),
+            messages=messages,
+            tools=tools,
+            temperature=number(data, "temperature", float, 0, 2),
+            top_p=number(data, "top_p", float, 0, 1),
+            max_tokens=number(data, "max_output_tokens", int, 1),
+            stream=flag(data, "stream"),
+            logprobs=_LOGPROBS in include,
+            must_call=must_call,
+            one_call=not flag(data, "parallel_tool_calls", True),
+            json_schema=json_schema,
+            after=_after(data),
+            echo={k: data[k] for k in _ECHOED if k in data},
+        )
+
+    def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
+        """The response object."""
+        answer = answers[0]
+        return _closed(request, reply_id, int(time.time()), answer, list(_output(answer, reply_id)))
+
+    def events(self, request: ChatRequest, reply_id: str) -> Events:
+        """See `Events`."""
+        return _Events(request, reply_id)
+
+    def error(self, error: Refused) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return openai_error(error)
+
+
+# --------------------------------------------------------------------------- parameters
+
+
+def _tools(tools: Sequence[Mapping[str, Any]], faults: Faults) -> list[Mapping[str, Any]]:
+    """Flat function tools in the chat form; a null field is one that is not there."""
+    found: list[Mapping[str, Any]] = []
+    for index, tool in enumerate(tools):
+        if tool.get("type") != "function":
+            faults.parameter(f"tools[{index}].type", tool.get("type"))
+            continue
+        faults.parameters(tool, _FUNCTION, f"tools[{index}].")
+        function = {"name": text(tool, "name", f"tools[{index}].")}
+        function |= {k: tool[k] for k in ("description", "parameters", "strict") if tool.get(k) is not None}
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def _must_call(choice: Any, tools: Sequence[Mapping[str, Any]], faults: Faults) -> str | None:
+    if choice in ("auto", "none"):
+        return None
+    if choice == "required":
+        return forced_tool("", tools)
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return forced_tool(text(choice, "name", "tool_choice."), tools)
+    faults.parameter("tool_choice", choice)
+    return None
+
+
+def _include(data: Mapping[str, Any], faults: Faults) -> list[Any]:
+    include = data.get("include", [])
+    if not isinstance(include, list):
+        raise invalid("include must be a list of texts")
+    for name in include:
+        if not isinstance(name, str) or name not in _INCLUDABLE:
+            faults.parameter("include", name)
+    return include
+
+
+def _json_schema(data: Mapping[str, Any], faults: Faults) -> Mapping[str, Any] | None:
+    config = mapping(data, "text")
+    faults.parameters(config, ("format", "verbosity"), "text.")  # verbosity: as with reasoning
+    wanted = mapping(config, "format")
+    kind = wanted.get("type", "text")
+    if kind == "json_object":
+        return {}
+    if kind == "json_schema":
+        if not isinstance(wanted.get("schema"), dict):
+            raise invalid("text.format.schema must be an object")
+        return mapping(wanted, "schema")
+    if kind != "text":
+        faults.parameter("text.format.type", kind)
+    return None
+
+
+def _after(data: Mapping[str, Any]) -> str | None:
+    if data.get("previous_response_id") is None:
+        return None
+    return text(data, "previous_response_id").removeprefix("resp_")
+
+
+# --------------------------------------------------------------------------- items in
+
+
+def _messages(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]]:
+    chat = _Chat(faults)
+    if data.get("instructions"):
+        chat.messages.append({"role": "system", "content": text(data, "instructions")})
+    given = data.get("input")
+    if isinstance(given, str):
+        chat.messages.append({"role": "user", "content": given})
+    else:
+        for index, item in enumerate(objects(given, "input")):
+            chat.add(item, f"input[{index}]")
+    if not given and not data.get("previous_response_id"):
+        raise invalid("input must hold at least one item")
+    return chat.messages
+
+
+class _Chat:
+    """Brings items together into messages.
+
+    A turn of the model comes back as reasoning, one message and calls in a row, which become one
+    assistant message. Two turns in a row are told apart by the ids that our replies gave the items,
+    else by that order.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self.messages: list[Mapping[str, Any]] = []
+        self._faults = faults
+        self._turn: dict[str, Any] | None = None
+        self._reply: str | None = None
+        """Id of the reply that the turn's items are known to be of."""
+
+    def add(self, item: Mapping[str, Any], where: str) -> None:
+        kind = item.get("type") or "message"
+        if kind == "message" and item.get("role") in ("user", "system", "developer"):
+            self._say({"role": item["role"], "content": self._text(item.get("content"), where)})
+        elif kind == "message" and item.get("role") == "assistant":
+            turn = self._continue(item, splits=True)
+            turn["content"] = (turn["content"] or "") + self._text(item.get("content"), where)
+        elif kind == "message":
+            raise invalid(f"{where}.role must be user, assistant, system or developer")
+        elif kind == "reasoning":
+            turn = self._continue(item, splits=True)
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + self._reasoning(item, where)
+        elif kind == "function_call":
+            name, arguments = (text(item, k, f"{where}.") for k in ("name", "arguments"))
+            self._continue(item, splits=False).setdefault("tool_calls", []).append(
+                {
+                    "id": text(item, "call_id", f"{where}."),
+                    "type": "function",
+                    "function": {"name": name, "arguments": arguments},
+                }
+            )
+        elif kind == "function_call_output":
+            content = self._text(item.get("output"), f"{where}.output")
+            call_id = text(item, "call_id", f"{where}.")
+            self._say({"role": "tool", "tool_call_id": call_id, "content": content})
+        else:
+            self._faults.parameter(f"{where}.type", kind)
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        self.messages.append(message)
+        self._turn = None
+
+    def _continue(self, item: Mapping[str, Any], splits: bool) -> dict[str, Any]:
+        """The turn that the item is of; it begins one if it ``splits`` a turn that has its message."""
+        turn, reply = self._turn, _reply_of(item.get("id"))
+        other_reply = reply is not None and self._reply is not None and reply != self._reply
+        same_reply = reply is not None and reply == self._reply
+        # Calls wait for their outputs: what comes before these is still the same turn.
+        complete = turn is not None and turn["content"] is not None and not turn.get("tool_calls")
+        if turn is None or other_reply or (splits and complete and not same_reply):
+            turn = self._turn = {"role": "assistant", "content": None}
+            self.messages.append(turn)
+            self._reply = None
+        self._reply = reply or self._reply
+        return turn
+
+    def _text(self, content: Any, where: str) -> str:
+        if isinstance(content, str):
+            return content
+        parts = []
+        for part in objects([] if content is None else content, f"{where} content"):
+            if part.get("type") in ("input_text", "output_text", "text"):
+                parts.append(text(part, "text", f"{where} content."))
+            else:
+                self._faults.content(f"{where} content.type", part.get("type"))
+        return "".join(parts)
+
+    def _reasoning(self, item: Mapping[str, Any], where: str) -> str:
+        """What was thought, else its summary."""
+        said = "".join(
+            text(part, "text", f"{where}.{key}.")
+            for key in ("content", "summary")
+            for part in objects(item.get(key) or [], f"{where}.{key}")
+            if key == "content" or not item.get("content")
+        )
+        if not said and item.get("encrypted_content"):
+            self._faults.content(where, "reasoning that is encrypted")
+        return said
+
+
+def _reply_of(item_id: Any) -> str | None:
+    found = _OUR_ID.fullmatch(item_id) if isinstance(item_id, str) else None
+    return found.group(1) if found else None
+
+
+# --------------------------------------------------------------------------- items out
+
+
+def _reasoning_part(said: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": said}
+
+
+def _text_part(said: str, answer: Answer | None = None) -> dict[str, Any]:
+    return {"type": "output_text", "text": said, "annotations": [], "logprobs": _logprobs(answer)}
+
+
+def _logprobs(answer: Answer | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "token": token,
+            "logprob": logprob,
+            "bytes": list(token.encode(errors="replace")),
+            "top_logprobs": [],
+        }
+        for token, logprob in (answer.logprobs if answer else None) or ()
+    ]
+
+
+def _reasoning_item(reply_id: str, index: int, status: str, *content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"rs_{reply_id}_{index}",
+        "type": "reasoning",
+        "summary": [],
+        "content": list(content),
+        "status": status,
+    }
+
+
+def _message_item(reply_id: str, index: int, status: str, *content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"msg_{reply_id}_{index}",
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": list(content),
+    }
+
+
+def _call_item(
+    reply_id: str, index: int, status: str, call: Mapping[str, Any], arguments: str
+) -> dict[str, Any]:
+    return {
+        "id": f"fc_{reply_id}_{index}",
+        "type": "function_call",
+        "call_id": call["id"],
+        "name": call["function"]["name"],
+        "arguments": arguments,
+        "status": status,
+    }
+
+
+def _output(answer: Answer, reply_id: str) -> Iterator[dict[str, Any]]:
+    """An answer's items: its reasoning, its text unless there are only calls, its calls."""
+    message = answer.message
+    calls = message.get("tool_calls") or []
+    index = 0
+    if message.get("reasoning_content"):
+        yield _reasoning_item(reply_id, index, "completed", _reasoning_part(message["reasoning_content"]))
+        index += 1
+    if message.get("content") or not calls:
+        part = _text_part(message.get("content") or "", answer)
+        yield _message_item(reply_id, index, _status(answer), part)
+        index += 1
+    for call in calls:
+        yield _call_item(reply_id, index, _status(answer), call, call["function"]["arguments"])
+        index += 1
+
+
+def _status(answer: Answer) -> str:
+    return "incomplete" if answer.finish_reason == "length" else "completed"
+
+
+def _response(request: ChatRequest, reply_id: str, created: int, status: str) -> dict[str, Any]:
+    echo = request.echo if isinstance(request, _Request) else {}
+    return {
+        "id": f"resp_{reply_id}",
+        "object": "response",
+        "created_at": created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "metadata": {},
+        "model": request.model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": True,
+        "temperature": None,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "truncation": "disabled",
+        "usage": None,
+        "user": None,
+        **echo,
+    }
+
+
+def _closed(
+    request: ChatRequest, reply_id: str, created: int, answer: Answer, output: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The response object of an answer."""
+    cut = answer.finish_reason == "length"
+    return _response(request, reply_id, created, _status(answer)) | {
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": output,
+        "usage": {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": answer.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},  # not counted apart
+            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        },
+    }
+
+
+class _Events:
+    """One item after the other: reasoning and text as they come, calls whole at the end."""
+
+    def __init__(self, request: ChatRequest, reply_id: str) -> None:
+        self._request = request
+        self._reply_id = reply_id
+        self._created = int(time.time())
+        self._sequence = 0
+        self._output: list[dict[str, Any]] = []
+        """Items that are done."""
+        self._open: str | None = None
+        """Kind of the piece whose item is under way, with its text."""
+        self._said = ""
+        self._item_id = ""
+
+    def begin(self) -> bytes:
+        response = _response(self._request, self._reply_id, self._created, "in_progress")
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+
+    def piece(self, piece: Piece) -> bytes:
+        opening = b"" if self._open == piece.kind else self._close("completed") + self._start(piece.kind)
+        self._said += piece.text
+        if piece.kind == "reasoning":
+            return opening + self._part_event("response.reasoning_text.delta", delta=piece.text)
+        return opening + self._part_event("response.output_text.delta", delta=piece.text, logprobs=[])
+
+    def end(self, answers: Sequence[Answer]) -> bytes:
+        answer = answers[0]
+        calls = answer.message.get("tool_calls") or []
+        out = b""
+        if not answer.message.get("content") and not calls:  # as in `_output`: there is a message
+            out += self._close("completed") + self._start("content")
+        out += self._close(_status(answer), answer)
+        for call in calls:
+            out += self._call(call, _status(answer))
+        response = _closed(self._request, self._reply_id, self._created, answer, self._output)
+        return out + self._event(f"response.{response['status']}", response=response)
+
+    def fail(self, error: Refused) -> bytes:
+        told = {"code": error.code, "message": f"ajet: {error}", "param": None}
+        nested = openai_error(error)["error"]  # what SDKs raise from
+        response = _response(self._request, self._reply_id, self._created, "failed") | {
+            "output": self._output,
+            "error": {"code": "server_error", "message": told["message"]},
+        }
+        return self._event("error", **told, error=nested) + self._event("response.failed", response=response)
+
+    def _start(self, kind: str) -> bytes:
+        make, part = (
+            (_reasoning_item, _reasoning_part("")) if kind == "reasoning" else (_message_item, _text_part(""))
+        )
+        self._open, self._said = kind, ""
+        item = make(self._reply_id, len(self._output), "in_progress")
+        self._item_id = item["id"]
+        return self._item_event("response.output_item.added", item) + self._part_event(
+            "response.content_part.added", part=part
+        )
+
+    def _close(self, status: str, answer: Answer | None = None) -> bytes:
+        """End the item under way. ``answer`` is there with the last one."""
+        if self._open is None:
+            return b""
+        if self._open == "reasoning":
+            part = _reasoning_part(self._said)
+            done = self._part_event("response.reasoning_text.done", text=self._said)
+            item = _reasoning_item(self._reply_id, len(self._output), "completed", part)
+        else:
+            part = _text_part(self._said, answer)
+            done = self._part_event("response.output_text.done", text=self._said, logprobs=part["logprobs"])
+            item = _message_item(self._reply_id, len(self._output), status, part)
+        done += self._part_event("response.content_part.done", part=part)
+        done += self._item_event("response.output_item.done", item)
+        self._open = None
+        self._output.append(item)
+        return done
+
+    def _call(self, call: Mapping[str, Any], status: str) -> bytes:
+        arguments = call["function"]["arguments"]
+        item = _call_item(self._reply_id, len(self._output), "in_progress", call, "")
+        place = {"item_id": item["id"], "output_index": len(self._output)}
+        out = self._item_event("response.output_item.added", item)
+        out += self._event("response.function_call_arguments.delta", **place, delta=arguments)
+        out += self._event(
+            "response.function_call_arguments.done", **place, arguments=arguments, name=item["name"]
+        )
+        done = item | {"arguments": arguments, "status": status}
+        out += self._item_event("response.output_item.done", done)
+        self._output.append(done)
+        return out
+
+    def _item_event(self, kind: str, item: Mapping[str, Any]) -> bytes:
+        return self._event(kind, output_index=len(self._output), item=item)
+
+    def _part_event(self, kind: str, **fields: Any) -> bytes:
+        return self._event(
+            kind, item_id=self._item_id, output_index=len(self._output), content_index=0, **fields
+        )
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = sse({"type": kind, "sequence_number": self._sequence, **fields}, kind)
+        self._sequence += 1
+        return event

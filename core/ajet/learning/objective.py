@@ -1,0 +1,75 @@
+"""What a job adds to any algorithm's loss: importance correction, a KL penalty, an entropy bonus.
+
+The whole loss of a token, with the settings of `TrainSettings`:
+
+    min(exp(before - old), cap) · loss(old := before)  +  kl · k3(new, reference)  -  entropy · H
+
+Each term is there only if its setting asks for it; without any, the loss is the algorithm's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ajet.algorithm import Algorithm
+from ajet.learning.settings import TrainSettings
+from ajet.types import Loss, LossTokens, Need
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An algorithm's loss with the terms of the job. A `Loss`."""
+
+    loss: Loss
+    needs: frozenset[Need]
+    kl: float = 0.0
+    entropy: float = 0.0
+    cap: float | None = None
+
+    def __call__(self, xp: Any, tokens: LossTokens) -> Any:
+        """See the module."""
+        total = self.loss(xp, tokens) if self.cap is None else corrected(xp, tokens, self.loss, self.cap)
+        if self.kl:
+            total = total + self.kl * k3(xp, tokens.new, tokens.reference)
+        if self.entropy:
+            total = total - self.entropy * tokens.entropy
+        return total
+
+    @property
+    def zero_costs_nothing(self) -> bool:
+        """Whether a token of advantage 0 has no loss."""
+        return not (self.kl or self.entropy)
+
+
+def objective(algorithm: Algorithm, settings: TrainSettings) -> Objective:
+    """The loss of a job's batches, and what it needs."""
+    needs = set(algorithm.needs)
+    if settings.kl:
+        needs.add("reference")
+    if settings.entropy:
+        needs.add("entropy")
+    cap = settings.correction_cap if settings.correction == "truncated" else None
+    if cap is not None:
+        needs.add("before")
+    return Objective(algorithm.loss, frozenset(needs), settings.kl, settings.entropy, cap)
+
+
+def corrected(xp: Any, tokens: LossTokens, loss: Loss, cap: float) -> Any:
+    """Token-level truncated importance sampling: the loss against the trainer's own logprobs before the
+    update, times min(before / sampled, cap), for engines that compute other probabilities than the trainer.
+
+    Yao et al., "On the Rollout-Training Mismatch in Modern RL Systems", 2025; Ionides, "Truncated
+    Importance Sampling", 2008.
+    """
+    weight = xp.clip(xp.exp(tokens.before - tokens.old), 0.0, cap)
+    return weight * loss(xp, replace(tokens, old=tokens.before))
+
+
+def k3(xp: Any, new: Any, reference: Any) -> Any:
+    """exp(d) - d - 1 with d = reference - new: never negative, in expectation KL(new || reference).
+
+    Schulman, "Approximating KL Divergence", 2020; as a loss term: arXiv:2402.03300, eq. 4.
+    """
+    difference = reference - new
+    return xp.exp(difference) - difference - 1

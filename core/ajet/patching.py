@@ -1,0 +1,116 @@
+"""For framework plugins: changing a package that may or may not be installed, and undoing it.
+
+A framework's private names are patched only to learn which agent calls, never to see the call itself:
+`ajet.capture` does that. So a patch that no longer fits a framework's release costs a label and says so.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import inspect
+import logging
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any, TypeVar
+
+log = logging.getLogger("ajet")
+T = TypeVar("T")
+V = TypeVar("V")
+Patch = Callable[[ModuleType], AbstractContextManager[None]]
+
+
+def when_imported(name: str, patch: Patch) -> Callable[[], None]:
+    """Enter ``patch(module)`` now if module ``name`` is imported, else right after its import; the
+    returned function leaves it. A patch that raises is a warning, by the first line of its docstring; the
+    program goes on without it."""
+    active = ExitStack()
+
+    def apply(module: ModuleType) -> None:
+        try:
+            active.enter_context(patch(module))
+        except Exception as error:
+            log.warning("%s has changed, so this could not be done: %s (%r)", name, _first_line(patch), error)
+
+    if name in sys.modules:
+        apply(sys.modules[name])
+    else:
+        finder = _Finder(name, apply)
+        sys.meta_path.insert(0, finder)
+        active.callback(sys.meta_path.remove, finder)
+    return active.close
+
+
+@contextmanager
+def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """A block in which attributes of a class or module are others. Raises AttributeError for one that
+    it does not have."""
+    own = vars(owner)
+    missing = object()
+    for name in attributes:
+        inspect.getattr_static(owner, name)
+    old = {name: own.get(name, missing) for name in attributes}  # as stored: classmethods stay such
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            if value is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+async def steps_with(variable: ContextVar[V], value: V, steps: AsyncGenerator[T, Any]) -> AsyncGenerator[T]:
+    """The items of ``steps``, each made while ``variable`` has the value. Between items the consumer's
+    context is untouched, as a generator runs in the context of whoever asks for the next item."""
+    try:
+        while True:
+            token = variable.set(value)
+            try:
+                item = await anext(steps)
+            except StopAsyncIteration:
+                return
+            finally:
+                variable.reset(token)
+            yield item
+    finally:
+        await steps.aclose()
+
+
+def _first_line(patch: Patch) -> str:
+    return (patch.__doc__ or repr(patch)).partition("\n")[0].rstrip(".:")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as all other finders do, and has it looked at once it is executed."""
+
+    def __init__(self, name: str, look: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._look = look
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if fullname != self._name:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            if spec := finder.find_spec(fullname, path, target):
+                self._watch(spec.loader)
+                return spec
+        return None
+
+    def _watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            loader.exec_module = execute
+            execute(module)
+            self._look(module)
+
+        loader.exec_module = exec_module

@@ -1,0 +1,102 @@
+"""`ajet serve`: the gateway over an engine, without episodes and without training."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ajet.capture.gateway import Gateway
+from ajet.capture.portal import Portal
+from ajet.capture.sampling import SamplingPolicy
+from ajet.capture.session import Answerer, Session
+from ajet.capture.targets import Target
+from ajet.capture.wires import Wire
+from ajet.capture.wires.builtin import BUILTIN_WIRES
+from ajet.chat import Chat
+from ajet.engine import Engine
+
+MOST_CALLS = 1_000
+MOST_TOKENS = 4_000_000
+"""What one session records at most; then the next one begins, and conversations are rendered anew."""
+
+
+@dataclass(slots=True)
+class Sessions:
+    """One session at a time behind one key. A full one is left to the calls that it is answering."""
+
+    key: str
+    answerer: Answerer
+    _current: Session | None = None
+    _count: int = 0
+    _tokens: int = field(default=0)
+    _seen: int = 0
+
+    def find(self, key: str) -> Session | None:
+        """The session to answer with, if the key is right."""
+        if not hmac.compare_digest(key.encode(errors="replace"), self.key.encode()):
+            return None
+        if self._current is None or self._is_full(self._current):
+            self._count += 1
+            self._tokens = self._seen = 0
+            self._current = Session(f"serve-{self._count}", secrets.token_hex(8), self.answerer, key=self.key)
+        return self._current
+
+    def _is_full(self, session: Session) -> bool:
+        calls = session.record.calls
+        self._tokens += sum(c.end.length for c in calls[self._seen :])
+        self._seen = len(calls)
+        return len(calls) >= MOST_CALLS or self._tokens >= MOST_TOKENS
+
+
+def serve(
+    engine: Engine,
+    *,
+    models: Sequence[str],
+    key: str,
+    host: str,
+    port: int,
+    most_calls: int,
+    policy: SamplingPolicy,
+    wires: Sequence[Wire] = BUILTIN_WIRES,
+    ready: Callable[[str], None],
+) -> int:
+    """Answer calls until Ctrl-C or SIGTERM; how many were answered. ``ready`` is told the URL."""
+    portal = Portal()
+    try:
+        portal.submit(engine.start()).result()
+        answerer = Answerer(engine, Chat(engine.tokenizer, engine.model_type), (Target("policy"),), policy)
+        sessions = Sessions(key, answerer)
+        gateway = Gateway(
+            portal, sessions.find, wires, models=models, host=host, port=port, most_calls=most_calls
+        )
+        try:
+            with _stopped() as stop:
+                ready(gateway.start())
+                while not stop.wait(1.0):
+                    pass
+        finally:
+            gateway.close()
+        return gateway.meter.calls.total()
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            portal.submit(engine.close()).result()
+        portal.close()
+
+
+@contextlib.contextmanager
+def _stopped() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set."""
+    stop = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(n, lambda *_: stop.set()) for n in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,75 @@
+"""AgentScope 1.x and 2.x: agent labels, an explicit chat model, prompts without the clock.
+
+The models of AgentScope that use the OpenAI client (OpenAI, DashScope in 2.x, DeepSeek, Moonshot, …) are
+recorded by the core, at the transport.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from ajet import hookimpl
+from ajet.patching import when_imported
+
+if TYPE_CHECKING:
+    from ajet import Tuner
+
+__all__ = ["as_agentscope_model"]
+
+replying: ContextVar[str | None] = ContextVar("ajet_agentscope_agent", default=None)
+"""The name of the agent that is replying."""
+
+
+def as_agentscope_model(
+    tuner: Tuner, *, agent: str | None = None, target: str | None = None, **options: Any
+) -> Any:
+    """An ``agentscope.model.OpenAIChatModel`` that this episode answers, from any thread or task.
+
+    ``agent`` and ``target`` label every call that the model makes; ``options`` are those of
+    ``OpenAIChatModel``, of AgentScope 1.x or 2.x as installed (``stream``, ``context_size``, …).
+    """
+    from agentscope.model import OpenAIChatModel
+
+    headers = {"default_headers": tuner.headers(agent=agent, target=target)}
+    if importlib.util.find_spec("agentscope.credential") is None:  # 1.x
+        named = {"model_name": "policy", **options}
+        address = {"base_url": tuner.base_url, **headers}
+        return OpenAIChatModel(api_key=tuner.api_key, client_kwargs=address, **named)
+    from agentscope.credential import OpenAICredential
+
+    credential = OpenAICredential(api_key=tuner.api_key, base_url=tuner.base_url)
+    return OpenAIChatModel(credential=credential, client_kwargs=headers, **{"model": "policy", **options})
+
+
+@hookimpl
+def ajet_handles() -> Mapping[str, Callable[..., Any]]:
+    return {"as_agentscope_model": as_agentscope_model}
+
+
+@hookimpl
+def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
+    """The ``name`` of the innermost agent that is replying."""
+    return replying.get()
+
+
+@hookimpl
+def ajet_capture_install(capture: Any) -> Callable[[], None]:
+    from ajet_agentscope.patches import agents_named, prompts_without_clock
+
+    with ExitStack() as undo:
+        undo.callback(when_imported("agentscope.agent", agents_named))
+        undo.callback(when_imported("agentscope.agent", prompts_without_clock))
+        return undo.pop_all().close
+
+
+@hookimpl
+def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+    try:
+        return [("agentscope", importlib.metadata.version("agentscope"), "")]
+    except importlib.metadata.PackageNotFoundError:
+        return [("agentscope", "not installed", "pip install agentscope")]

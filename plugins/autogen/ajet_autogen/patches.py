@@ -1,0 +1,47 @@
+"""What is changed of AutoGen while a job runs: agents say who they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from ajet.patching import replaced, steps_with
+from ajet_autogen import current_handler, working
+
+
+@contextmanager
+def agents_named(module: ModuleType) -> Iterator[None]:
+    """Tell the agents apart: every way into an agent's work notes its name."""
+    base = module.BaseChatAgent
+    classes: set[Any] = {c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base)}
+    with ExitStack() as changes:
+        changes.enter_context(replaced(base, run=_named(base.run), run_stream=_named_steps(base.run_stream)))
+        for cls in classes:
+            if "on_messages_stream" in vars(cls):
+                stream = _named_steps(cls.on_messages_stream)
+                changes.enter_context(replaced(cls, on_messages_stream=stream))
+        yield
+
+
+def _named(original: Any) -> Any:
+    @wraps(original)
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = working.set((self.name, current_handler()))
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            working.reset(token)
+
+    return call
+
+
+def _named_steps(original: Any) -> Any:
+    @wraps(original)
+    def stream(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        steps = original(self, *args, **kwargs)
+        return steps_with(working, (self.name, current_handler()), steps)
+
+    return stream

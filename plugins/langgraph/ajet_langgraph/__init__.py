@@ -1,0 +1,76 @@
+"""LangGraph and LangChain: agent labels, an explicit chat model, and graphs as workflows.
+
+Plain use of ``ChatOpenAI`` inside a workflow needs nothing of this to be recorded: the core does it at the
+transport. Nothing of LangGraph is patched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ajet import hookimpl
+
+if TYPE_CHECKING:
+    from langchain_openai import ChatOpenAI
+
+    from ajet import Tuner
+    from ajet.workflow import Workflow
+
+__all__ = ["as_langchain_model"]
+
+
+def as_langchain_model(
+    tuner: Tuner, *, agent: str | None = None, target: str | None = None, **options: Any
+) -> ChatOpenAI:
+    """A ``ChatOpenAI`` that this episode answers, from any thread or task.
+
+    ``agent`` and ``target`` label every call that the model makes; ``options`` are those of ``ChatOpenAI``
+    (``max_tokens``, ``stop``, ``use_responses_api``, …).
+    """
+    from langchain_openai import ChatOpenAI
+
+    options = {"model": "policy", **options}
+    return ChatOpenAI(
+        base_url=tuner.base_url,
+        api_key=tuner.api_key,
+        default_headers=tuner.headers(agent=agent, target=target),
+        **options,
+    )
+
+
+@hookimpl
+def ajet_handles() -> Mapping[str, Callable[..., Any]]:
+    return {"as_langchain_model": as_langchain_model}
+
+
+@hookimpl
+def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
+    """The ``name`` given to ``create_agent``, else the node of the graph that makes the call."""
+    runnables = sys.modules.get("langchain_core.runnables.config")
+    config = runnables and runnables.var_child_runnable_config.get()
+    metadata = (config or {}).get("metadata") or {}
+    name = metadata.get("lc_agent_name") or metadata.get("langgraph_node")
+    return str(name) if name else None
+
+
+@hookimpl
+def ajet_workflows(workflow: Any) -> Workflow | None:
+    """A compiled graph as a workflow: the task's messages in, the text of the last message out."""
+    pregel = sys.modules.get("langgraph.pregel")
+    if pregel is None or not isinstance(workflow, pregel.Pregel):
+        return None
+    from ajet_langgraph.graphs import graph_workflow
+
+    return graph_workflow(workflow)
+
+
+@hookimpl
+def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+    for package in ("langgraph", "langchain-openai"):
+        try:
+            yield package, importlib.metadata.version(package), ""
+        except importlib.metadata.PackageNotFoundError:
+            yield package, "not installed", f"pip install {package}"

@@ -1,0 +1,34 @@
+"""A compiled graph given as workflow: ``workflow: my_agent:graph``."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from ajet import ConfigError
+from ajet.workflow import Workflow
+
+if TYPE_CHECKING:
+    from langgraph.pregel import Pregel
+
+    from ajet import Task
+
+
+def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
+    """A workflow that invokes the graph. Raises ConfigError for a graph whose state has no
+    ``messages``."""
+    fields = graph.get_input_jsonschema().get("properties", {})
+    if "messages" not in fields:
+        raise ConfigError(
+            f"this graph takes {', '.join(fields) or 'nothing'}, but no `messages`; name a function `async def run(task)` "
+            "that invokes it."
+        )
+
+    async def run(task: Task) -> str:
+        messages = [dict(m) for m in task.messages] or [{"role": "user", "content": task.query}]
+        # Where the graph has a checkpointer, each attempt is a thread of its own.
+        thread = {"configurable": {"thread_id": secrets.token_hex(8)}}
+        state = await graph.ainvoke({"messages": messages}, thread if graph.checkpointer else None)
+        return str(state["messages"][-1].text)
+
+    return Workflow("a graph", run, is_async=True, arguments=1)

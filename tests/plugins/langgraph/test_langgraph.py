@@ -1,0 +1,222 @@
+"""LangGraph: which node or agent calls, the explicit model, graphs as workflows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ajet
+import ajet_langgraph
+from ajet import ConfigError, Task, Tuner
+from ajet.plugins import load_plugins
+from ajet.workflow import load_workflow
+
+from ..programs import (
+    CLOSED,
+    SYSTEM,
+    agents_of,
+    by_rules,
+    calculator_for_langchain,
+    calling,
+    make_langgraph,
+    require,
+    script,
+)
+
+require("langgraph", "langchain_openai", "langchain.agents")
+
+from langchain.agents import create_agent
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+
+def model(**options: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="m", base_url=CLOSED, api_key="k", max_retries=0, **options)
+
+
+def ask(text: str = "hi") -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def two_nodes() -> Any:
+    """A graph whose first node is asynchronous and whose second is not."""
+
+    async def plan(state: MessagesState) -> Any:
+        return {"messages": [await model().ainvoke(state["messages"])]}
+
+    def write(state: MessagesState) -> Any:
+        return {"messages": [model().invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("plan", plan)
+    graph.add_node("write", write)
+    graph.add_edge(START, "plan")
+    graph.add_edge("plan", "write")
+    graph.add_edge("write", END)
+    return graph
+
+
+# ------------------------------------------------------------------ labels
+
+
+def test_the_nodes_of_a_graph_are_agents(prepared: Callable[..., Any]) -> None:
+    bench = prepared(by_rules(("hi", "yes")))
+    with bench.session() as session:
+        asyncio.run(two_nodes().compile().ainvoke(ask()))
+    assert agents_of(session) == ["plan", "write"]
+
+
+def test_an_unnamed_agent_is_its_model_node(prepared: Callable[..., Any]) -> None:
+    with prepared(by_rules(("hi", "yes"))).session() as session:
+        create_agent(model()).invoke(ask())
+    assert agents_of(session) == ["model"]
+
+
+def test_an_agent_used_as_a_tool_has_a_name_of_its_own(prepared: Callable[..., Any]) -> None:
+    expert = create_agent(model(), system_prompt="You are the expert.", name="expert")
+
+    @tool
+    async def consult(question: str) -> str:
+        """Ask the expert."""
+        return str((await expert.ainvoke(ask(question)))["messages"][-1].text)
+
+    boss = create_agent(model(), [consult], system_prompt="You are the boss.", name="boss")
+    bench = prepared(
+        by_rules(
+            ("You are the expert.", "42"),
+            ("<tool_response>", "It is 42."),
+            ("You are the boss.", calling("consult", question="What is it?")),
+        )
+    )
+    with bench.session() as session:
+        state = asyncio.run(boss.ainvoke(ask()))
+    assert agents_of(session) == ["boss", "expert", "boss"]
+    assert state["messages"][-1].text == "It is 42."
+
+
+def test_agents_as_nodes_of_a_graph_keep_their_names(prepared: Callable[..., Any]) -> None:
+    graph = StateGraph(MessagesState)
+    for name in ("first", "second"):
+        graph.add_node(f"node of {name}", create_agent(model(), name=name))
+    graph.add_edge(START, "node of first")
+    graph.add_edge("node of first", "node of second")
+    with prepared(by_rules(("hi", "yes"))).session() as session:
+        asyncio.run(graph.compile().ainvoke(ask()))
+    assert agents_of(session) == ["first", "second"]
+
+
+def test_the_users_own_label_wins(prepared: Callable[..., Any]) -> None:
+    with prepared(by_rules(("hi", "yes"))).session() as session, ajet.label(agent="mine"):
+        create_agent(model(), name="solver").invoke(ask())
+    assert agents_of(session) == ["mine"]
+
+
+def test_a_model_outside_any_graph_has_no_name(prepared: Callable[..., Any]) -> None:
+    with prepared(by_rules(("hi", "yes"))).session() as session:
+        model().invoke("hi")
+    assert agents_of(session) == ["agent"]
+
+
+# ------------------------------------------------------------------ the explicit model
+
+
+def test_the_explicit_model_carries_its_labels_to_the_episode(prepared: Callable[..., Any]) -> None:
+    bench = prepared(by_rules(("hi", "yes")))
+    with bench.session() as session:
+        tuner = Tuner(CLOSED, session.key, load_plugins().handles)
+        solver = tuner.as_langchain_model(agent="solver", max_tokens=100)
+        assert isinstance(solver, ChatOpenAI)
+        assert solver.invoke("hi").text == "yes"
+    assert agents_of(session) == ["solver"]
+
+
+# ------------------------------------------------------------------ graphs as workflows
+
+
+def test_a_compiled_graph_is_a_workflow(prepared: Callable[..., Any]) -> None:
+    workflow = ajet_langgraph.ajet_workflows(two_nodes().compile())
+    assert workflow is not None
+
+    async def run(task: Task) -> Any:
+        return await workflow.fresh()(task, None)
+
+    (episode,) = prepared(by_rules(("question 0", "yes"))).run(run)
+    assert episode.output.response == "yes"
+    assert [exchange.agent for exchange in episode.record.exchanges] == ["plan", "write"]
+
+
+def test_the_job_file_names_the_graph(tmp_path: Any) -> None:
+    (tmp_path / "agent.py").write_text(
+        "from langgraph.graph import START, MessagesState, StateGraph\n"
+        "builder = StateGraph(MessagesState)\n"
+        "builder.add_node('node', lambda state: {'messages': [('ai', 'done')]})\n"
+        "builder.add_edge(START, 'node')\n"
+        "graph = builder.compile()\n"
+    )
+    workflow = load_workflow(f"{tmp_path}/agent.py:graph", tmp_path, load_plugins().manager.hook)
+    assert asyncio.run(workflow.fresh()(Task("t", "hi"), None)) == "done"  # type: ignore[arg-type]
+
+
+def test_attempts_do_not_share_a_checkpointers_thread(prepared: Callable[..., Any]) -> None:
+    workflow = ajet_langgraph.ajet_workflows(two_nodes().compile(checkpointer=InMemorySaver()))
+    assert workflow is not None
+
+    async def run(task: Task) -> Any:
+        return await workflow.fresh()(task, None)
+
+    episodes = prepared(by_rules(("question", "yes"))).run(run, group_size=2)
+    assert [len(e.record.exchanges[0].chat()) for e in episodes] == [2, 2]
+
+
+def test_the_messages_of_a_task_stand_in_for_its_query(prepared: Callable[..., Any]) -> None:
+    workflow = ajet_langgraph.ajet_workflows(create_agent(model()))
+    task = Task("t", "hi", messages=({"role": "system", "content": "Be brief."}, *ask("ho")["messages"]))
+    with prepared(by_rules(("Be brief.", "yes"))).session() as session:
+        assert asyncio.run(workflow.fresh()(task, None)) == "yes"  # type: ignore[union-attr]
+    (exchange,) = session.record.exchanges
+    assert [m["content"] for m in exchange.chat()] == ["Be brief.", "ho", "yes"]
+
+
+def test_a_graph_without_messages_is_refused_with_the_remedy() -> None:
+    from typing_extensions import TypedDict
+
+    class State(TypedDict):
+        question: str
+
+    graph = StateGraph(State)
+    graph.add_node("node", lambda state: {})
+    graph.add_edge(START, "node")
+    with pytest.raises(ConfigError, match=r"takes question, but no `messages`; name a function"):
+        ajet_langgraph.ajet_workflows(graph.compile())
+
+
+def test_other_objects_are_no_graphs() -> None:
+    assert ajet_langgraph.ajet_workflows("pkg:run") is None
+    assert ajet_langgraph.ajet_workflows(test_other_objects_are_no_graphs) is None
+
+
+# ------------------------------------------------------------------ streaming
+
+
+@pytest.mark.parametrize("mode", ["values", "updates", "messages"])
+def test_every_streaming_mode_is_the_same_episode(mode: str, prepared: Callable[..., Any]) -> None:
+    bench = prepared(script)
+    with bench.session("a") as plain:
+        asyncio.run(make_langgraph()("12 + 30"))
+
+    async def consume() -> None:
+        agent = create_agent(model(), [calculator_for_langchain()], system_prompt=SYSTEM, name="solver")
+        async for _ in agent.astream(ask("12 + 30"), stream_mode=mode):
+            pass
+
+    with bench.session("b") as streamed:
+        asyncio.run(consume())
+    assert [c.end.ids().tolist() for c in streamed.record.calls] == [
+        c.end.ids().tolist() for c in plain.record.calls
+    ]
+    assert agents_of(streamed) == ["solver", "solver"]
