@@ -105,12 +105,8 @@ class Ways:
 
 
 def make_ways(model: Any, name: str, seed: int, scale: float) -> Ways:
-    """Advantages are random, one a call."""
-    log = make_log(SCENARIOS[name], seed, scale)
-    calls = recorded(log, generations(log)).trained_calls
-    advantages = np.random.default_rng(seed).normal(size=len(calls)).astype(np.float32)
-    single = [credited(line, advantages) for c in calls for line in timelines([c])]
-    merged = [credited(line, advantages) for line in timelines(calls)]
+    """Every way of a log."""
+    single, merged = make_samples(name, seed, scale)
     tokens = sum(len(s.token_ids) for s in single)
 
     def planned() -> Iterator[TrainedTokens]:
@@ -123,6 +119,17 @@ def make_ways(model: Any, name: str, seed: int, scale: float) -> Ways:
         token_ratio=tokens / len(pack(merged).token_ids),
         linear_token_ratio=tokens / sum(len(s.token_ids) for s in merged),
     )
+
+
+def make_samples(
+    name: str, seed: int, scale: float, calls: int | None = None
+) -> tuple[list[Sample], list[Sample]]:
+    """One sample a call, and the timelines, of a log's first ``calls``. Advantages are random, one a call."""
+    log = make_log(SCENARIOS[name], seed, scale)[:calls]
+    made = recorded(log, generations(log)).trained_calls
+    advantages = np.random.default_rng(seed).normal(size=len(made)).astype(np.float32)
+    single = [credited(line, advantages) for call in made for line in timelines([call])]
+    return single, [credited(line, advantages) for line in timelines(made)]
 
 
 def credited(line: Timeline, advantages: Float32) -> Sample:

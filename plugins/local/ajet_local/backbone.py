@@ -35,8 +35,10 @@ class OnDevice(Plugin):
         from transformers.utils.logging import disable_progress_bar
 
         from ajet_local.engine import LocalEngine
+        from ajet_local.heap import share_heap
         from ajet_local.modeling import load_model
 
+        share_heap()
         if self.threads:
             torch.set_num_threads(self.threads)
         disable_progress_bar()  # a run has its own
@@ -53,7 +55,6 @@ class Local(OnDevice, Backbone):
     micro_batch_tokens: int = Field(
         16384, ge=1, description="Most tokens of one forward pass in training: memory, not results."
     )
-
     gradient_checkpointing: bool = Field(
         False, description="Keep only each layer's input and compute the rest again: less memory, more time."
     )

@@ -1,6 +1,13 @@
 """Training on trees: the same loss and gradients as on rows, each unique token computed once."""
 
+import copy
+import importlib
 import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,19 +17,24 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
+from ajet.builtin import ajet_algorithms  # noqa: E402
 from ajet.learning.algorithms import GRPO  # noqa: E402
+from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.packing import pack, split  # noqa: E402
+from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.types import Batch, Sample, Span  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
-from ajet_local.plan import plan  # noqa: E402
-from ajet_local.rows import trained_tokens  # noqa: E402
+from ajet_local.plan import plan, score  # noqa: E402
+from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 from ajet_local.tree_attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
 from ajet_local.trees import ComputedTree, enable_trees, tree_tokens  # noqa: E402
 
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+BENCH = Path(__file__).resolve().parents[3] / "bench"
+LOGS = ("tool30", "werewolf", "retry", "fanout", "drift", "retok", "grow", "mixed")
 
 
 def tiny(architecture=Qwen3Config, dtype=torch.float32, **more):
@@ -68,6 +80,14 @@ def make_sample(ids, start, advantage=1.0, temperature=1.0, stop=None, name="epi
         (Span(start, stop or len(ids), 0, "agent", "policy", temperature),),
         name,
     )
+
+
+def two_calls(sample, middle):
+    """The sample's trained tokens as those of two calls."""
+    (span,) = sample.spans
+    if not span.start < middle < span.end:
+        return sample
+    return replace(sample, spans=(replace(span, end=middle), replace(span, start=middle, call=1)))
 
 
 def random_forest(seed, rows=12, longest=40):
@@ -224,6 +244,46 @@ def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype):
         assert_equal(loss_and_gradients(model, [samples], of_tree), naive, TOLERANCE[dtype])
 
 
+@pytest.fixture(scope="module")
+def call_logs():
+    """``call_logs(log)``: a sample for each call, and the timelines, of a log's beginning with short texts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        bench = importlib.import_module("tree_training")
+        assert tuple(bench.SCENARIOS) == LOGS
+        yield lambda log: bench.make_samples(log, 0, 0.01 if log == "werewolf" else 0.02, 50)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("log", LOGS)
+def test_call_logs_give_one_loss_and_gradient_by_calls_by_linear_rows_and_by_trees(
+    call_logs, log, name, dtype
+):
+    model = tiny(ARCHITECTURES[name], dtype, vocab_size=1000)
+    assert enable_trees(model) == ""
+    calls, timelines = (with_a_twin(samples) for samples in call_logs(log))
+    naive = loss_and_gradients(model, micro_batches(calls, 1000), of_rows)
+    assert_equal(loss_and_gradients(model, micro_batches(timelines, 2000), of_rows), naive, TOLERANCE[dtype])
+    longest = max(len(s.token_ids) for s in timelines)
+    for groups in ([timelines], split(timelines, longest)):
+        assert_equal(loss_and_gradients(model, groups, of_tree), naive, TOLERANCE[dtype])
+
+
+def with_a_twin(samples):
+    """A second member sampled the same tokens, at other temperatures, with opposite advantages."""
+    twins = [
+        replace(
+            s,
+            advantages=-0.3 * s.advantages,
+            spans=tuple(replace(span, temperature=0.8) for span in s.spans),
+            episode="twin",
+        )
+        for s in samples
+    ]
+    return [*samples, *twins]
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_opposite_credit_on_equal_tokens_is_not_merged(dtype):
     model = tiny(dtype=dtype)
@@ -308,6 +368,139 @@ def test_rows_are_kept_where_tiny_branches_would_cost_more_than_they_save():
     bushy = [make_sample(rng.integers(0, 2, 8), 1) for _ in range(60)]
     assert [m.tree for m in plan(model, bushy, 10_000)] == [None]
     assert all(m.tree for m in plan(model, random_forest(0, rows=40, longest=400), 10_000))
+
+
+# --------------------------------------------------------------------------- algorithms
+
+
+TERMS = {
+    "alone": {},
+    "with every term": {"kl": 0.1, "entropy": 0.01, "correction": "truncated", "correction_cap": 1.2},
+}
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("algorithm", ajet_algorithms(), ids=lambda a: a.name)
+def test_every_algorithm_makes_the_same_update_by_trees_and_by_rows(algorithm, terms, monkeypatch):
+    monkeypatch.setattr("ajet_local.plan.BLOCK_FLOPS", -1e12)  # trees wherever the model has them
+    start = tiny(dtype=torch.float64)
+    reference = tiny(dtype=torch.float64, initializer_range=0.15).requires_grad_(False)
+    batch = make_batch(start, algorithm(), TrainSettings(**TERMS[terms]))
+    updates, metrics, tokens = [], [], []
+    for trees in (True, False):
+        model, other = copy.deepcopy(start), copy.deepcopy(reference)
+        trainer = LocalTrainer(
+            model,
+            None,
+            LocalEngine(model, None),
+            reference=other,
+            adam_epsilon=1e-4,
+            micro_batch_tokens=150,
+        )
+        if not trees:
+            model.set_attn_implementation("sdpa")
+            other.set_attn_implementation("sdpa")
+        tokens.append(counted_tokens(model, lambda: metrics.append(trainer.update(batch))))  # noqa: B023
+        change = [p - q for p, q in zip(model.parameters(), start.parameters(), strict=True)]
+        updates.append(torch.cat([c.detach().flatten() for c in change]))
+    assert tokens[0] < 0.9 * tokens[1]
+    assert metrics[0]["optimizer_steps"] == 4
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-9, abs=1e-12)
+    assert updates[1].norm() > 1e-3
+    assert (updates[0] - updates[1]).norm() <= 1e-9 * updates[1].norm()
+
+
+def make_batch(model, algorithm, settings):
+    """Two epochs over two mini-batches of samples that share much, some with two calls, sampled nearby."""
+    rng = np.random.default_rng(0)
+    samples = [two_calls(s, int(s.mask.argmax()) + 3) for s in random_forest(1, rows=24, longest=30)]
+    assert any(len(s.spans) > 1 for s in samples)
+    rewards = rng.integers(0, 2, len(samples)).astype(np.float64)
+    advantages = algorithm.normalize(algorithm.advantages(rewards))
+    weights = algorithm.weights(np.array([s.mask.sum() for s in samples], np.float64))
+    for s, logprobs, advantage, weight in zip(
+        samples, score(model, samples, 10_000), advantages, weights, strict=True
+    ):
+        s.logprobs[:] = logprobs + rng.normal(scale=0.2, size=len(logprobs))
+        s.advantages[:] = s.mask * advantage
+        s.weights[:] = s.mask * weight
+    loss = objective(algorithm, settings)
+    halves = [range(0, len(samples), 2), range(1, len(samples), 2)]
+    return Batch(samples, loss, halves * 2, 1e-3, loss.needs, loss.zero_costs_nothing)
+
+
+# --------------------------------------------------------------------------- memory
+
+
+WITHIN_A_LIMIT = """
+import copy, resource, sys
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+from ajet.learning.algorithms import SFT
+from ajet.learning.packing import pack
+from ajet.types import Batch, Sample, Span
+from ajet_local.engine import LocalEngine
+from ajet_local.trainer import LocalTrainer
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+config = Qwen3Config(
+    vocab_size=500, hidden_size=128, intermediate_size=768, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=4, head_dim=32, max_position_embeddings=2048, initializer_range=0.05,
+)
+start = AutoModelForCausalLM.from_config(config).eval()
+rng = np.random.default_rng(0)
+trunk = rng.integers(0, 500, 256)
+
+
+def sample(ids):
+    on = (np.arange(len(ids)) >= len(trunk)).astype(np.float32)
+    spans = (Span(len(trunk), len(ids), 0, "agent", "policy"),)
+    return Sample(np.array(ids, np.int32), on > 0, on, on * rng.normal(), on / len(ids), spans)
+
+
+samples = [sample([*trunk, n, *rng.integers(0, 500, 59)]) for n in range(64)]
+assert len(pack(samples).token_ids) == 4096
+
+
+def trained(megabytes, **settings):
+    model = copy.deepcopy(start)
+    trainer = LocalTrainer(model, None, LocalEngine(model, None), max_grad_norm=1e9, adam_epsilon=1.0, **settings)
+    trainer.update(Batch(samples[:2], SFT().loss, [range(2)], 0.0))  # what is made once
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    most = used + megabytes * 2**20 if megabytes else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    try:
+        trainer.update(Batch(samples, SFT().loss, [range(64)], 1.0))
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+torch.save(
+    [
+        trained(100, micro_batch_tokens=1024),
+        trained(100, micro_batch_tokens=2048, gradient_checkpointing=True),
+        trained(100, micro_batch_tokens=16384),
+        trained(None, micro_batch_tokens=16384),
+    ],
+    sys.argv[1],
+)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits address space and reads /proc")
+def test_a_tree_of_64_branches_trains_within_a_memory_limit_by_splitting(tmp_path):
+    command = [sys.executable, "-c", WITHIN_A_LIMIT, str(tmp_path / "weights.pt")]
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(command, env=environment, check=True, timeout=300)
+    split_up, checkpointed, unsplit, unlimited = torch.load(tmp_path / "weights.pt")
+    assert "memory" in unsplit
+    for found in (split_up, checkpointed):
+        assert (found - unlimited).norm() <= 1e-6 * unlimited.norm()
 
 
 def test_models_with_sliding_windows_are_trained_as_rows_and_say_so(caplog):
