@@ -91,12 +91,17 @@ class Conversation:
 class Log:
     """Collects the calls of one episode."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, scale: float = 1.0) -> None:
         self.rng = np.random.default_rng(seed)
+        self.scale = scale
         self.entries: list[tuple[Conversation, int, Int32]] = []
 
+    def scaled(self, tokens: int) -> int:
+        """That many tokens at this log's scale, at least one."""
+        return max(1, int(tokens * self.scale))
+
     def words(self, tokens: int) -> Int32:
-        return self.rng.integers(FIRST_WORD, VOCABULARY, tokens).astype(np.int32)
+        return self.rng.integers(FIRST_WORD, VOCABULARY, self.scaled(tokens)).astype(np.int32)
 
     def between(self, low: int, high: int) -> int:
         return int(self.rng.integers(low, high + 1))
@@ -192,7 +197,7 @@ def werewolf(log: Log, calls: int = 200) -> None:
         speaker = players[number % 9]
         body = speaker.call(40, 90)
         speaker.quote("assistant", body)
-        heard = np.append(np.int32(FIRST_WORD + number % 9), body[-40:])
+        heard = np.append(np.int32(FIRST_WORD + number % 9), body[-log.scaled(40) :])
         for player in players:
             if player is not speaker:
                 player.quote("user", heard)
@@ -223,8 +228,8 @@ SCENARIOS: dict[str, Callable[[Log], None]] = {
 """The scenarios, `grow` and `mixed` at a size for comparing rows; both take any number of calls."""
 
 
-def make_log(scenario: Callable[[Log], None], seed: int = 0) -> list[LoggedCall]:
-    """The calls of a scenario; equal seeds give equal logs."""
-    log = Log(seed)
+def make_log(scenario: Callable[[Log], None], seed: int = 0, scale: float = 1.0) -> list[LoggedCall]:
+    """The calls of a scenario, its texts shortened by ``scale``; equal seeds give equal logs."""
+    log = Log(seed, scale)
     scenario(log)
     return log.calls()

@@ -180,35 +180,21 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
-    """What one call's sampled tokens count in a `SampleTree`. Arrays have the length of ``positions``.
-
-    ``positions int32[T]`` are indices into the tree's tokens; ``logprobs`` are the sampling ones. Two
-    calls that sampled the same tokens stay two credits on the same positions.
-    """
-
-    positions: Int32
-    logprobs: Float32
-    advantages: Float32
-    weights: Float32
-    call: int
-    agent: str
-    target: str
-    temperature: float = 1.0
-    episode: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SampleTree:
     """Samples that share prefixes, each unique token once: for trainers that can compute on trees.
 
     ``token_ids int32[N]``; ``parents int32[N]``: the index of the token before, always smaller than the
-    token's own, -1 at a root. The context of a token is its ancestors.
+    token's own, -1 at a root. The context of a token is its ancestors. Tokens lie in preorder: a token's
+    descendants follow it without a gap.
+
+    Credit is not merged: ``positions[i] int32[T_i]``, ascending, are the indices of the trained tokens of
+    ``samples[i]``, which keep their own logprobs, advantages and weights, also where others sampled the same.
     """
 
     token_ids: Int32
     parents: Int32
-    credits: tuple[Credit, ...]
+    samples: tuple[Sample, ...]
+    positions: tuple[Int32, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

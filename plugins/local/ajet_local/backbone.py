@@ -46,8 +46,10 @@ class OnDevice(Plugin):
         from transformers.utils.logging import disable_progress_bar
 
         from ajet_local.engine import LocalEngine
+        from ajet_local.heap import share_heap
         from ajet_local.modeling import load_model
 
+        share_heap()
         if self.threads:
             torch.set_num_threads(self.threads)
         disable_progress_bar()  # a run has its own
@@ -70,6 +72,9 @@ class Local(OnDevice, Backbone):
     capabilities: ClassVar[Capabilities] = Capabilities(deterministic=True, keys=OPTIONAL_KEYS)
     micro_batch_tokens: int = Field(
         16384, ge=1, description="Most tokens of one forward pass in training: memory, not results."
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Keep only each layer's input and compute the rest again: less memory, more time."
     )
 
     def run(self, job: Job) -> RunResult:
@@ -109,6 +114,7 @@ class Local(OnDevice, Backbone):
             adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
             micro_batch_tokens=self.micro_batch_tokens,
+            gradient_checkpointing=self.gradient_checkpointing,
             reference=_reference(engine, train, seed, progress),
         )
 

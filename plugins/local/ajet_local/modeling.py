@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ajet.types import AjetError
 
@@ -56,6 +59,36 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
 def context_length(model: Any) -> int:
     """Most tokens the model's positions reach (``max_position_embeddings``)."""
     return int(model.config.get_text_config().max_position_embeddings)
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Let `checkpointing` do something on ``model``."""
+    name = "activation_checkpointing_enable"  # the other is deprecated in newer versions of transformers
+    enable = getattr(model, name, None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
+def checkpointed_layers(model: Any) -> list[Any]:
+    """The layers on which gradient checkpointing is enabled."""
+    layers = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
+    return [layer for layer in layers if layer.gradient_checkpointing]
+
+
+@contextmanager
+def checkpointing(model: Any) -> Iterator[None]:
+    """Within it, a model on which gradient checkpointing is enabled does it.
+
+    transformers asks whether a layer is training. The layers alone say so, not what is in them: there
+    is still no dropout.
+    """
+    layers = checkpointed_layers(model)
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
 
 
 def _checked_source(name: str | Path) -> str:

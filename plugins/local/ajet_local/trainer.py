@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
 from ajet.types import AjetError, Batch, Loss, Metrics, Sample
 from ajet_local.engine import LocalEngine
-from ajet_local.rows import TrainedTokens, has_credit, micro_batches, score, trained_tokens
+from ajet_local.modeling import checkpointing, enable_checkpointing
+from ajet_local.plan import plan, score
+from ajet_local.tokens import TrainedTokens
+from ajet_local.trees import enable_trees
+
+log = logging.getLogger("ajet")
 
 STATE_FILE = "trainer.pt"
 """Beside the Hugging Face files: the optimizer's state and the weight version."""
@@ -38,9 +45,11 @@ class LocalTrainer:
 
     Serves reinforcement learning and supervised fine-tuning alike: what differs is the batch's
     loss, advantages and weights. AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are
-    clipped to the global norm ``max_grad_norm``. ``micro_batch_tokens`` bounds the padded tokens of
-    one forward pass and changes memory, not results. ``reference`` is a frozen model on the same device,
-    which fills `Sample.reference` for losses that need it.
+    clipped to the global norm ``max_grad_norm``. Samples are computed as trees, every token that they share
+    once, where the model can and it pays (`ajet_local.plan`), else as padded rows. ``micro_batch_tokens``
+    bounds the tokens of one forward pass, ``gradient_checkpointing`` keeps only each layer's input and
+    computes the rest again: both change memory, not results. ``reference`` is a frozen model on the same
+    device, which fills `Sample.reference` for losses that need it.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class LocalTrainer:
         adam_epsilon: float = 1e-8,
         max_grad_norm: float = 1.0,
         micro_batch_tokens: int = 16384,
+        gradient_checkpointing: bool = False,
         reference: Any = None,
     ) -> None:
         self.model = model
@@ -62,6 +72,12 @@ class LocalTrainer:
         self.max_grad_norm = max_grad_norm
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
+        for name, network in (("", model), ("the reference model: ", reference)):
+            cannot = enable_trees(network) if network is not None else ""
+            if cannot:
+                log.warning("%ssamples are computed as rows, not as trees: %s.", name, cannot.rstrip("."))
+        if gradient_checkpointing:
+            enable_checkpointing(model)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters,
@@ -137,10 +153,11 @@ class LocalTrainer:
         if not live:
             return
         self._optimizer.zero_grad(set_to_none=True)
-        for rows in micro_batches(live, self.micro_batch_tokens):
-            tokens = trained_tokens(self.model, rows, batch.needs)
-            total = _total_loss(batch.loss, tokens, rows, place)
-            total.backward()
+        for micro_batch in plan(self.model, live, self.micro_batch_tokens):
+            with checkpointing(self.model):
+                tokens = micro_batch.tokens(self.model, batch.needs)
+                total = _total_loss(batch.loss, tokens, micro_batch.samples, place)
+                total.backward()
             sums.loss += total.item()
             if tokens.entropy is not None:
                 sums.entropy += tokens.entropy.sum().item()
@@ -192,8 +209,9 @@ class LocalTrainer:
 
 
 def _counts(sample: Sample, batch: Batch) -> bool:
-    """Whether the loss of a sample moves any weight."""
-    return has_credit(sample) or not batch.zero_costs_nothing
+    """Whether the loss of a sample moves any weight: by zero weight · advantage everywhere, the gradient is 0."""
+    credit = sample.mask & (sample.weights * sample.advantages != 0)
+    return bool(np.any(credit)) or not batch.zero_costs_nothing
 
 
 def _total_loss(loss: Loss, tokens: TrainedTokens, samples: Sequence[Sample], place: str) -> torch.Tensor:

@@ -19,7 +19,8 @@ from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.progress import Silent  # noqa: E402
 from ajet.types import AjetError, Batch, ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
-from ajet_local.rows import micro_batches, score, trained_tokens  # noqa: E402
+from ajet_local.plan import score  # noqa: E402
+from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 
 

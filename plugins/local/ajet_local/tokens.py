@@ -1,0 +1,84 @@
+"""The trained tokens of a micro-batch as losses see them, whether rows or a tree gave their logits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+
+from ajet.types import Float32, LossTokens, Need, Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedTokens(LossTokens):
+    """The trained tokens of some samples, flattened sample by sample. All tensors are [N]."""
+
+    weights: torch.Tensor
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], logits: torch.Tensor, needs: Collection[Need] = ()) -> Self:
+        """``logits [N, V]`` are those that predict the tokens; gradients flow into them from ``new`` and
+        ``entropy``.
+
+        ``new[i] = log_softmax(logits / temperature)[token]`` in float32, or what more precise type the
+        logits have. Of the optional arrays those in ``needs`` are there; where samples do not bring
+        ``before``, the weights still are those before.
+        """
+
+        def flat(arrays: Sequence[np.ndarray]) -> torch.Tensor:
+            parts = [array[s.mask] for array, s in zip(arrays, samples, strict=True)]
+            return torch.as_tensor(np.concatenate(parts), device=logits.device)
+
+        def brought(arrays: Sequence[Float32 | None]) -> torch.Tensor | None:
+            there = [array for array in arrays if array is not None]
+            return flat(there) if there else None
+
+        temperatures = flat([_temperatures(s) for s in samples])
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperatures[:, None]
+        logprobs = torch.log_softmax(exact, dim=-1)
+        new = logprobs.gather(1, flat([s.token_ids for s in samples]).long()[:, None])[:, 0]
+        before = brought([s.before for s in samples]) if "before" in needs else None
+        return cls(
+            new=new,
+            calls=torch.as_tensor(_calls(samples), device=logits.device),
+            old=flat([s.logprobs for s in samples]),
+            advantages=flat([s.advantages for s in samples]),
+            weights=flat([s.weights for s in samples]),
+            before=new.detach() if before is None and "before" in needs else before,
+            reference=brought([s.reference for s in samples]) if "reference" in needs else None,
+            entropy=-(logprobs.exp() * logprobs).sum(-1) if "entropy" in needs else None,
+        )
+
+    def place(self, index: int, samples: Sequence[Sample]) -> str:
+        """Where trained token ``index`` lies, for error messages."""
+        for sample in samples:
+            positions = np.flatnonzero(sample.mask)
+            if index < len(positions):
+                return f"episode {sample.episode!r}, token {positions[index]} of {len(sample.token_ids)}"
+            index -= len(positions)
+        raise IndexError(index)
+
+
+def _temperatures(sample: Sample) -> Float32:
+    """float32[T]: the temperature of each token's span; 1 outside of spans and in greedy ones."""
+    temperatures = np.ones(len(sample.token_ids), dtype=np.float32)
+    for span in sample.spans:
+        temperatures[span.start : span.end] = span.temperature or 1.0
+    return temperatures
+
+
+def _calls(samples: Sequence[Sample]) -> np.ndarray:
+    """int64[N]: the calls of the trained tokens, numbered from 0 in their order."""
+    keys = []
+    first = 0
+    for sample in samples:
+        key = np.full(len(sample.token_ids), first, dtype=np.int64)
+        for number, span in enumerate(sample.spans, first + 1):
+            key[span.start : span.end] = number
+        keys.append(key[sample.mask])
+        first += len(sample.spans) + 1
+    key = np.concatenate(keys)
+    return np.cumsum(np.diff(key, prepend=key[:1]) != 0)
