@@ -23,6 +23,7 @@ from call_logs import SCENARIOS, VOCABULARY, make_log
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from ajet.learning.batch import timeline_sample
+from ajet.learning.credit import EPISODE
 from ajet.learning.packing import pack
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import Float32, Sample
@@ -134,7 +135,7 @@ def make_samples(
 
 def credited(line: Timeline, advantages: Float32) -> Sample:
     """A timeline as a sample, each call's tokens with its own advantage."""
-    sample = timeline_sample(line, 1.0, 1.0)
+    sample = timeline_sample(line, {EPISODE: 1.0}, 1.0)
     for span in line.spans:
         sample.advantages[span.start : span.end] = advantages[span.call]
     return sample
