@@ -482,9 +482,9 @@ def trained(megabytes, **settings):
 
 torch.save(
     [
-        trained(100, micro_batch_tokens=1024),
-        trained(100, micro_batch_tokens=2048, gradient_checkpointing=True),
-        trained(100, micro_batch_tokens=16384),
+        trained(170, micro_batch_tokens=1024),
+        trained(170, micro_batch_tokens=2048, gradient_checkpointing=True),
+        trained(170, micro_batch_tokens=16384),
         trained(None, micro_batch_tokens=16384),
     ],
     sys.argv[1],
