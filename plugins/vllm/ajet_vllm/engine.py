@@ -102,9 +102,23 @@ class VLLMEngine:
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
         """As `generate`, in pieces of what vLLM has sampled since the last one. Closing the iterator stops it."""
-        async with aclosing(self._sample(request, RequestOutputKind.DELTA)) as pieces:
-            async for piece in pieces:
+        pieces: asyncio.Queue[GenerationDelta | None] = asyncio.Queue()
+
+        async def sample() -> None:
+            async with aclosing(self._sample(request, RequestOutputKind.DELTA)) as sampled:
+                async for piece in sampled:
+                    pieces.put_nowait(piece)
+
+        # A task of its own, as new weights wait for what is sampled, but not for who is slow to read it.
+        sampling = asyncio.create_task(sample())
+        sampling.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while piece := await pieces.get():
                 yield piece
+            await sampling  # raises what it raised
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
 
     async def _sample(
         self, request: GenerateRequest, kind: RequestOutputKind

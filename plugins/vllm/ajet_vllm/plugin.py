@@ -80,6 +80,7 @@ class VLLMEnginePlugin(EnginePlugin):
         arguments = {
             "enable_log_requests": False,
             "disable_log_stats": True,
+            "use_tqdm_on_load": False,
             **self.options,
             "model": model,
             "seed": seed,

@@ -7,6 +7,7 @@ logprobs are computed from divided logits, and those of a prompt at its request'
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -100,6 +101,8 @@ class WorkerExtension:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
         from vllm.platforms import current_platform
 
+        # It warns of modules that have no weights of their own; that the checkpoint is whole is known.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.reload_weights(weights_path=folder)
         if current_platform.is_cpu():
             # A head that is tied to the embedding is not loaded itself; what was repacked from it is stale.

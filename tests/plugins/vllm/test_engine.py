@@ -39,10 +39,10 @@ def logprobs_of(model, ids, temperature):
 
 
 def greedy_of(model, ids, count):
+    import torch
+
     ids = list(ids)
     for _ in range(count):
-        import torch
-
         with torch.no_grad():
             ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
     return ids[-count:]
@@ -63,6 +63,13 @@ async def is_of(engine, folder, version):
         np.testing.assert_allclose(sampled.logprobs, whole[len(PROMPT) - 1 :], atol=1e-4)
 
 
+@pytest.fixture
+def reset(running, checkpoints):
+    """Afterwards the engine has its first weights again."""
+    yield
+    running(lambda engine: engine.load_weights(checkpoints[0], version=0))
+
+
 @pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
 def test_it_conforms(running, check):
     async def scenario(engine):
@@ -81,7 +88,7 @@ def test_its_numbers_are_those_of_transformers(running, checkpoints):
     running(lambda engine: is_of(engine, checkpoints[0], engine.version))
 
 
-def test_new_weights_are_loaded_into_the_running_engine(running, checkpoints):
+def test_new_weights_are_loaded_into_the_running_engine(running, reset, checkpoints):
     first, second = checkpoints
 
     async def scenario(engine):
@@ -91,27 +98,32 @@ def test_new_weights_are_loaded_into_the_running_engine(running, checkpoints):
         # As tensors, the tied head among them, and with a version of the caller's.
         assert await engine.load_weights(reference(first).state_dict(), version=7) == 7
         await is_of(engine, first, 7)
-        assert await engine.load_weights(first, version=0) == 0
 
     running(scenario)
 
 
-def test_a_call_is_sampled_under_one_version_of_the_weights(running, checkpoints):
-    first, second = checkpoints
-
+def test_every_call_is_sampled_under_one_version_of_the_weights(running, reset, checkpoints):
     async def scenario(engine):
         stream = engine.stream(request(temperature=0.0, max_tokens=100))
         begun = await anext(stream)
-        loading = asyncio.create_task(engine.load_weights(second))
-        await asyncio.sleep(0)
-        late = asyncio.create_task(engine.generate(request(temperature=0.0)))
-        rest = [delta async for delta in stream]
-        assert await loading == 1 and (await late).weight_versions.tolist() == [1] * 12
-        assert (await late).token_ids.tolist() == greedy_of(reference(second), PROMPT, 12)
-        ids = np.concatenate([delta.token_ids for delta in (begun, *rest)]).tolist()
-        assert ids == greedy_of(reference(first), PROMPT, 100)
-        assert {v for delta in (begun, *rest) for v in delta.weight_versions.tolist()} == {0}
-        await engine.load_weights(first, version=0)
+        loading = asyncio.create_task(engine.load_weights(checkpoints[1]))
+        others = []
+        while not loading.done() and len(others) < 1000:
+            others.append(asyncio.create_task(engine.generate(request(temperature=0.0))))
+            await asyncio.sleep(0.002)
+        assert await loading == 1
+        others.append(asyncio.create_task(engine.generate(request(temperature=0.0))))
+        wanted = [greedy_of(reference(folder), PROMPT, 12) for folder in checkpoints]
+        versions = []
+        for got in await asyncio.gather(*others):
+            versions.append(int(got.weight_versions[0]))
+            assert got.weight_versions.tolist() == [versions[-1]] * 12
+            assert got.token_ids.tolist() == wanted[versions[-1]]
+        assert versions == sorted(versions) and versions[-1] == 1
+        whole = [begun, *[delta async for delta in stream]]
+        ids = np.concatenate([delta.token_ids for delta in whole]).tolist()
+        assert ids == greedy_of(reference(checkpoints[0]), PROMPT, 100)
+        assert {v for delta in whole for v in delta.weight_versions.tolist()} == {0}
 
     running(scenario)
 
