@@ -115,7 +115,9 @@ async def check_logprobs_are_before_top_p_and_top_k(subject: Subject) -> None:
         requests = subject.requests(temperature=temperature, top_p=0.4, top_k=6)
         for asked, got in zip(requests, await subject.generate(*requests), strict=True):
             scored = await subject.score(asked.prompt_ids, got.token_ids, temperature)
-            subject.close(got.logprobs, scored, f"sampled with top_p and top_k at {temperature} against score")
+            subject.close(
+                got.logprobs, scored, f"sampled with top_p and top_k at {temperature} against score"
+            )
 
 
 async def check_top_k_and_top_p_cut_off(subject: Subject) -> None:
@@ -188,7 +190,9 @@ async def check_a_stream_is_the_same_generation_in_pieces(subject: Subject) -> N
         streams = await asyncio.gather(*(subject.read(request) for request in requests))
         for one, deltas in zip(whole, streams, strict=True):
             joined = _joined(deltas)
-            assert joined.token_ids.tolist() == one.token_ids.tolist(), f"{sampling}: other tokens in a stream"
+            assert joined.token_ids.tolist() == one.token_ids.tolist(), (
+                f"{sampling}: other tokens in a stream"
+            )
             assert joined.finish_reason == one.finish_reason
             assert joined.weight_versions.tolist() == one.weight_versions.tolist()
             subject.close(joined.logprobs, one.logprobs, f"{sampling}: a stream against the whole")
@@ -314,7 +318,9 @@ async def check_closing_a_stream_stops_it(subject: Subject) -> None:
         begun = time.perf_counter()
         await _at_rest(subject)
         rest = time.perf_counter() - begun
-        assert rest < 0.5 * whole + 0.05, f"{how} after its first token, a stream of {whole:.2f} s ran on for {rest:.2f} s"
+        assert rest < 0.5 * whole + 0.05, (
+            f"{how} after its first token, a stream of {whole:.2f} s ran on for {rest:.2f} s"
+        )
 
 
 async def check_close(subject: Subject) -> None:
@@ -343,7 +349,9 @@ async def check_close(subject: Subject) -> None:
 
 def _joined(deltas: Sequence[GenerationDelta]) -> Generation:
     assert deltas, "a stream without a piece"
-    assert [d.finish_reason for d in deltas[:-1]] == [None] * (len(deltas) - 1), "a finish reason before the end"
+    assert [d.finish_reason for d in deltas[:-1]] == [None] * (len(deltas) - 1), (
+        "a finish reason before the end"
+    )
     reason = deltas[-1].finish_reason
     assert reason is not None, "a stream without a finish reason"
     return Generation(

@@ -26,16 +26,21 @@ def shapes(folder: Path) -> Shapes:
     found: Shapes = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            found |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}
+            names = tensors.keys()
+            found |= {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
     return found
 
 
 def check(found: Shapes, wanted: Shapes, where: str) -> None:
     """Raises `AjetError` unless all tensors are there, in their shapes, and no others."""
     if not wanted:
-        raise AjetError("engine vllm: its model has no safetensors, so it takes no weights. Save it as safetensors.")
+        raise AjetError(
+            "engine vllm: its model has no safetensors, so it takes no weights. Save it as safetensors."
+        )
     if not found:
-        raise AjetError(f"weights {where}: no *.safetensors there. Give a folder written by `save_pretrained`.")
+        raise AjetError(
+            f"weights {where}: no *.safetensors there. Give a folder written by `save_pretrained`."
+        )
     for name in sorted(wanted.keys() | found.keys()):
         if found.get(name) != wanted.get(name):
             raise AjetError(

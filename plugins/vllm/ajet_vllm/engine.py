@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -66,10 +66,9 @@ class VLLMEngine:
                 "vLLM's own messages stand above."
             ) from error
         self._llm = llm
-        self._shapes = await asyncio.to_thread(
-            lambda: checkpoint.shapes(checkpoint.folder_of(self.config.model_config.model))
-        )
         try:
+            folder = await asyncio.to_thread(checkpoint.folder_of, self.config.model_config.model)
+            self._shapes = await asyncio.to_thread(checkpoint.shapes, folder)
             await self._apply_logprob_rule(llm)
         except BaseException:
             await self.close()
@@ -80,7 +79,7 @@ class VLLMEngine:
         otherwise go unnoticed. What vLLM compiles at the first call is compiled now."""
         try:
             await llm.collective_rpc("ajet_apply_logprob_rule")
-            await self.score(np.zeros(min(4, self.context_length), dtype=np.int32))
+            await self.score(np.zeros(4, dtype=np.int32))
             computed = await llm.collective_rpc("ajet_computed")
         except Exception as error:
             raise AjetError(f"engine vllm: logprobs at a temperature are out of reach: {error}") from error
@@ -122,7 +121,7 @@ class VLLMEngine:
 
     async def _sample(
         self, request: GenerateRequest, kind: RequestOutputKind
-    ) -> AsyncIterator[GenerationDelta]:
+    ) -> AsyncGenerator[GenerationDelta, None]:
         sampling = request.sampling
         limit = room_for(request, self.context_length, self._vocabulary)
         stop = [text for text in sampling.stop if text]
@@ -183,7 +182,7 @@ class VLLMEngine:
 
     async def _outputs(
         self, llm: AsyncLLM, prompt_ids: Int32, params: dict[str, Any], key: tuple[str, int]
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """vLLM's outputs for a prompt. Raises ValueError for parameters that vLLM refuses."""
         if 0 < params["temperature"] < LOWEST_TEMPERATURE:
             raise ValueError(
@@ -234,9 +233,9 @@ class VLLMEngine:
         weights that do not fit.
         """
         if isinstance(source, Mapping):
-            with tempfile.TemporaryDirectory(prefix="ajet-weights-") as folder:
-                await asyncio.to_thread(checkpoint.write, source, self._shapes, Path(folder))
-                return await self._load(Path(folder), version)
+            with tempfile.TemporaryDirectory(prefix="ajet-weights-") as written:
+                await asyncio.to_thread(checkpoint.write, source, self._shapes, Path(written))
+                return await self._load(Path(written), version)
         folder = Path(source).expanduser().resolve()
         checkpoint.check(await asyncio.to_thread(checkpoint.shapes, folder), self._shapes, str(folder))
         return await self._load(folder, version)
@@ -254,7 +253,9 @@ class VLLMEngine:
                     raise AjetError(f"engine vllm: {self._broken} ({error})") from error
                 # Nothing runs, but an aborted call may hold its blocks until vLLM's next step.
                 if not await llm.reset_prefix_cache(reset_running_requests=True):
-                    raise AjetError("engine vllm: the caches of the old weights remain. Start the engine anew.")
+                    raise AjetError(
+                        "engine vllm: the caches of the old weights remain. Start the engine anew."
+                    )
                 self._broken = None
                 self.version = self.version + 1 if version is None else version
             finally:
@@ -270,7 +271,7 @@ class VLLMEngine:
 
 
 def _finish_reason(reason: str | None) -> Literal["stop", "length"] | None:
-    if reason is None or reason == "stop" or reason == "length":
-        return reason
+    match reason:
+        case None | "stop" | "length":
+            return reason
     raise RuntimeError(f"vLLM ended a request with {reason!r}")
-

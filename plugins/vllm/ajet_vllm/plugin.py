@@ -38,17 +38,21 @@ class VLLMEnginePlugin(EnginePlugin):
 
     name = "vllm"
     max_length: int | None = Field(
-        None, ge=2, description="Most tokens of prompt and completion together; default: the model's."
+        None, ge=8, description="Most tokens of prompt and completion together; default: the model's."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Of weights and KV cache; auto takes the checkpoint's, on a CPU in what it can do."
+        "auto",
+        description="Of weights and KV cache; auto takes the checkpoint's, on a CPU in what it can do.",
     )
-    gpus: int = Field(1, ge=1, description="GPUs (on a CPU: processes) that share the model, tensor-parallel.")
+    gpus: int = Field(
+        1, ge=1, description="GPUs (on a CPU: processes) that share the model, tensor-parallel."
+    )
     kv_cache_gib: float | None = Field(
         None, gt=0, description="Memory of the KV cache; default: what vLLM finds free, on a CPU 2 GiB."
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="Further arguments of vLLM's engine (AsyncEngineArgs), by their names."
+        default_factory=dict,
+        description="Further arguments of vLLM's engine (AsyncEngineArgs), by their names.",
     )
 
     @field_validator("options")

@@ -67,7 +67,11 @@ def started(checkpoints: list[Path]) -> Iterator[tuple[Any, Portal]]:
     finally:
         portal.submit(engine.close()).result(60)
         portal.close()
-        left = [p for p in psutil.Process().children(recursive=True) if "resource_tracker" not in "".join(p.cmdline())]
+        left = [
+            p
+            for p in psutil.Process().children(recursive=True)
+            if "resource_tracker" not in "".join(p.cmdline())
+        ]
         for process in left:
             process.kill()
     assert not left, f"processes were left: {left}"

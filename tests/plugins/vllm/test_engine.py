@@ -138,7 +138,7 @@ def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(running, chec
             await engine.load_weights(lacking)
         with pytest.raises(AjetError, match=rf"{name} is of shape \[3, 64\] there"):
             await engine.load_weights(tensors | {name: tensors[name][:3]})
-        with pytest.raises(AjetError, match="no \\*.safetensors there"):
+        with pytest.raises(AjetError, match=r"no \*\.safetensors there"):
             await engine.load_weights(tmp_path)
         await is_of(engine, checkpoints[0], 0)
 
