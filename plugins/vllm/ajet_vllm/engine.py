@@ -132,7 +132,8 @@ class VLLMEngine:
             seed=sampling.seed,
             max_tokens=limit,
             stop=stop,
-            stop_token_ids=list(sampling.stop_token_ids),
+            # vLLM refuses ids that it cannot sample; a tokenizer may have more of them than its model.
+            stop_token_ids=[token for token in sampling.stop_token_ids if 0 <= token < self._vocabulary],
             detokenize=bool(stop),
             skip_special_tokens=False,
             output_kind=kind,

@@ -45,7 +45,7 @@ def test_serve_answers_from_vllm(checkpoints):
         assert len(choice["logprobs"]["content"]) == 6
         assert all(token["logprob"] < 0 for token in choice["logprobs"]["content"])
         assert streamed.rstrip().endswith("data: [DONE]")
-        os.kill(server.pid, signal.SIGINT)
+        os.killpg(server.pid, signal.SIGINT)  # as Ctrl-C does: vLLM's processes get it, too
         assert "2 calls answered" in server.stdout.read()
         assert server.wait(SECONDS) == 0
     finally:
