@@ -50,32 +50,37 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="session")
 def started(checkpoints: list[Path]) -> Iterator[tuple[Any, Portal]]:
     """The engine, on the loop of a portal as in a job. Nothing is left of it afterwards."""
-    import psutil
-
     from ajet_vllm.plugin import VLLMEnginePlugin
 
-    shared = set(Path("/dev/shm").iterdir())
     portal = Portal()
     # Small blocks, so that prompts of the tests' length are cached.
     plugin = VLLMEnginePlugin(
         dtype="float32", kv_cache_gib=0.1, options={"enforce_eager": True, "block_size": 32}
     )
     engine = plugin.build(str(checkpoints[0]), 0, Silent())
+    shared: set[str] = set()
     try:
         portal.submit(engine.start()).result(START_SECONDS)
+        for process in vllm_processes():
+            shared |= {m.path for m in process.memory_maps() if m.path.startswith("/dev/shm/")}
         yield engine, portal
     finally:
         portal.submit(engine.close()).result(60)
         portal.close()
-        left = [
-            p
-            for p in psutil.Process().children(recursive=True)
-            if "resource_tracker" not in "".join(p.cmdline())
-        ]
+        left = vllm_processes()
         for process in left:
             process.kill()
     assert not left, f"processes were left: {left}"
-    assert not set(Path("/dev/shm").iterdir()) - shared
+    assert shared, "vLLM's processes share memory, which this test has lost sight of"
+    assert not [path for path in shared if Path(path).exists()]
+
+
+def vllm_processes() -> list[Any]:
+    """All descendants of this process but Python's own tracker of shared memory."""
+    import psutil
+
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if "resource_tracker" not in "".join(process.cmdline())]
 
 
 @pytest.fixture
