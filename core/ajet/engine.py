@@ -54,6 +54,27 @@ class ChatModel(Protocol):
         ...
 
 
+def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> int:
+    """Most tokens to sample for a request: what it asks for, as far as the context has room.
+
+    ``vocabulary`` is the number of token ids. Raises ValueError when the request cannot be served.
+    """
+    ids, wanted = request.prompt_ids, request.sampling.max_tokens
+    room = context_length - len(ids)
+    if len(ids) == 0:
+        raise ValueError("the prompt is empty")
+    if room < 1:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens, but the model's context holds {context_length} "
+            "and needs one free. Shorten the chat or take a model with a longer context."
+        )
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise ValueError(f"the prompt has token ids outside 0..{vocabulary - 1}")
+    if wanted is not None and wanted < 1:
+        raise ValueError(f"max_tokens must be at least 1, not {wanted}")
+    return room if wanted is None else min(room, wanted)
+
+
 class EnginePlugin(Plugin):
     """An engine to choose by name, for answering without training."""
 

@@ -14,7 +14,7 @@ from ajet.plugins import Plugins
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
-HEAVY = ("numpy", "torch", "transformers", "openai", "httpx", "httpx2")
+HEAVY = ("numpy", "torch", "transformers", "vllm", "openai", "httpx", "httpx2")
 HEAVY += ("agents", "agentscope", "autogen_core", "langchain_core", "langgraph")
 folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 

