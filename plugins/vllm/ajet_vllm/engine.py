@@ -123,6 +123,10 @@ class VLLMEngine:
         self, request: GenerateRequest, kind: RequestOutputKind
     ) -> AsyncGenerator[GenerationDelta, None]:
         sampling = request.sampling
+        if request.adapter is not None:
+            raise ValueError(
+                f"adapter {request.adapter!r}: this engine serves the model alone; export a merged model and serve that."
+            )
         limit = room_for(request, self.context_length, self._vocabulary)
         stop = [text for text in sampling.stop if text]
         params = dict(
