@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ajet import Judge, hookimpl
+from ajet_judges.code import Code
 from ajet_judges.combine import Combine
 from ajet_judges.environment import Environment
 from ajet_judges.llm import LLM
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import typer
 
 __all__ = [
+    "Code",
     "Combine",
     "Contains",
     "Environment",
@@ -33,7 +35,7 @@ __all__ = [
 
 @hookimpl
 def ajet_judges() -> list[type[Judge]]:
-    return [Exact, Contains, Math, LLM, MathLLM, RubricJudge, Listwise, Pairwise, Environment, Combine]
+    return [Exact, Contains, Math, LLM, MathLLM, RubricJudge, Listwise, Pairwise, Environment, Code, Combine]
 
 
 @hookimpl
