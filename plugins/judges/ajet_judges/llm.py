@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any
 
 from pydantic import Field, create_model
 
@@ -50,6 +50,5 @@ class LLM(GradingJudge):
 
 def graded(scale: int, *names: str) -> type[Verdict]:
     """The form of a verdict with one whole number from 0 to ``scale`` for each name."""
-    score = Literal[tuple(range(scale + 1))]  # type: ignore[valid-type]
-    fields = {name: (score, ...) for name in names}
-    return create_model("Graded", __base__=Verdict, **fields)  # type: ignore[call-overload, no-any-return]
+    fields: dict[str, Any] = {name: (Annotated[int, Field(ge=0, le=scale)], ...) for name in names}
+    return create_model("Graded", __base__=Verdict, **fields)

@@ -77,11 +77,14 @@ async def run_python(
 ) -> Ran:
     """Run ``main.py`` of ``sources`` (file name to text) with ``input`` on its stdin.
 
-    ``full``: in Linux namespaces, as another user, with a filter on system calls; it sees the system's programs and
-    libraries, read-only, a folder of its own, and nothing else: no other file, process, variable or network.
+    ``full``: in Linux namespaces, as another user, with a filter on system calls; it sees the system's programs
+    and libraries, read-only, a folder of its own, and nothing else: no other file, process, variable or network.
     ``limits``: only limits and, on Linux, the filter (no network); it can read what you can read.
-    ``packages`` lets it import what is installed for this interpreter. ``as_user`` builds the walls as a user who is
-    not root does. ``python`` is another interpreter to run it, in its own installation's ``bin``. Raises NoSandbox if that cannot be had. Whatever happens, nothing it started survives.
+    ``packages`` lets it import what is installed for this interpreter. ``python`` is another interpreter to
+    run it, in its own installation's ``bin``. ``as_user`` builds the walls as a user who is not root does.
+
+    Raises NoSandbox if that cannot be had. Whatever happens, nothing it started survives (without walls: but
+    for what the launcher could not end, if it is killed itself).
     """
     limits = limits or Limits()
     interpreter = os.path.realpath(python or sys.executable)
