@@ -43,3 +43,10 @@ def ajet_commands(app: typer.Typer) -> None:
     from ajet_judges import commands
 
     app.add_typer(commands.app, name="judge")
+
+
+@hookimpl
+def ajet_doctor() -> list[tuple[str, str, str]]:
+    from ajet_judges.sandbox import doctor
+
+    return [doctor()]

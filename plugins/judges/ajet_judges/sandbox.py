@@ -137,6 +137,16 @@ async def run_python(
     return Ran(ended.get("code"), cause, said_out, said_err, ended.get("memory", 0))
 
 
+def doctor() -> tuple[str, str, str]:
+    """A line for `ajet doctor`: whether programs can be walled in here, and what to do if not."""
+    try:
+        asyncio.run(run_python({"main.py": "pass"}))
+    except NoSandbox as error:
+        said, _, remedy = str(error).partition(". ")
+        return "code sandbox", said, remedy
+    return "code sandbox", "full: namespaces, another user, no network", ""
+
+
 async def _talk(process: asyncio.subprocess.Process, job: bytes, most: int) -> tuple[bytes, bytes, bool]:
     """The outputs up to ``most`` bytes together, and whether there was more."""
     assert process.stdin and process.stdout and process.stderr

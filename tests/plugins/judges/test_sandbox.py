@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ajet_judges.sandbox import LAUNCHER, Limits, NoSandbox, Ran, run_python
+from ajet_judges.sandbox import LAUNCHER, Limits, NoSandbox, Ran, doctor, run_python
 
 from .hostile import PROGRAMS
 
@@ -274,3 +274,9 @@ def test_where_there_are_no_walls_it_is_said_why_and_what_to_do(
     monkeypatch.setattr("ajet_judges.sandbox.LAUNCHER", broken)
     with pytest.raises(NoSandbox, match=r"has no namespaces.*isolation: limits"):
         run("print(1)")
+
+
+def test_ajet_doctor_says_what_this_machine_can_do() -> None:
+    what, found, remedy = doctor()
+    assert what == "code sandbox"
+    assert (found.startswith("full"), remedy == "") == (WALLS is None, WALLS is None)
