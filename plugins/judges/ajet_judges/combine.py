@@ -22,8 +22,10 @@ class Part(Settings):
 
 
 class Combine(Judge):
-    """The weighted sum of several judges' rewards. Parts are asked in order; the first whose gate stays
-    closed ends it, so that dear ones after it cost nothing."""
+    """The weighted sum of several judges' rewards, with gates.
+
+    Parts are asked in order; the first whose gate stays closed ends it, so that dear ones after it cost nothing.
+    """
 
     name = "combine"
 

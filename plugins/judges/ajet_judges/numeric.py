@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from fractions import Fraction
@@ -13,6 +14,9 @@ from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet_judges.numbers import final_number, last_box, plain_number
 from ajet_judges.reference import expected_text, response_text, verdict
 from ajet_judges.symbolic import Symbolic
+
+MAYBE_MORE = re.compile(r"[\\$^√π]|[0-9][, ][0-9]")
+"""An expression, or a number with a comma for its point or spaces between its thousands."""
 
 
 class Math(Judge):
@@ -62,8 +66,8 @@ class Math(Judge):
                 return True
             if found is not None and box is not None:
                 return False
-            if not any(sign in response for sign in "\\$^√π"):
-                return None  # words and other numbers: nothing that could be an expression of this value
+            if not MAYBE_MORE.search(response):
+                return None  # words and other numbers: nothing that could be this value in other signs
         try:
             return await self._equal(reference, response if box is None else rf"$\boxed{{{box}}}$") or None
         except ValueError as error:

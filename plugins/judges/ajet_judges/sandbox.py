@@ -25,6 +25,13 @@ _numbers = count()
 class NoSandbox(AjetError):
     """This machine cannot build the walls that were asked for."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the code sandbox cannot be built here: {reason}. Allow namespaces (in a container: user namespaces or "
+            "CAP_SYS_ADMIN), or accept `isolation: limits`, in which programs can read and write what you can."
+        )
+        self.reason = reason
+
 
 class Limits(Settings):
     """What a program may use. Whatever goes beyond ends it, with all that it started."""
@@ -128,22 +135,18 @@ async def run_python(
         said = status.read(1 << 16)  # its writer has ended
     ended: dict[str, Any] = json.loads(said) if said else {"cause": "killed"}
     if "unavailable" in ended:
-        raise NoSandbox(
-            f"the code sandbox cannot be built here: {ended['unavailable']}. Allow namespaces (in a container: user "
-            "namespaces or CAP_SYS_ADMIN), or accept `isolation: limits`, in which programs can read your files."
-        )
+        raise NoSandbox(ended["unavailable"])
     cause = "output" if over else ended.get("cause")
     said_out, said_err = (text.decode("utf-8", "replace") for text in (stdout, stderr))
     return Ran(ended.get("code"), cause, said_out, said_err, ended.get("memory", 0))
 
 
 def doctor() -> tuple[str, str, str]:
-    """A line for `ajet doctor`: whether programs can be walled in here, and what to do if not."""
+    """A line for `ajet doctor`: whether programs can be walled in here. If not, only the judge `code` misses it."""
     try:
         asyncio.run(run_python({"main.py": "pass"}))
     except NoSandbox as error:
-        said, _, remedy = str(error).partition(". ")
-        return "code sandbox", said, remedy
+        return "code sandbox", f"limits only: {error.reason}", ""
     return "code sandbox", "full: namespaces, another user, no network", ""
 
 

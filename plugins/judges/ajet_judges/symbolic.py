@@ -11,6 +11,7 @@ from pathlib import Path
 WORKER = Path(__file__).with_name("symbolic_worker.py")
 LONGEST = 20_000
 """Characters of a response that are looked at, from its end."""
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 _MATHEMATICAL = re.compile(r"[\\^_=+*/(){}\[\]0-9√π∞]")
 
 
@@ -73,6 +74,8 @@ class Symbolic:
 
 def _as_latex(text: str) -> str:
     """A reference answer marked as the formula that it is, as data sets give it bare."""
+    if _DECIMAL_COMMA.fullmatch(text.strip()):
+        return text  # as a formula it would be a pair
     if "$" in text or "\\boxed" in text or "\\(" in text or "\\[" in text or not _MATHEMATICAL.search(text):
         return text
     return f"${text}$"

@@ -278,5 +278,5 @@ def test_where_there_are_no_walls_it_is_said_why_and_what_to_do(
 
 def test_ajet_doctor_says_what_this_machine_can_do() -> None:
     what, found, remedy = doctor()
-    assert what == "code sandbox"
-    assert (found.startswith("full"), remedy == "") == (WALLS is None, WALLS is None)
+    assert (what, remedy) == ("code sandbox", ""), "nobody but the judge `code` needs it"
+    assert found.startswith("full" if WALLS is None else "limits only: ")
