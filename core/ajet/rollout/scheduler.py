@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ajet.breakpoints import under_debugger
@@ -133,7 +132,7 @@ class Rollout:
                 scored.cancel()
             for place, episode in enumerate(members):
                 if episode.failure is None:
-                    await self._ask_judge(episode, partial(verdict_of, scored, place))
+                    await self._ask_judge(episode, lambda at=place: verdict_of(scored, at))
 
     async def _ask_judge(
         self, episode: Episode, asked: Callable[[], Coroutine[Any, Any, JudgeOutput]]

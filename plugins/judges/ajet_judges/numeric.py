@@ -32,7 +32,7 @@ class Math(Judge):
 
     answer: str = Field(default="answer", description="Key of the task's metadata that holds the answer.")
     tolerance: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="Largest accepted difference of numbers."
+        default=0.0, ge=0, allow_inf_nan=False, description="Largest accepted difference."
     )
     seconds: float = Field(
         5.0, gt=0, description="Most time of comparing expressions; what takes longer is wrong."
