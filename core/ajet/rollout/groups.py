@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from ajet.judge import GroupJudge, given
 from ajet.rollout.episode import Episode, Plan
@@ -43,6 +44,12 @@ async def score(judge: GroupJudge, members: Sequence[Episode]) -> list[JudgeOutp
     return verdicts
 
 
-async def verdict_of(scored: asyncio.Future[list[JudgeOutput | Exception | None]], place: int) -> JudgeOutput:
-    """One member's verdict out of its group's. Raises what the judge raised for the group or the member."""
-    return given(scored.result()[place])
+def verdict_of(
+    scored: asyncio.Future[list[JudgeOutput | Exception | None]], place: int
+) -> Callable[[], Coroutine[Any, Any, JudgeOutput]]:
+    """What gives one member's verdict out of its group's, or raises what the judge raised for either."""
+
+    async def verdict() -> JudgeOutput:
+        return given(scored.result()[place])
+
+    return verdict

@@ -132,7 +132,7 @@ class Rollout:
                 scored.cancel()
             for place, episode in enumerate(members):
                 if episode.failure is None:
-                    await self._ask_judge(episode, lambda at=place: verdict_of(scored, at))
+                    await self._ask_judge(episode, verdict_of(scored, place))
 
     async def _ask_judge(
         self, episode: Episode, asked: Callable[[], Coroutine[Any, Any, JudgeOutput]]
