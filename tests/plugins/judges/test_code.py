@@ -16,7 +16,7 @@ from .test_sandbox import with_walls
 
 CALLS = [{"call": "add(2, 3)", "result": 5}, {"call": "add('a', 'b')", "result": "ab"}]
 DOUBLES = [{"input": "2\n", "output": "4\n"}, {"input": "5", "output": "10"}]
-QUICK = Limits(seconds=3, cpu_seconds=2)
+QUICK = Limits(seconds=1.5, cpu_seconds=1)
 
 
 def judge(response: Any, tests: Any, **fields: Any) -> JudgeOutput:

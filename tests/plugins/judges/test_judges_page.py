@@ -92,6 +92,9 @@ def test_what_a_section_shows_happens(
     assert code == 0, printed.err
     for line in shown.splitlines():
         assert re.sub(" +", " ", line) in re.sub(" +", " ", printed.out), printed.out
+    if title == "Combinations":
+        (job,) = here.glob("runs/*/job.yaml")
+        assert f"{here / 'short.py'}:short" in job.read_text(), "a resumed run finds it from anywhere"
     if "learn" in command:
         assert read_rubric(here / "learned.yaml").criteria
 
