@@ -19,11 +19,13 @@ _WHERE = {
     "EnginePlugin": "engine",
     "EpisodeView": "types",
     "Filter": "filter",
+    "GroupJudge": "judge",
     "Judge": "judge",
     "JudgeOutput": "types",
     "Logger": "logger",
     "Plugin": "base",
     "Reader": "reader",
+    "Settings": "base",
     "Task": "types",
     "Trainer": "backbone",
     "Tuner": "workflow",
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from ajet.backbone import Backbone as Backbone
     from ajet.backbone import Trainer as Trainer
     from ajet.base import Plugin as Plugin
+    from ajet.base import Settings as Settings
     from ajet.breakpoints import breakpoint as breakpoint
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from ajet.engine import EnginePlugin as EnginePlugin
     from ajet.filter import Filter as Filter
     from ajet.hookspecs import hookimpl as hookimpl
+    from ajet.judge import GroupJudge as GroupJudge
     from ajet.judge import Judge as Judge
     from ajet.logger import Logger as Logger
     from ajet.reader import Reader as Reader

@@ -128,9 +128,6 @@ def resolved_yaml(job: Job) -> str:
             _put(data, key, str(_absolute(value, job.layers.base_of(key))))
     for key, path in job.layers.absolute.items():
         _put(data, key, path)
-    if data["judge"] and ".py:" in data["judge"]["type"]:
-        place, _, name = data["judge"]["type"].rpartition(":")
-        data["judge"]["type"] = f"{_absolute(place, job.layers.base_of('judge.type'))}:{name}"
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
@@ -144,7 +141,7 @@ class _Builder:
     def plugin(self, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
         name = spec.get("type")
         if isinstance(name, str):
-            spec = self.absolute(self.plugins.get(kind, name, f"{where}.type"), spec, where)
+            spec = self.fields(self.plugins.get(kind, name, f"{where}.type"), spec, where)
         return self.plugins.build(kind, spec, where)
 
     def reader(self, spec: Mapping[str, Any], where: str) -> Reader:
@@ -175,25 +172,28 @@ class _Builder:
             return load_workflow(spec, folder, hook)
         return load_workflow(self.place("workflow", spec), folder, hook)
 
-    def judge(self, spec: Mapping[str, Any] | None) -> Judge:
+    def judge(self, spec: Mapping[str, Any] | None, where: str = "judge") -> Judge:
         if spec is None:
             return RewardFromWorkflow()
         kind = spec.get("type")
         if not isinstance(kind, str) or ":" not in kind:
-            judge = self.plugin("judge", spec, "judge")
+            judge = self.plugin("judge", spec, where)
             assert isinstance(judge, Judge)
             return judge
-        found = load_object(self.place("judge.type", kind), "judge")
+        place = self.place(f"{where}.type", kind)
+        if place != kind:
+            self.layers.absolute[f"{where}.type"] = place  # a resumed run has another job file
+        found = load_object(place, where)
         fields = {k: v for k, v in spec.items() if k != "type"}
         if isinstance(found, type) and issubclass(found, Judge):
-            return validated(found, fields, "judge")
+            return validated(found, self.fields(found, fields, where), where)
         if not callable(found):
             raise ConfigError(
-                f"judge {kind}: {type(found).__name__} is not callable; name a function or a Judge class."
+                f"{where} {kind}: {type(found).__name__} is not callable; name a function or a Judge class."
             )
         if fields:
             raise ConfigError(
-                f"judge.{next(iter(fields))}: a plain function takes no settings; write a Judge class for that."
+                f"{where}.{next(iter(fields))}: a plain function takes no settings; write a Judge class for that."
             )
         return FunctionJudge(function=found)
 
@@ -213,7 +213,30 @@ class _Builder:
         assert isinstance(backbone, Backbone)
         return backbone
 
-    def absolute(self, cls: type[Plugin], spec: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def fields(self, cls: type[Settings], spec: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The spec of a plugin or of settings inside one: paths absolute, judges inside it built."""
+        hints = typing.get_type_hints(cls)
+        return {
+            key: self.nested(hints.get(key), value, f"{where}.{key}")
+            for key, value in self.absolute(cls, spec, where).items()
+        }
+
+    def nested(self, hint: Any, value: Any, where: str) -> Any:
+        """A value as its field wants it: where the field is a judge, one is built from its spec or name."""
+        if isinstance(hint, type) and issubclass(hint, Judge) and isinstance(value, Mapping | str):
+            return self.judge({"type": value} if isinstance(value, str) else value, where)
+        if isinstance(hint, type) and issubclass(hint, Settings) and isinstance(value, Mapping):
+            return self.fields(hint, value, where)
+        inner = [arg for arg in typing.get_args(hint) if arg not in (type(None), Ellipsis)]
+        if isinstance(value, Mapping) and typing.get_origin(hint) in (dict, Mapping):
+            return {k: self.nested(inner[-1], v, f"{where}.{k}") for k, v in value.items()}
+        if isinstance(value, list) and typing.get_origin(hint) in (list, tuple, Sequence):
+            return [self.nested(inner[0], v, f"{where}.{i}") for i, v in enumerate(value)]
+        if len(inner) == 1:  # X | None
+            return self.nested(inner[0], value, where)
+        return value
+
+    def absolute(self, cls: type[Settings], spec: Mapping[str, Any], where: str) -> dict[str, Any]:
         """The spec with relative values of ``Path`` fields made absolute."""
         hints = typing.get_type_hints(cls)
         paths = {n for n in cls.model_fields if hints.get(n) is Path or Path in typing.get_args(hints.get(n))}
@@ -245,7 +268,10 @@ def _absolute(value: str | Path, base: Path) -> Path:
 def _put(tree: Any, key: str, value: Any) -> None:
     *parents, last = key.split(".")
     for parent in parents:
-        tree = tree[int(parent)] if isinstance(tree, list) else tree[parent]
+        at = int(parent) if isinstance(tree, list) else parent
+        if isinstance(tree[at], str):  # the short form of a plugin
+            tree[at] = {"type": tree[at]}
+        tree = tree[at]
     tree[last] = value
 
 

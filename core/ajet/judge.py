@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ajet.base import Plugin
@@ -20,6 +21,36 @@ class Judge(Plugin):
     @abstractmethod
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         """The verdict. An exception fails this episode only."""
+
+
+class GroupJudge(Judge):
+    """Base of judges that compare the members of a group: the repeats of one task."""
+
+    @abstractmethod
+    async def score_group(
+        self, task: Task, episodes: Sequence[EpisodeView]
+    ) -> Sequence[JudgeOutput | Exception | None]:
+        """The verdicts on a complete group, one an episode, in their order.
+
+        Called once, when every member has ended. ``episodes`` are all members, those that failed too: they
+        have a ``failure`` and no output to judge, and what is returned for them (None will do) is not used.
+        An exception in place of a verdict fails that member; one that is raised fails the whole group, and
+        nothing but that group.
+        """
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        """The verdict on an episode that is alone, as in validation: on a group of one."""
+        (verdict,) = await self.score_group(task, [replace(episode, output=output)])
+        return given(verdict)
+
+
+def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
+    """A member's verdict. Raises the exception that stands in its place, ValueError if there is none."""
+    if isinstance(verdict, Exception):
+        raise verdict
+    if verdict is None:
+        raise ValueError("gave no verdict on an episode that did not fail")
+    return verdict
 
 
 class FunctionJudge(Judge):

@@ -75,7 +75,7 @@ class JudgeOutput:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeView:
-    """What a judge may know of an episode besides its output."""
+    """What a judge may know of an episode."""
 
     id: str
     task_id: str
@@ -83,6 +83,10 @@ class EpisodeView:
     attempt: int
     messages: Sequence[Sequence[Mapping[str, Any]]] = ()
     """The chat of each recorded call, its answer last."""
+    output: WorkflowOutput = field(default_factory=WorkflowOutput)
+    """What the workflow returned; empty if it failed."""
+    failure: str | None = None
+    """Why it has nothing to judge: a cause such as "timeout", or None."""
 
 
 # --------------------------------------------------------------------------- inference

@@ -31,7 +31,7 @@ def test_a_section_lists_its_keys(folder: Folder) -> None:
 
 def test_keys_of_backbones_and_chosen_plugins_are_explained(folder: Folder) -> None:
     assert "Tasks to run." in folder.ajet("config", "explain", "backbone.debug.tasks").out
-    assert "(math)" in folder.ajet("config", "explain", "judge.tolerance").out
+    assert "(math, math_llm)" in folder.ajet("config", "explain", "judge.tolerance").out
     outcome = folder.ajet("config", "explain", "judge.tolerance", "job.yaml")  # the job's judge is `exact`
     assert outcome.code == 2 and "judge.tolerance: unknown key" in outcome.err
     out = folder.ajet("config", "explain", "backbone.debug.group_size", "job.yaml").out

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -33,11 +33,13 @@ def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
 
 def test_help_takes_half_a_second_at_most_with_all_plugins() -> None:
     def seconds() -> float:
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "ajet", "--help"], check=True, capture_output=True, timeout=60)
-        return time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(5)) <= 0.5  # the fastest: other work may slow down some
+    # The processor's time, of the fastest: other work on the machine has less of a say in it.
+    assert min(seconds() for _ in range(5)) <= 0.5
 
 
 def test_help_lists_the_commands(folder: Folder) -> None:

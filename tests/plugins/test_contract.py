@@ -59,4 +59,4 @@ def test_a_reader_and_a_judge_are_built_from_a_job() -> None:
     reader = plugins.build("reader", {"type": "random", "count": 3}, "task.reader")
     judge = plugins.build("judge", {"type": "math", "tolerance": 0.5}, "judge")
     assert reader.model_dump() == {"count": 3, "seed": 0}
-    assert judge.model_dump() == {"answer": "answer", "tolerance": 0.5}
+    assert judge.model_dump() == {"answer": "answer", "tolerance": 0.5, "seconds": 5.0}

@@ -6,11 +6,13 @@ import asyncio
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ajet.algorithm import Algorithm
 from ajet.filter import Filter
+from ajet.judge import GroupJudge
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
 from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
@@ -183,7 +185,7 @@ class _Step:
         """Run the groups of these plans until ``needed`` of them are complete."""
         source = self.source
         size = source.rollout.settings.group_size
-        reused = [e for p in plans if (e := source.reusable.get(p.id))]
+        reused = self._reused(plans)
         held = {e.plan.id for e in reused}
         groups: dict[int, list[Episode]] = {}
         complete: list[int] = []
@@ -218,6 +220,15 @@ class _Step:
             self._count("groups_unused", len(started) - len(complete))
             self._count("episodes_cancelled", len(plans) - sum(map(len, groups.values())))
             self._count("tokens_unused", sum(e.record.sampled_tokens for e in unused))
+
+    def _reused(self, plans: Sequence[Plan]) -> list[Episode]:
+        """The episodes that need not be run again; for a judge of groups, those of whole groups."""
+        reused = [e for p in plans if (e := self.source.reusable.get(p.id))]
+        if isinstance(self.source.rollout.judge, GroupJudge):
+            size = self.source.rollout.settings.group_size
+            found = Counter(e.plan.group for e in reused)
+            reused = [e for e in reused if found[e.plan.group] == size]
+        return reused
 
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number

@@ -62,8 +62,8 @@ class Episode:
 
     def view(self) -> EpisodeView:
         """What a judge may know."""
-        chats = _Chats(self.record.exchanges)
-        return EpisodeView(self.plan.id, self.plan.task.id, self.plan.member, self.attempt, chats)
+        plan, chats = self.plan, _Chats(self.record.exchanges)
+        return EpisodeView(plan.id, plan.task.id, plan.member, self.attempt, chats, self.output, self.failure)
 
 
 @dataclass(frozen=True, slots=True)

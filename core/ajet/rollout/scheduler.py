@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ajet.breakpoints import under_debugger
 from ajet.capture.context import passthrough
-from ajet.judge import Judge
+from ajet.judge import GroupJudge, Judge
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
+from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watch
+from ajet.types import JudgeOutput
 
 if TYPE_CHECKING:
     from ajet.capture.portal import Portal
@@ -43,12 +45,13 @@ class Rollout:
         """
         queue = deque(plans)
         judging: dict[str, asyncio.Task[Episode]] = {}
+        groups = Groups(plans) if isinstance(self.judge, GroupJudge) else None
         first = [queue.popleft() for _ in range(min(self.settings.concurrency, len(queue)))]
         if self.lockstep:
             self._swap(set(), {p.id for p in first})
         watcher = asyncio.ensure_future(watch(self.board, self.settings.stall_warning, self.say))
         limit = asyncio.Semaphore(self.settings.concurrency)
-        workers = [asyncio.ensure_future(self._work(p, queue, judging, limit, done)) for p in first]
+        workers = [asyncio.ensure_future(self._work(p, queue, judging, groups, limit, done)) for p in first]
 
         async def finish() -> None:
             await asyncio.gather(*workers)
@@ -73,12 +76,13 @@ class Rollout:
         plan: Plan,
         queue: deque[Plan],
         judging: dict[str, asyncio.Task[Episode]],
+        groups: Groups | None,
         limit: asyncio.Semaphore,
         done: Callable[[Episode], None],
     ) -> None:
         while True:
             episode = await self._attempts(plan)
-            judging[plan.id] = asyncio.ensure_future(self._judge(episode, limit, done))
+            judging[plan.id] = asyncio.ensure_future(self._judge(episode, groups, limit, done))
             following = queue.popleft() if queue else None
             if self.lockstep:
                 self._swap({plan.id}, {following.id} if following else set())
@@ -95,23 +99,49 @@ class Rollout:
         return episode
 
     async def _judge(
-        self, episode: Episode, limit: asyncio.Semaphore, done: Callable[[Episode], None]
+        self,
+        episode: Episode,
+        groups: Groups | None,
+        limit: asyncio.Semaphore,
+        done: Callable[[Episode], None],
     ) -> Episode:
-        if episode.failure is None:
+        if groups is not None:
+            await groups.judged(episode, lambda members: self._ask_group_judge(members, limit))
+        elif episode.failure is None:
             async with limit:
-                await self._ask_judge(episode)
+                judge, plan = self.judge.judge, episode.plan
+                await self._ask_judge(episode, lambda: judge(plan.task, episode.output, episode.view()))
         done(episode)
         return episode
 
-    async def _ask_judge(self, episode: Episode) -> None:
+    async def _ask_group_judge(self, members: Sequence[Episode], limit: asyncio.Semaphore) -> None:
+        """Judge a complete group: its verdicts under one deadline, then each member's own."""
+        assert isinstance(self.judge, GroupJudge)
+        live = [e for e in members if e.failure is None]
+        if not live:
+            return
+        async with limit:
+            for episode in live:
+                self.board.set(episode.plan.id, "judge")
+            with passthrough():
+                asked = score(self.judge, members)
+                scored = asyncio.ensure_future(within(self._judge_deadline(), asked))
+            try:
+                await asyncio.wait({scored})
+            finally:
+                scored.cancel()
+            for place, episode in enumerate(members):
+                if episode.failure is None:
+                    await self._ask_judge(episode, verdict_of(scored, place))
+
+    async def _ask_judge(
+        self, episode: Episode, asked: Callable[[], Coroutine[Any, Any, JudgeOutput]]
+    ) -> None:
         plan = episode.plan
         self.board.set(plan.id, "judge")
         try:
             with passthrough():
-                verdict = await within(
-                    None if under_debugger() else self.settings.judge_timeout,
-                    self.judge.judge(plan.task, episode.output, episode.view()),
-                )
+                verdict = await within(self._judge_deadline(), asked())
             # Plain numbers, whatever the judge computes with: they go into the journal.
             reward = _finite("the reward", verdict.reward)
             rewards = {str(name): _finite(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
@@ -133,6 +163,9 @@ class Rollout:
             episode.is_success, episode.metrics = is_success, metrics
         finally:
             self.board.set(plan.id, None)
+
+    def _judge_deadline(self) -> float | None:
+        return None if under_debugger() else self.settings.judge_timeout
 
     def _swap(self, leave: set[str], enter: set[str]) -> None:
         assert self.lockstep

@@ -78,7 +78,9 @@ class RolloutSettings(Settings):
     timeout: Seconds = Field(
         300.0, description="Most time of one attempt at an episode (300s, 5m); off under a debugger."
     )
-    judge_timeout: Seconds = Field(60.0, description="Most time of judging one episode.")
+    judge_timeout: Seconds = Field(
+        60.0, description="Most time of judging one episode, or one group together."
+    )
     retries: int = Field(
         1, ge=0, description="New attempts after a failed one, each with a fresh workflow instance."
     )

@@ -1,14 +1,52 @@
-"""Judges that compare a response with the task's known answer."""
+"""Judges: by rule, by a model, over a group, by running code, and combinations of them."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ajet import Judge, hookimpl
+from ajet_judges.code import Code
+from ajet_judges.combine import Combine
+from ajet_judges.environment import Environment
+from ajet_judges.llm import LLM
+from ajet_judges.math_llm import MathLLM
 from ajet_judges.numeric import Math
+from ajet_judges.relative import Listwise, Pairwise
+from ajet_judges.rubric import RubricJudge
 from ajet_judges.text import Contains, Exact
 
-__all__ = ["Contains", "Exact", "Math"]
+if TYPE_CHECKING:
+    import typer
+
+__all__ = [
+    "Code",
+    "Combine",
+    "Contains",
+    "Environment",
+    "Exact",
+    "LLM",
+    "Listwise",
+    "Math",
+    "MathLLM",
+    "Pairwise",
+    "RubricJudge",
+]
 
 
 @hookimpl
 def ajet_judges() -> list[type[Judge]]:
-    return [Exact, Contains, Math]
+    return [Exact, Contains, Math, LLM, MathLLM, RubricJudge, Listwise, Pairwise, Environment, Code, Combine]
+
+
+@hookimpl
+def ajet_commands(app: typer.Typer) -> None:
+    from ajet_judges import commands
+
+    app.add_typer(commands.app, name="judge")
+
+
+@hookimpl
+def ajet_doctor() -> list[tuple[str, str, str]]:
+    from ajet_judges.sandbox import doctor
+
+    return [doctor()]

@@ -7,6 +7,7 @@ never an exception: the text comes from a model.
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -37,6 +38,16 @@ def final_number(text: str) -> Number | None:
         return _whole(_plain(box).rpartition("=")[2])
     matches = list(NUMBER.finditer(_plain(text)))
     return _number(matches[-1]) if matches else None
+
+
+def plain_number(text: str) -> Number | None:
+    """The number that a text is, but for words, a box or ``####`` around it: as reference answers are given.
+    None for an expression, even one that ends with a number."""
+    box = last_box(text)
+    if box is not None:
+        return _whole(_plain(box).rpartition("=")[2])
+    plain = _plain(text.rpartition("####")[2])
+    return None if FORMULA.search(plain) else _whole(WORD.sub(" ", plain).rpartition("=")[2])
 
 
 def last_box(text: str) -> str | None:
@@ -76,8 +87,15 @@ NUMBER = re.compile(
 )
 # " apples", "cm^2", "°C", " m", a full stop; but not x in 2x, nor "or 6".
 UNIT = re.compile(r" ?(?:°[A-Z]?|[A-Za-z]{2}[A-Za-z ./]*|(?<= )[A-Za-z])?(?:\^\{?[23]\}?)?\.?")
+WORD = re.compile(r"[A-Za-z]{2,}[.,:;!?]?|(?<![A-Za-z0-9])[aAI](?![A-Za-z0-9])")
+FORMULA = re.compile(r"\\[A-Za-z]|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity)\b", re.IGNORECASE)
+VULGAR = {
+    c: unicodedata.normalize("NFKC", chr(c)).replace("\u2044", "/")
+    for c in (*range(0xBC, 0xBF), *range(0x2150, 0x215F))
+}
 MINUS = str.maketrans(dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", "-"))
 LATEX = [
+    (re.compile(r"(?<=[0-9]) ?(?=[¼-¾⅐-⅞])"), " "),  # 3½ is a mixed number
     (re.compile(r"\{,\}"), ","),  # 1{,}000
     (re.compile(r"(?<=[0-9])\\[,! ](?=[0-9])"), ""),  # 1\,000
     (re.compile(r"\\[,;:! ]|~"), " "),
@@ -96,7 +114,7 @@ def _plain(text: str) -> str:
     text = text.translate(MINUS)
     for pattern, replacement in LATEX:
         text = pattern.sub(replacement, text)
-    return text
+    return text.translate(VULGAR)
 
 
 def _whole(text: str) -> Number | None:

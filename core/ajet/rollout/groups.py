@@ -1,0 +1,55 @@
+"""Groups on their way to a judge that wants all members at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from ajet.judge import GroupJudge, given
+from ajet.rollout.episode import Episode, Plan
+from ajet.types import JudgeOutput
+
+
+class Groups:
+    """Collects episodes until their groups, as planned, are complete: every member has ended, well or not."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._missing = Counter(plan.group for plan in plans)
+        self._members: dict[int, list[Episode]] = {}
+        self._judged: dict[int, asyncio.Event] = {}
+
+    async def judged(self, episode: Episode, judge: Callable[[Sequence[Episode]], Awaitable[None]]) -> None:
+        """Return when the episode's group has been judged: by the last member to come, for all of them."""
+        number = episode.plan.group
+        self._missing[number] -= 1
+        members = self._members.setdefault(number, [])
+        members.append(episode)
+        event = self._judged.setdefault(number, asyncio.Event())
+        if self._missing[number]:
+            await event.wait()
+            return
+        try:
+            await judge(sorted(members, key=lambda e: e.plan.member))
+        finally:
+            event.set()
+
+
+async def score(judge: GroupJudge, members: Sequence[Episode]) -> list[JudgeOutput | Exception | None]:
+    """The verdicts on a complete group, one a member. Raises ValueError if the judge gave another number."""
+    verdicts = list(await judge.score_group(members[0].plan.task, [e.view() for e in members]))
+    if len(verdicts) != len(members):
+        raise ValueError(f"gave {len(verdicts)} verdicts for a group of {len(members)}")
+    return verdicts
+
+
+def verdict_of(
+    scored: asyncio.Future[list[JudgeOutput | Exception | None]], place: int
+) -> Callable[[], Coroutine[Any, Any, JudgeOutput]]:
+    """What gives one member's verdict out of its group's, or raises what the judge raised for either."""
+
+    async def verdict() -> JudgeOutput:
+        return given(scored.result()[place])
+
+    return verdict

@@ -1,0 +1,156 @@
+"""The `code` judge: the response's Python program against the task's tests, in a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from pydantic import Field, PrivateAttr
+
+from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
+from ajet_judges.reference import response_text
+from ajet_judges.sandbox import Isolation, Limits, Ran, run_python
+
+_BLOCK = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+CALLS = """\
+import json, sys
+from solution import *
+for call in json.load(sys.stdin):
+    try:
+        value = eval(call)
+        try:
+            said = json.dumps(value)
+        except (TypeError, ValueError):
+            said = json.dumps(repr(value))
+    except Exception as error:
+        said = "error: " + type(error).__name__
+    print("\\n" + said, flush=True)
+"""
+ASSERTS = """\
+import sys
+told = sys.stdin.readline()
+import solution
+space = vars(solution)
+exec(compile(open("tests.py").read(), "tests.py", "exec"), space)
+print("\\n" + told, flush=True)
+"""
+
+
+class Code(Judge):
+    """Runs the response's Python program against the task's tests, in a sandbox without network or files.
+
+    The program is the last block of Python in the response, else the whole of it. The tests are a list of cases,
+    ``{input: …, output: …}`` (stdin and stdout) or ``{call: "add(2, 3)", result: 5}``, whose expected values never
+    enter the sandbox; or a text of ``assert`` statements, in which the program could find ways to cheat.
+    """
+
+    name = "code"
+
+    tests: str = Field("tests", description="Key of the task's metadata that holds the tests.")
+    partial: bool = Field(
+        False, description="Reward is the share of passed cases; else 1 if all pass and 0 if not."
+    )
+    limits: Limits = Field(Limits(), description="What one run may use.")
+    isolation: Isolation = Field(
+        "full",
+        description="full: walls of Linux namespaces, an error where there are none; limits: programs can read your files.",
+    )
+    packages: bool = Field(False, description="Let programs import what is installed beside AgentJet.")
+    concurrency: int = Field(4, ge=1, description="Most runs at once.")
+    _slots: asyncio.Semaphore | None = PrivateAttr(None)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Self]:
+        """Count the runs while a job runs."""
+        async with super().open():
+            self._slots = asyncio.Semaphore(self.concurrency)
+            try:
+                yield self
+            finally:
+                self._slots = None
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        if self._slots is None:
+            async with self.open():
+                return await self.judge(task, output, episode)
+        tests = self._tests(task)
+        program = program_in(response_text(output))
+        if not program.strip():
+            return JudgeOutput(0.0, False, {"passed": 0.0})
+        passed, runs = await self._passed(program, tests)
+        share = sum(passed) / len(passed)
+        metrics = {"passed": share} | {f"stopped/{run.cause}": 1.0 for run in runs if run.cause}
+        return JudgeOutput(share if self.partial else float(all(passed)), all(passed), metrics)
+
+    async def _passed(
+        self, program: str, tests: str | Sequence[Mapping[str, Any]]
+    ) -> tuple[list[bool], list[Ran]]:
+        if isinstance(tests, str):
+            told = secrets.token_hex(16)
+            run = await self._run({"main.py": ASSERTS, "solution.py": program, "tests.py": tests}, told)
+            return [run.ok and run.stdout.rstrip().endswith(f"\n{told}")], [run]
+        calls = [case for case in tests if "call" in case]
+        runs = []
+        said: list[str] = []
+        if calls:
+            asked = json.dumps([case["call"] for case in calls])
+            runs.append(await self._run({"main.py": CALLS, "solution.py": program}, asked))
+            said = [line for line in runs[0].stdout.split("\n") if line][-len(calls) :]
+        passed = [
+            i < len(said) and len(said) == len(calls) and _equal(said[i], case["result"])
+            for i, case in enumerate(calls)
+        ]
+        others = [case for case in tests if "call" not in case]
+        more = await asyncio.gather(*(self._run({"main.py": program}, str(c["input"])) for c in others))
+        passed += [
+            run.ok and _lines(run.stdout) == _lines(str(case["output"]))
+            for run, case in zip(more, others, strict=True)
+        ]
+        return passed, [*runs, *more]
+
+    async def _run(self, sources: Mapping[str, str], fed: str) -> Ran:
+        assert self._slots is not None
+        async with self._slots:
+            return await run_python(
+                sources, input=fed, limits=self.limits, isolation=self.isolation, packages=self.packages
+            )
+
+    def _tests(self, task: Task) -> str | Sequence[Mapping[str, Any]]:
+        tests = task.metadata.get(self.tests)
+        place = f"task {task.id!r}: metadata[{self.tests!r}]"
+        if isinstance(tests, str) and tests.strip():
+            return tests
+        if not isinstance(tests, list | tuple) or not tests:
+            found = "missing" if tests is None else "empty" if not tests else f"a {type(tests).__name__}"
+            raise ValueError(f"{place} is {found}; the judge needs a list of cases or a text of asserts")
+        for i, case in enumerate(tests):
+            if not isinstance(case, Mapping) or not (
+                {"call", "result"} <= set(case) or {"input", "output"} <= set(case)
+            ):
+                raise ValueError(f"{place}[{i}] needs `call` and `result`, or `input` and `output`")
+        return tests
+
+
+def program_in(response: str) -> str:
+    """The last block of Python (or of no language) in a text; the text itself if it has no block at all."""
+    blocks = _BLOCK.findall(response)
+    python = [code for language, code in blocks if language.lower() in ("", "py", "python", "python3")]
+    return python[-1] if python else "" if blocks else response
+
+
+def _equal(said: str, result: Any) -> bool:
+    try:
+        value = json.loads(said)
+    except ValueError:
+        return False
+    expected = json.loads(json.dumps(result))
+    return bool(value == expected) and isinstance(value, bool) == isinstance(expected, bool)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]

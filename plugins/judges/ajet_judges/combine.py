@@ -1,0 +1,133 @@
+"""The `combine` judge: several judges as one, by a weighted sum and gates."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from pydantic import Field, PrivateAttr
+
+from ajet import EpisodeView, GroupJudge, Judge, JudgeOutput, Settings, Task, WorkflowOutput
+
+
+class Part(Settings):
+    """One of the judges."""
+
+    judge: Judge = Field(description="A judge, as the job's own: {type: math}, or its name alone.")
+    weight: float = Field(1.0, allow_inf_nan=False, description="What its reward counts in the sum.")
+    gate: float | None = Field(
+        None, description="Least reward of this part: below it the episode's reward is that of `closed`."
+    )
+
+
+class Combine(Judge):
+    """The weighted sum of several judges' rewards, with gates.
+
+    Parts are asked in order; the first whose gate stays closed ends it, so that dear ones after it cost nothing.
+    """
+
+    name = "combine"
+
+    parts: dict[str, Part] = Field(description="The judges, by names of your own.", min_length=1)
+    closed: float = Field(
+        0.0, allow_inf_nan=False, description="Reward of an episode that a gate turned away."
+    )
+    _live: Mapping[str, Judge] = PrivateAttr({})
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Combine]:
+        """Open all parts. If one of them judges groups, the whole does."""
+        async with AsyncExitStack() as stack:
+            live = {
+                name: await stack.enter_async_context(part.judge.open()) for name, part in self.parts.items()
+            }
+            over_groups = any(isinstance(judge, GroupJudge) for judge in live.values())
+            combined = (CombineOverGroups if over_groups else Combine)(parts=self.parts, closed=self.closed)
+            combined._live = live
+            yield combined
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        (verdict,) = await self.score(task, [replace(episode, output=output)])
+        if isinstance(verdict, Exception):
+            raise verdict
+        assert verdict is not None
+        return verdict
+
+    async def score(
+        self, task: Task, episodes: Sequence[EpisodeView]
+    ) -> Sequence[JudgeOutput | Exception | None]:
+        """A verdict for each episode that did not fail; a judge's exception stands in its place."""
+        if not self._live:
+            async with self.open() as live:
+                return await live.score(task, episodes)
+        sums = [_Sum(e) for e in episodes]
+        for name, part in self.parts.items():
+            await self._add(name, part, task, sums)
+        return [s.verdict(self.closed) for s in sums]
+
+    async def _add(self, name: str, part: Part, task: Task, sums: Sequence[_Sum]) -> None:
+        judge = self._live[name]
+        if isinstance(judge, GroupJudge):
+            if any(s.view.failure is None for s in sums):
+                verdicts = await judge.score_group(task, [s.view for s in sums])
+                for s, verdict in zip(sums, verdicts, strict=True):
+                    s.add(name, part, verdict)
+            return
+        for s in sums:
+            if s.view.failure is None:
+                try:
+                    verdict = await judge.judge(task, s.view.output, s.view)
+                except Exception as error:
+                    s.add(name, part, error)
+                else:
+                    s.add(name, part, verdict)
+
+
+class CombineOverGroups(Combine, GroupJudge):
+    """What `combine` is while a job runs, if one of its parts judges groups."""
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        return await Combine.judge(self, task, output, episode)
+
+    async def score_group(
+        self, task: Task, episodes: Sequence[EpisodeView]
+    ) -> Sequence[JudgeOutput | Exception | None]:
+        return await self.score(task, episodes)
+
+
+class _Sum:
+    """What the parts so far say of one episode."""
+
+    def __init__(self, view: EpisodeView) -> None:
+        self.view = view
+        """Of an episode that a gate turned away or that a judge failed, later judges see a failed one."""
+        self._absent = view.failure is not None
+        self._error: Exception | None = None
+        self._reward = 0.0
+        self._closed = False
+        self._successes: list[bool] = []
+        self._metrics: dict[str, float] = {}
+
+    def add(self, name: str, part: Part, verdict: JudgeOutput | Exception | None) -> None:
+        if self.view.failure is not None:
+            return
+        if not isinstance(verdict, JudgeOutput):
+            self._error = verdict or ValueError(f"{part.judge.name}: no verdict")
+            self.view = replace(self.view, failure="judge")
+            return
+        self._reward += part.weight * verdict.reward
+        self._metrics |= {f"{name}/{key}": value for key, value in verdict.metrics.items()}
+        self._metrics[name] = float(verdict.reward)
+        if verdict.is_success is not None:
+            self._successes.append(bool(verdict.is_success))
+        if part.gate is not None and verdict.reward < part.gate:
+            self._closed = True
+            self.view = replace(self.view, failure=f"gate:{name}")
+
+    def verdict(self, closed: float) -> JudgeOutput | Exception | None:
+        if self._absent or self._error is not None:
+            return self._error
+        if self._closed:
+            return JudgeOutput(closed, False, self._metrics)
+        return JudgeOutput(self._reward, all(self._successes) if self._successes else None, self._metrics)

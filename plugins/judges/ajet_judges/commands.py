@@ -1,0 +1,91 @@
+"""``ajet judge learn``: a rubric out of labelled responses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ajet_judges.endpoint import Endpoint
+
+app = typer.Typer(help="Make judges.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def judge() -> None:
+    """Make judges."""
+
+
+@app.command("learn")
+def learn_command(
+    examples: Annotated[
+        Path,
+        typer.Option(help='Labelled responses, {"query": …, "response": …, "label": "good"} a line.'),
+    ],
+    output: Annotated[Path, typer.Option(help="The rubric to write, a YAML file.")],
+    base_url: Annotated[
+        str, typer.Option(help="OpenAI-compatible address of the judge model, up to and with /v1.")
+    ],
+    model: Annotated[str, typer.Option(help="Name of the judge model there.")],
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds its key.")] = None,
+    about: Annotated[
+        str, typer.Option(help="What kind of tasks these are, in a sentence for the judge model.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of proposals.")] = 3,
+    criteria: Annotated[int, typer.Option(min=1, help="Most criteria that a round proposes.")] = 8,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder of verdicts that were paid for; a second try asks nothing twice."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and of the examples shown.")] = 0,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any field of the endpoint: timeout=120. Repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Learn a rubric for the `rubric` judge from labelled responses."""
+    import asyncio
+
+    from ajet_judges.endpoint import describe_usage
+    from ajet_judges.learn import learn, read_examples
+    from ajet_judges.rubric_file import write_rubric
+
+    endpoint = _endpoint(base_url, model, api_key_env, cache, sets)
+    read = read_examples(examples)
+    found = asyncio.run(
+        learn(read, endpoint, about=about, rounds=rounds, count=criteria, seed=seed, say=print)
+    )
+    heading = [
+        "A rubric: what a good response does. Edit it freely; the judge reads it anew in each run.",
+        "A criterion is met or not. Its weight is what it counts; below zero for what a good response avoids.",
+    ]
+    write_rubric(output, found.rubric, heading)
+    print(
+        f"held-out pairs ranked rightly: {found.held_out:.0%}; cross-validated: {found.cross_validated:.0%}"
+    )
+    print(f"judge model: {describe_usage(found.usage)}")
+    print(f"rubric  {output}  {len(found.rubric.criteria)} criteria")
+
+
+def _endpoint(
+    base_url: str, model: str, api_key_env: str | None, cache: Path | None, sets: list[str] | None
+) -> Endpoint:
+    import yaml
+    from pydantic import ValidationError
+
+    from ajet import ConfigError
+
+    given: dict[str, Any] = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "cache": cache}
+    for text in sets or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: write --set key=value.")
+        given[key] = yaml.safe_load(value)
+    try:
+        return Endpoint(**given)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ConfigError(f"endpoint.{'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None

@@ -1,0 +1,26 @@
+"""The `environment` judge: the score that the workflow's environment gave."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
+
+
+class Environment(Judge):
+    """The environment's own score of the episode, which the workflow passes on in its output's metadata."""
+
+    name = "environment"
+
+    score: str = Field("score", description="Key of the output's metadata that holds the score.")
+    success: float = Field(1.0, description="Least score of an episode that succeeded.")
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        value = output.metadata.get(self.score)
+        if not isinstance(value, int | float):
+            found = "no" if value is None else f"a {type(value).__name__} in"
+            raise ValueError(
+                f"the workflow's output has {found} metadata[{self.score!r}]; "
+                f"return WorkflowOutput(metadata={{{self.score!r}: …}}) with the environment's score"
+            )
+        return JudgeOutput(float(value), float(value) >= self.success)

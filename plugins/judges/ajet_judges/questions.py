@@ -1,0 +1,105 @@
+"""A question to a judge model: instructions, data behind a fence, and the form of the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ajet import AjetError, Task
+from ajet_judges.fence import RULE, fenced, neutral, new_mark
+
+V = TypeVar("V", bound=BaseModel)
+VERSION = 1
+"""Of the prompt's wording: part of the cache's key."""
+
+
+class MalformedVerdict(AjetError):
+    """A judge model's answer that is not a verdict of the form that was asked for."""
+
+
+class Verdict(BaseModel):
+    """Base of verdicts: exactly these fields, of exactly these types. The reason comes first, so that a
+    model gives it before it decides."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[V]):
+    """``data`` are the texts that the verdict is about, by name; they never give orders."""
+
+    instructions: str
+    data: Mapping[str, str]
+    verdict: type[V]
+    _clean: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_clean", {name: neutral(text) for name, text in self.data.items()})
+
+    def key(self, model: Any) -> str:
+        """What an answer depends on, the model that is asked included, as one hash."""
+        whole = [VERSION, model, self.instructions, list(self._clean.items()), self._schema()]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+    def messages(self) -> list[dict[str, str]]:
+        """The chat to send, with a new mark."""
+        mark = new_mark([self.instructions, *self._clean.values()])
+        form = json.dumps(self._schema(), ensure_ascii=False)
+        system = (
+            f"{self.instructions}\n\n{RULE.format(mark=mark)}\n\n"
+            f"Answer with one JSON object of this schema and nothing else:\n{form}"
+        )
+        user = "\n\n".join(fenced(name, text, mark) for name, text in self._clean.items())
+        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+    def response_format(self, structured: str) -> dict[str, Any]:
+        """The request's ``response_format``, where the endpoint knows one."""
+        if structured == "none":
+            return {}
+        if structured == "json_object":
+            return {"response_format": {"type": structured}}
+        schema = {"name": "verdict", "strict": True, "schema": self._schema()}
+        return {"response_format": {"type": structured, "json_schema": schema}}
+
+    def read(self, content: str) -> V:
+        """The verdict that an answer is: the whole of it, as an answer may quote the data. Raises MalformedVerdict."""
+        fence = _CODE_BLOCK.fullmatch(content.strip())
+        try:
+            return self.verdict.model_validate_json(fence[1] if fence else content)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            place = ".".join(map(str, fault["loc"])) or "answer"
+            said = " ".join(content.split())[:200]
+            raise MalformedVerdict(
+                f"malformed verdict: {place}: {fault['msg']}; the judge model said {said!r}. "
+                "Ask a model that keeps to a JSON schema, or raise endpoint.parameters.max_tokens."
+            ) from None
+
+    def _schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = _without_titles(self.verdict.model_json_schema())
+        schema.pop("description", None)
+        return schema
+
+
+_CODE_BLOCK = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
+
+
+def _without_titles(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        kept = {k: v for k, v in schema.items() if k != "title" or not isinstance(v, str)}
+        return {k: _without_titles(v) for k, v in kept.items()}
+    return [_without_titles(s) for s in schema] if isinstance(schema, list) else schema
+
+
+def task_text(task: Task) -> str:
+    """What the agent was asked, as text."""
+    said = [f"{m.get('role', '')}: {m.get('content', '')}" for m in task.messages]
+    return "\n\n".join([*([task.query] if task.query else []), *said])

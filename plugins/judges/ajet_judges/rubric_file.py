@@ -1,0 +1,94 @@
+"""Rubrics as YAML files that people read and edit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from ajet import ConfigError, Settings
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+
+
+class Criterion(Settings):
+    """One thing that a response does or does not."""
+
+    name: Name
+    text: str = Field(min_length=1)
+    weight: float = Field(1.0, allow_inf_nan=False)
+    """What it counts if it is met; below zero for what a good response avoids."""
+
+
+class Rubric(Settings):
+    """What a good response to a kind of task does."""
+
+    about: str = ""
+    """The kind of task, for the judge model and for readers."""
+    criteria: tuple[Criterion, ...] = Field(min_length=1)
+    learned: Mapping[str, Any] | None = None
+    """How `ajet judge learn` came to it; no judge reads this."""
+
+    @model_validator(mode="after")
+    def _useful(self) -> Rubric:
+        names = [c.name for c in self.criteria]
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice:
+            raise ValueError(f"two criteria are called {twice}")
+        if "reason" in names:
+            raise ValueError("`reason` is no name for a criterion: the judge model's reason has it")
+        if not any(c.weight for c in self.criteria):
+            raise ValueError("every weight is 0, so all responses would be equal")
+        return self
+
+    def reward(self, met: Mapping[str, bool]) -> float:
+        """From 0 (nothing wanted is met, everything unwanted is) to 1."""
+        low = sum(c.weight for c in self.criteria if c.weight < 0)
+        high = sum(c.weight for c in self.criteria if c.weight > 0)
+        return (sum(c.weight for c in self.criteria if met[c.name]) - low) / (high - low)
+
+
+def read_rubric(path: Path) -> Rubric:
+    """The rubric of a file. Raises ConfigError that names file, place and remedy."""
+    import yaml
+
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such rubric. `ajet judge learn` makes one, or write it by hand.")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: not YAML ({getattr(error, 'problem', error)}). Fix the line.") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a rubric is a mapping with a list `criteria`.")
+    try:
+        return Rubric(**data)
+    except (ValidationError, TypeError) as error:
+        raise ConfigError(f"{path}: {_fault(error)}") from None
+
+
+def write_rubric(path: Path, rubric: Rubric, heading: Sequence[str]) -> None:
+    """Write a file for people: ``heading`` as comments, one criterion a paragraph."""
+    import yaml
+
+    def dump(value: Any) -> str:
+        text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+        return text
+
+    lines = [*(f"# {line}" for line in heading), dump({"about": rubric.about}).rstrip(), "", "criteria:"]
+    for criterion in rubric.criteria:
+        lines += [dump([criterion.model_dump()]).rstrip().replace("\n", "\n  ").replace("- ", "  - ", 1), ""]
+    if rubric.learned is not None:
+        lines += [dump({"learned": dict(rubric.learned)}).rstrip()]
+    path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _fault(error: ValidationError | TypeError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    fault = error.errors()[0]
+    place = ".".join(map(str, fault["loc"])) or "rubric"
+    return f"{place}: {fault['msg'].removeprefix('Value error, ')} (found {str(fault['input'])[:80]!r})."

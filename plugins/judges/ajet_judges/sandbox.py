@@ -1,0 +1,192 @@
+"""Untrusted Python programs, run with limits on time, memory, processes and files, and no network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ajet import AjetError, Settings
+
+LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
+GRACE = 2.0
+"""Seconds that the launcher has to end everything before it is ended itself."""
+_numbers = count()
+
+
+class NoSandbox(AjetError):
+    """This machine cannot build the walls that were asked for."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the code sandbox cannot be built here: {reason}. Allow namespaces (in a container: user namespaces or "
+            "CAP_SYS_ADMIN), or accept `isolation: limits`, in which programs can read and write what you can."
+        )
+        self.reason = reason
+
+
+class Limits(Settings):
+    """What a program may use. Whatever goes beyond ends it, with all that it started."""
+
+    seconds: float = Field(10.0, gt=0, description="Time on the clock.")
+    cpu_seconds: float = Field(10.0, gt=0, description="Processor time of all its processes together.")
+    memory: int = Field(512, ge=64, description="MiB of memory, of all its processes and files together.")
+    processes: int = Field(16, ge=1, description="Processes and threads at once.")
+    files: int = Field(32, ge=1, description="MiB that it may write.")
+    output: int = Field(256, ge=1, description="KiB of stdout and stderr together.")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a program ended. ``cause`` is the limit that ended it (time, cpu, memory, processes, files, output),
+    else None; then ``code`` is its exit code, negative for a signal."""
+
+    code: int | None
+    cause: str | None
+    stdout: str
+    stderr: str
+    memory: int
+    """Most bytes in use at a look."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself, without a complaint."""
+        return self.cause is None and self.code == 0
+
+    def describe(self) -> str:
+        """One line: what became of it."""
+        if self.cause:
+            return f"stopped at its limit of {self.cause}"
+        last = self.stderr.strip().rpartition("\n")[2]
+        return f"exit {self.code}{f': {last[:200]}' if last else ''}"
+
+
+Isolation = Literal["full", "limits"]
+
+
+async def run_python(
+    sources: Mapping[str, str],
+    *,
+    input: str = "",
+    limits: Limits | None = None,
+    isolation: Isolation = "full",
+    packages: bool = False,
+    as_user: bool = False,
+    python: str | None = None,
+) -> Ran:
+    """Run ``main.py`` of ``sources`` (file name to text) with ``input`` on its stdin.
+
+    ``full``: in Linux namespaces, as another user, with a filter on system calls; it sees the system's programs
+    and libraries, read-only, a folder of its own, and nothing else: no other file, process, variable or network.
+    ``limits``: only limits and, on Linux, the filter (no network); it can read what you can read.
+    ``packages`` lets it import what is installed for this interpreter. ``python`` is another interpreter to
+    run it, in its own installation's ``bin``. ``as_user`` builds the walls as a user who is not root does.
+
+    Raises NoSandbox if that cannot be had. Whatever happens, nothing it started survives (without walls: but
+    for what the launcher could not end, if it is killed itself).
+    """
+    limits = limits or Limits()
+    interpreter = os.path.realpath(python or sys.executable)
+    installed = [path for path in sys.path if path.endswith("-packages") and os.path.isdir(path)]
+    job = {
+        "sources": dict(sources),
+        "input": input,
+        "walls": isolation == "full",
+        "as_user": as_user,
+        "python": interpreter,
+        "show": [os.path.dirname(os.path.dirname(interpreter)), *(installed if packages else [])],
+        "packages": installed if packages else [],
+        "mark": f"ajet-sandbox-{os.getpid()}-{next(_numbers)}",
+        **limits.model_dump(),
+    }
+    read, write = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            "-S",
+            str(LAUNCHER),
+            str(write),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=[write],
+            env={},
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    with open(read, "rb", buffering=0) as status:
+        try:
+            stdout, stderr, over = await _talk(process, json.dumps(job).encode() + b"\n", limits.output << 10)
+        finally:
+            await _end(process)
+        said = status.read(1 << 16)  # its writer has ended
+    ended: dict[str, Any] = json.loads(said) if said else {"cause": "killed"}
+    if "unavailable" in ended:
+        raise NoSandbox(ended["unavailable"])
+    cause = "output" if over else ended.get("cause")
+    said_out, said_err = (text.decode("utf-8", "replace") for text in (stdout, stderr))
+    return Ran(ended.get("code"), cause, said_out, said_err, ended.get("memory", 0))
+
+
+def doctor() -> tuple[str, str, str]:
+    """A line for `ajet doctor`: whether programs can be walled in here. If not, only the judge `code` misses it."""
+    try:
+        asyncio.run(run_python({"main.py": "pass"}))
+    except NoSandbox as error:
+        return "code sandbox", f"limits only: {error.reason}", ""
+    return "code sandbox", "full: namespaces, another user, no network", ""
+
+
+async def _talk(process: asyncio.subprocess.Process, job: bytes, most: int) -> tuple[bytes, bytes, bool]:
+    """The outputs up to ``most`` bytes together, and whether there was more."""
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.write(job)
+    left = most
+    over = asyncio.Event()
+
+    async def take(stream: asyncio.StreamReader) -> bytes:
+        nonlocal left
+        parts = []
+        while part := await stream.read(1 << 16):
+            parts.append(part[: max(left, 0)])
+            left -= len(part)
+            if left < 0:
+                over.set()  # the rest is read and dropped until its writers have ended
+        return b"".join(parts)
+
+    takes = [asyncio.ensure_future(take(s)) for s in (process.stdout, process.stderr)]
+    overflow = asyncio.ensure_future(over.wait())
+    try:
+        done = asyncio.gather(*takes)
+        await asyncio.wait({done, overflow}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        if over.is_set():
+            await _end(process)
+        stdout, stderr = await asyncio.gather(*takes)
+        return stdout, stderr, over.is_set()
+    finally:
+        for task in (*takes, overflow):
+            task.cancel()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the launcher, and with it everything: by closing its stdin, then by force."""
+    assert process.stdin
+    process.stdin.close()
+    wait = asyncio.ensure_future(process.wait())
+    await asyncio.wait({wait}, timeout=GRACE)
+    if process.returncode is None:
+        process.kill()
+    await wait

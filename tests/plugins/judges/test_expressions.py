@@ -1,0 +1,200 @@
+"""What the `math` judge does with answers that are more than a number, and with the ways to write one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from ajet import EpisodeView, Task, WorkflowOutput
+from ajet_judges import Math
+from ajet_judges.numbers import plain_number
+from ajet_judges.symbolic import Symbolic
+
+
+def rewards(pairs: list[tuple[str, str]]) -> list[bool]:
+    """Whether each (answer, response) is right, by one open judge."""
+
+    async def run() -> list[bool]:
+        async with Math().open() as judge:
+            found = []
+            for answer, response in pairs:
+                task = Task("t1", metadata={"answer": answer})
+                view = EpisodeView("e", "t1", 0, 0)
+                found.append((await judge.judge(task, WorkflowOutput(response=response), view)).reward == 1.0)
+            return found
+
+    return asyncio.run(run())
+
+
+TABLE = [
+    # one value, many notations
+    ("42", "42.0", True),
+    ("1000", "1,000", True),
+    ("1,000", "It has 1000 of them.", True),
+    (r"\frac{1}{2}", "½", True),
+    ("½", r"\frac{1}{2}", True),
+    ("0.5", "½", True),
+    ("½", "0.5", True),
+    ("3½", r"\boxed{\frac{7}{2}}", True),
+    ("3.5", "3½ litres", True),
+    ("¾", "0.7", False),
+    ("1000", "1 000", True),
+    ("1000.99", "1000,99 €", True),
+    ("1,22", "1.22", True),
+    ("1,22", "1.23", False),
+    ("3", "1, 2, 3", True),
+    ("2", "1, 2, 3", False),
+    (r"\frac{1}{2}", "0.5", True),
+    (r"\boxed{\frac{1}{2}}", "1/2", True),
+    # boxes
+    (r"\frac{\sqrt{3}}{2}", r"so $\boxed{\frac{\sqrt{3}}{2}}$", True),
+    (r"\frac{\sqrt{3}}{2}", r"so $\boxed{\sqrt{\frac{3}{4}}}$", True),
+    (r"\frac{\sqrt{3}}{2}", r"so $\boxed{\frac{\sqrt{3}}{3}}$", False),
+    ("7", r"first \boxed{5}, no: \boxed{7}", True),
+    ("5", r"first \boxed{5}, no: \boxed{7}", False),
+    (r"x^2+1", r"first $\boxed{x^2}$, no: $\boxed{1+x^2}$", True),
+    ("7", "I find no answer.", False),
+    (r"\sqrt{2}", "I find no answer.", False),
+    (r"\sqrt{2}", "", False),
+    ("1024", r"\boxed{2^{10}}", True),
+    ("1024", r"\boxed{2^{11}}", False),
+    ("4", r"That is $\sqrt{16}$.", True),
+    # units and text around
+    ("5", r"\boxed{5\text{ cm}}", True),
+    ("5 cm", "5 centimetres", True),
+    ("12 apples", "There are 12.", True),
+    ("The answer is 12.", "12", True),
+    ("#### 42", "42", True),
+    ("Half of 84 is\n#### 42", "84", False),
+    (r"90^\circ", r"\boxed{90}", True),
+    ("$1,234.50", "1234.5 dollars", True),
+    # expressions
+    (r"2\pi", r"The area is $\boxed{2\pi}$.", True),
+    (r"2\pi", r"\boxed{2}", False),
+    ("x+1", r"$\boxed{1+x}$", True),
+    ("2x+3", r"\boxed{3}", False),
+    ("2x+3", "3", False),
+    (r"\{1,2,3\}", r"$\boxed{\{3,2,1\}}$", True),
+    ("(1,2)", r"$\boxed{(1,2)}$", True),
+    ("(1,2)", r"$\boxed{(2,1)}$", False),
+    ("[0,1)", r"$\boxed{[0,1)}$", True),
+    ("[0,1)", r"$\boxed{[0,1]}$", False),
+    (r"\begin{pmatrix}1&0\\0&1\end{pmatrix}", r"$\boxed{\begin{pmatrix}1&0\\0&1\end{pmatrix}}$", True),
+    (r"\begin{pmatrix}1&0\\0&1\end{pmatrix}", r"$\boxed{\begin{pmatrix}1&0\\0&2\end{pmatrix}}$", False),
+    (r"\text{Tuesday}", r"$\boxed{\text{Tuesday}}$", True),
+    (r"\infty", r"$\boxed{\infty}$", True),
+    ("x=3", r"$\boxed{3}$", True),
+    ("3", r"$\boxed{x=3}$", True),
+]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[bool]:
+    return rewards([(answer, response) for answer, response, _ in TABLE])
+
+
+@pytest.mark.parametrize("place", range(len(TABLE)), ids=[f"{a} | {r}" for a, r, _ in TABLE])
+def test_the_table(found: list[bool], place: int) -> None:
+    assert found[place] is TABLE[place][2]
+
+
+CLASSES = [
+    ["1/2", r"\frac{1}{2}", "0.5", r"\dfrac12", r"\frac{2}{4}", r"2^{-1}"],
+    ["3", "3.0", r"\sqrt{9}", r"\frac{9}{3}", "1+2"],
+    [r"\sqrt{2}", r"2^{1/2}", r"\frac{2}{\sqrt{2}}"],
+    ["x^2-1", "(x-1)(x+1)", "-1+x^2"],
+    [r"\frac{\pi}{4}", r"\frac{1}{4}\pi", r"0.25\pi"],
+    [r"\{4,5\}", r"\{5,4\}"],
+    ["(1,2)", "(1, 2)"],
+    ["[1,2]"],
+    [r"(-\infty,3)", r"(-\infty, 3)"],
+    ["2+3i", "3i+2"],
+    [r"\log 2", r"\log(2)"],
+    ["1000000", "1,000,000", "10^6"],
+    [r"\begin{pmatrix}1\\2\end{pmatrix}"],
+]
+
+
+def test_it_agrees_with_math_verify_wherever_two_expressions_are_compared() -> None:
+    """Notations of equal and of different values, boxed as answers are: what math-verify says of them, asked directly."""
+    from math_verify import parse, verify
+
+    texts = [text for same in CLASSES for text in same]
+    parsed = {text: parse(rf"$\boxed{{{text}}}$") for text in texts}
+    pairs = [
+        (gold, answer)
+        for i, same in enumerate(CLASSES)
+        for gold in same
+        for answer in (*same, *CLASSES[i - 1][:2], *CLASSES[i - 4][:1])
+    ]
+    ours = rewards([(gold, rf"$\boxed{{{answer}}}$") for gold, answer in pairs])
+    differ = [
+        pair
+        for pair, right in zip(pairs, ours, strict=True)
+        if right != verify(parsed[pair[0]], parsed[pair[1]])
+    ]
+    assert not differ
+    group = {text: i for i, same in enumerate(CLASSES) for text in same}
+    wrong = [p for p, right in zip(pairs, ours, strict=True) if right != (group[p[0]] == group[p[1]])]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("42", True),
+        ("about 42 apples", True),
+        ("x = 42", True),
+        (r"\boxed{42}", True),
+        ("2x+3", False),
+        ("2 pi", False),
+        (r"\sqrt{2}", False),
+        ("(1, 2)", False),
+        ("3 or 4", False),
+    ],
+)
+def test_a_reference_is_a_number_only_if_it_is_nothing_more(text: str, number: bool) -> None:
+    assert (plain_number(text) is not None) is number
+
+
+def test_plain_numbers_start_no_process_whether_right_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(Symbolic, "_start", never)
+    pairs = [
+        ("42", "42"),
+        ("42", "41"),
+        ("42", "I do not know"),
+        ("42", ""),
+        ("42", r"\boxed{41}"),
+        ("42", "17 * 3 = 51"),
+    ]
+    started = time.perf_counter()
+    assert rewards(pairs * 500) == [True, False, False, False, False, False] * 500
+    assert time.perf_counter() - started < 2.0
+
+
+def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> None:
+    async def run() -> list[float]:
+        async with Math(seconds=1.0).open() as judge:
+            found = []
+            for response in (r"$\boxed{9^{9^{9^{9^9}}}-9^{9^{9^9}}}$", r"$\boxed{\sqrt{2}}$"):
+                task = Task("t1", metadata={"answer": r"\sqrt{2}"})
+                view = EpisodeView("e", "t1", 0, 0)
+                found.append((await judge.judge(task, WorkflowOutput(response=response), view)).reward)
+            return found
+
+    started = time.monotonic()
+    assert asyncio.run(run()) == [0.0, 1.0]
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    "response", ["\\" * 3000, r"\boxed{" * 500, "$" * 3001, r"\frac{" * 400 + "$", "\x00\ud800$x$"]
+)
+def test_whatever_a_model_writes_is_judged(response: str) -> None:
+    assert rewards([(r"\sqrt{2}", response)]) == [False]

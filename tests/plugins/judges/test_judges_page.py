@@ -1,0 +1,122 @@
+"""docs/judges.md, run as it stands there; a scripted model listens where its judges ask."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ajet.cli import run_program
+from ajet.plugins import load_plugins
+from ajet_judges.rubric_file import read_rubric
+
+from .judge_model import Asked, serving
+from .test_sandbox import WALLS
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "judges.md").read_text(encoding="utf-8")
+ADDRESS = "http://127.0.0.1:8000/v1"
+
+
+def files(text: str) -> dict[str, str]:
+    """Code blocks that follow a file name in backticks, by that name."""
+    found = re.findall(r"^`([\w.]+)`:\n\n(`{3,})\w+\n(.*?)^\2$", text, re.MULTILINE | re.DOTALL)
+    return {name: content for name, _, content in found}
+
+
+def sections() -> dict[str, str]:
+    """The page's sections by title; what comes before the first is its own."""
+    parts = re.split(r"^## (.+)\n", PAGE, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def runs() -> list[tuple[str, str, str]]:
+    """(section, command, the lines that follow it)"""
+    return [
+        (title, command, shown)
+        for title, text in sections().items()
+        for command, shown in re.findall(r"^\$ (ajet .*)\n((?:(?!```).*\n)*)", text, re.MULTILINE)
+    ]
+
+
+def answer(asked: Asked) -> Any:
+    """A judge model that knows small sums and likes boxes."""
+    response = asked.data.get("RESPONSE", "")
+    if "criteria" in asked.fields:
+        names = {"polite": "It is kind.", "unsure": "It sounds unsure: maybe, perhaps, who knows."}
+        return {
+            "reason": "",
+            "criteria": [{"name": n, "text": t, "wanted": n == "polite"} for n, t in names.items()],
+        }
+    right = "42" in response
+    unsure = re.search("(?i)maybe|perhaps|who knows|would say", response) is not None
+    values = {
+        "score": 10 if right else 0,
+        "right": right,
+        "polite": not unsure,
+        "unsure": unsure,
+    }
+    if "better" in asked.fields:
+        values["better"] = (
+            "equal" if "42" in asked.data["FIRST"] else ("first" if asked.data["FIRST"] == "15" else "second")
+        )
+    return {"reason": "", **{name: values[name] for name in asked.fields}}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in ("agent", "env_agent"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield tmp_path
+
+
+@pytest.mark.parametrize(("title", "command", "shown"), runs(), ids=[f"{t}: {c[:20]}" for t, c, _ in runs()])
+def test_what_a_section_shows_happens(
+    title: str, command: str, shown: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if title == "By running code" and WALLS is not None:
+        pytest.skip(WALLS)
+    with serving(answer) as model:
+        for name, text in {**files(PAGE[: PAGE.index("\n## ")]), **files(sections()[title])}.items():
+            (here / name).write_text(text.replace(ADDRESS, model.url), encoding="utf-8")
+        code = run_program(shlex.split(command.replace(ADDRESS, model.url))[1:])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    for line in shown.splitlines():
+        assert re.sub(" +", " ", line) in re.sub(" +", " ", printed.out), printed.out
+    if title == "Combinations":
+        (job,) = here.glob("runs/*/job.yaml")
+        assert f"{here / 'short.py'}:short" in job.read_text(), "a resumed run finds it from anywhere"
+    if "learn" in command:
+        assert read_rubric(here / "learned.yaml").criteria
+
+
+def test_every_judge_of_the_plugin_is_on_the_page_and_every_job_names_a_judge() -> None:
+    ours = {i.name for i in load_plugins().classes.values() if i.kind == "judge"}
+    table = PAGE[: PAGE.index("Every block")]
+    assert {name for name in ours if f"`{name}`" not in table} <= {"length", "shortest"}
+    jobs = [text for section in sections().values() for n, text in files(section).items() if n == "job.yaml"]
+    assert len(jobs) == 7 and all("judge" in yaml.safe_load(job) for job in jobs)
+
+
+def test_every_field_of_an_endpoint_is_told() -> None:
+    from ajet_judges.endpoint import Endpoint
+
+    assert all(f"`{name}`" in sections()["By a model"] for name in Endpoint.model_fields)
+
+
+def test_the_other_judge_of_a_model_is_built_as_shown() -> None:
+    from ajet_judges import MathLLM
+
+    block = re.search(r"^```yaml\n(judge:\n  type: math_llm.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert block
+    spec = yaml.safe_load(block[1])["judge"]
+    assert MathLLM(**{k: v for k, v in spec.items() if k != "type"}).endpoint.model == "my-judge"

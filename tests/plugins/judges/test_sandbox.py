@@ -1,0 +1,282 @@
+"""The code sandbox: what hostile programs cannot do, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet_judges.sandbox import LAUNCHER, Limits, NoSandbox, Ran, doctor, run_python
+
+from .hostile import PROGRAMS
+
+LIMITS = Limits(seconds=2, cpu_seconds=2, memory=256, processes=12, files=16, output=64)
+SYSTEM_PYTHON = "/usr/bin/python3"
+linux = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+
+
+def run(source: str, **options: Any) -> Ran:
+    return asyncio.run(run_python({"main.py": source}, **options))
+
+
+def walls() -> str | None:
+    """Why this machine cannot build walls; None if it can."""
+    try:
+        run("pass")
+    except NoSandbox as error:
+        return str(error)
+    return None
+
+
+WALLS = walls() if sys.platform == "linux" else "not Linux"
+with_walls = pytest.mark.skipif(WALLS is not None, reason=str(WALLS))
+WAYS: dict[str, dict[str, Any]] = {"root or user": {}, "user": {"as_user": True, "python": SYSTEM_PYTHON}}
+
+
+def left_behind() -> list[str]:
+    """Processes in a sandbox of ours: its mounts carry our number, and nothing inside can change that."""
+    mark, found = f"ajet-sandbox-{os.getpid()}-", []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark in (entry / "mountinfo").read_text():
+                    found.append((entry / "cmdline").read_bytes().decode(errors="replace"))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[tuple[int, list[Any]]]:
+    """A TCP server on this machine, and who connected to it."""
+    connected: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connected.append(server.accept())
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1], connected
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(scope="module")
+def ends(
+    listener: tuple[int, list[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, Mapping[str, tuple[Ran, float]]]:
+    """How each hostile program ended, by the way in which the walls were built; run four at a time."""
+    secret = tmp_path_factory.mktemp("home") / "secret.txt"
+    secret.write_text("secret")
+    os.environ["SECRET_OF_THE_CALLER"] = "secret"
+    shown = Path(sys.base_prefix).parts
+    names = {
+        "{home}": str(Path.home()),
+        "{file}": str(secret),
+        "{shown}": " ".join(shown),
+        "{port}": str(listener[0]),
+        "{pid}": str(os.getpid()),
+        "{parent}": str(os.getppid()),
+    }
+
+    async def one(name: str, slots: asyncio.Semaphore, options: dict[str, Any]) -> tuple[Ran, float]:
+        source = PROGRAMS[name].source
+        for mark, value in names.items():
+            source = source.replace(mark, value)
+        async with slots:
+            started = time.monotonic()
+            ran = await run_python({"main.py": source}, limits=LIMITS, **options)
+            return ran, time.monotonic() - started
+
+    async def everything() -> dict[str, dict[str, tuple[Ran, float]]]:
+        slots = asyncio.Semaphore(4)
+        found = {}
+        for way, options in WAYS.items():
+            if way == "user" and not os.path.exists(SYSTEM_PYTHON):
+                continue
+            runs = await asyncio.gather(*(one(name, slots, options) for name in PROGRAMS))
+            found[way] = dict(zip(PROGRAMS, runs, strict=True))
+        return found
+
+    try:
+        return asyncio.run(everything())
+    finally:
+        del os.environ["SECRET_OF_THE_CALLER"]
+
+
+def test_there_are_thirty_hostile_programs() -> None:
+    assert len(PROGRAMS) == 30
+
+
+@with_walls
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_hostile_program_is_stopped_and_has_done_no_harm(ends: Any, name: str, way: str) -> None:
+    if way not in ends:
+        pytest.skip(f"no {SYSTEM_PYTHON}, which every user may run")
+    ran, seconds = ends[way][name]
+    how = ran.cause or ("ended" if ran.stdout.endswith("HARMLESS\n") and ran.code == 0 else "exit")
+    assert how in PROGRAMS[name].ends, ran
+    assert seconds < LIMITS.seconds + 4, "stopped in time"
+    assert ran.memory < (LIMITS.memory + 200) << 20, "seen before it grew far"
+    assert len(ran.stdout) + len(ran.stderr) <= LIMITS.output << 10
+
+
+@with_walls
+def test_nothing_is_left_behind(ends: Any, listener: tuple[int, list[Any]]) -> None:
+    assert left_behind() == []
+    assert listener[1] == [], "nobody connected"
+    assert not list(Path(tempfile.gettempdir()).glob("ajet-sandbox-*"))
+
+
+@with_walls
+def test_a_program_gets_its_input_and_gives_its_output() -> None:
+    ran = run("import sys\nprint(input()[::-1])\nprint('so', file=sys.stderr)\nsys.exit(3)", input="abc\nd\n")
+    assert (ran.code, ran.cause, ran.stdout, ran.stderr) == (3, None, "cba\n", "so\n")
+    assert not ran.ok and ran.describe() == "exit 3: so"
+
+
+@with_walls
+def test_files_beside_the_program_can_be_imported() -> None:
+    ran = asyncio.run(run_python({"main.py": "import other; print(other.x)", "other.py": "x = 5"}))
+    assert ran.stdout == "5\n"
+
+
+@with_walls
+def test_packages_are_there_only_if_allowed() -> None:
+    source = "import pydantic; print(pydantic.__name__)"
+    assert "ModuleNotFoundError" in run(source, python=SYSTEM_PYTHON).stderr or not os.path.exists(
+        SYSTEM_PYTHON
+    )
+    assert run(source, packages=True).stdout == "pydantic\n"
+
+
+@with_walls
+def test_many_run_at_once() -> None:
+    async def all_of_them() -> list[Ran]:
+        return await asyncio.gather(*(run_python({"main.py": f"print({i})"}) for i in range(8)))
+
+    assert [ran.stdout for ran in asyncio.run(all_of_them())] == [f"{i}\n" for i in range(8)]
+
+
+@with_walls
+def test_a_cancelled_run_ends_at_once_with_all_it_started() -> None:
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(
+            run_python({"main.py": PROGRAMS["orphan of its own session"].source + "\ntime.sleep(20)"})
+        )
+        await asyncio.sleep(0.8)
+        assert left_behind()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    started = time.monotonic()
+    asyncio.run(cancelled())
+    assert time.monotonic() - started < 5
+    assert left_behind() == []
+
+
+@with_walls
+def test_a_caller_that_is_killed_takes_the_program_with_it() -> None:
+    code = (
+        "import asyncio\nfrom ajet_judges.sandbox import run_python, Limits\n"
+        "asyncio.run(run_python({'main.py': 'import time; time.sleep(60)'}, limits=Limits(seconds=60)))"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code])
+    mark = f"ajet-sandbox-{caller.pid}-".encode()
+
+    def inside() -> list[str]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    found += [entry.name] if mark in (entry / "mountinfo").read_bytes() else []
+                except OSError:
+                    continue
+        return found
+
+    wait_until(lambda: len(inside()) >= 2)
+    caller.kill()
+    caller.wait()
+    wait_until(lambda: not inside())
+
+
+def wait_until(true: Any, seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# ------------------------------------------------------------------ without walls
+
+OPEN: dict[str, Any] = {
+    "isolation": "limits",
+    "limits": LIMITS,
+    "python": SYSTEM_PYTHON if os.geteuid() == 0 else None,
+}
+CONTAINED_IN_THE_OPEN = [
+    "endless loop",
+    "endless sleep",
+    "endless output",
+    "many sleeping children",
+    "orphan of its own session",
+    "orphan that holds the output",
+    "one large allocation",
+    "memory in many processes",
+    "endless file",
+    "the caller's environment",
+    "network by TCP",
+    "network by UDP and name",
+]
+
+
+@linux
+@pytest.mark.parametrize("name", CONTAINED_IN_THE_OPEN)
+def test_limits_alone_stop_what_they_can(name: str) -> None:
+    if OPEN["python"] and not os.path.exists(SYSTEM_PYTHON):
+        pytest.skip(f"root's programs need {SYSTEM_PYTHON}, which every user may run")
+    started = time.monotonic()
+    ran = run(PROGRAMS[name].source.replace("{port}", "9"), **OPEN)
+    how = ran.cause or ("ended" if ran.stdout.endswith("HARMLESS\n") else "exit")
+    assert how in PROGRAMS[name].ends, ran
+    assert time.monotonic() - started < LIMITS.seconds + 4
+    assert not list(Path(tempfile.gettempdir()).glob("ajet-sandbox-*")), "no folder and no orphan in it"
+    assert not [p for p in Path("/proc").glob("[0-9]*/cwd") if "ajet-sandbox-" in _target(p)]
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def test_where_there_are_no_walls_it_is_said_why_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "launcher.py"
+    broken.write_text(LAUNCHER.read_text().replace('sys.platform != "linux"', "True"))
+    monkeypatch.setattr("ajet_judges.sandbox.LAUNCHER", broken)
+    with pytest.raises(NoSandbox, match=r"has no namespaces.*isolation: limits"):
+        run("print(1)")
+
+
+def test_ajet_doctor_says_what_this_machine_can_do() -> None:
+    what, found, remedy = doctor()
+    assert (what, remedy) == ("code sandbox", ""), "nobody but the judge `code` needs it"
+    assert found.startswith("full" if WALLS is None else "limits only: ")
