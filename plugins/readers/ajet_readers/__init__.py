@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ajet import Reader, hookimpl
+from ajet_readers.gymnasium_seeds import Gymnasium
+from ajet_readers.huggingface import HuggingFace
 from ajet_readers.jsonl import JsonLines
 from ajet_readers.random_tasks import RandomTasks
+from ajet_readers.reasoning import ReasoningGym
 
-__all__ = ["JsonLines", "RandomTasks"]
+__all__ = ["Gymnasium", "HuggingFace", "JsonLines", "RandomTasks", "ReasoningGym"]
 
 
 @hookimpl
 def ajet_readers() -> list[type[Reader]]:
-    return [JsonLines, RandomTasks]
+    return [JsonLines, HuggingFace, Gymnasium, ReasoningGym, RandomTasks]
