@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ajet.base import Plugin
 from ajet.types import ConfigError, Task
@@ -51,11 +51,13 @@ class SelectingReader(Reader):
         1, ge=1, description="Each task so many times; the id of a repeat ends with #2, #3, …"
     )
 
+    @field_validator("where", mode="before")
+    @classmethod
+    def _paths_with_dots(cls, where: Any) -> Any:
+        return dict(_flat(where)) if isinstance(where, Mapping) else where
+
     @model_validator(mode="after")
-    def _choices_make_sense(self) -> Self:
-        for path, wanted in self.where.items():
-            if isinstance(wanted, Mapping) and not (wanted and set(wanted) <= {"min", "max"}):
-                raise ValueError(f"where.{path}: a range has `min`, `max` or both")
+    def _parts_need_a_share(self) -> Self:
         if (self.part == "all") != (self.hold_out == 0):
             raise ValueError(
                 "`part` and `hold_out` go together: part: train (or held_out) with hold_out: 0.1"
@@ -66,13 +68,18 @@ class SelectingReader(Reader):
     def source(self) -> Iterable[Task]:
         """Yield all tasks in the source's order. Raise ConfigError where the data is bad."""
 
+    def group_of(self, task: Task) -> str:
+        """Tasks of one group belong to one `part`: override where tasks share content."""
+        return task.id
+
     def tasks(self) -> Iterator[Task]:
         """The chosen tasks. Raises ConfigError if no task has a field that `where` names."""
         chosen = self._matching(self.source())
         if self.drop_duplicates:
             chosen = _first_of_each_id(chosen)
         if self.part != "all":
-            chosen = (t for t in chosen if is_held_out(t.id, self.hold_out) == (self.part == "held_out"))
+            wanted = self.part == "held_out"
+            chosen = (t for t in chosen if is_held_out(self.group_of(t), self.hold_out) == wanted)
         if self.shuffle is not None:
             order = list(chosen)
             random.Random(self.shuffle).shuffle(order)
@@ -117,10 +124,10 @@ def value_at(record: Any, path: str, default: Any = None) -> Any:
     return record
 
 
-def is_held_out(task_id: str, share: float) -> bool:
-    """Whether a task belongs to the held-out share: a function of its id alone, so that the two parts stay
-    disjoint when tasks are added."""
-    return int(hashlib.sha256(task_id.encode()).hexdigest()[:8], 16) < share * 2**32
+def is_held_out(group: str, share: float) -> bool:
+    """Whether a group of tasks belongs to the held-out share: a function of its name alone, so that the two
+    parts stay disjoint when tasks are added."""
+    return int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) < share * 2**32
 
 
 def content_id(record: Mapping[str, Any]) -> str:
@@ -158,6 +165,19 @@ def tasks_of_step(tasks: Sequence[Task], step: int, batch_size: int, seed: int) 
         random.Random(f"{seed}:{epoch}").shuffle(order)
         chosen.append(tasks[order[offset]])
     return chosen
+
+
+def _flat(where: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """``where`` with nested fields as paths, as a job file turns ``a.b: 1`` into ``a: {b: 1}``."""
+    for key, wanted in where.items():
+        if not isinstance(wanted, Mapping):
+            yield f"{prefix}{key}", wanted
+        elif set(wanted) & {"min", "max"} or not wanted:
+            if not (wanted and set(wanted) <= {"min", "max"}):
+                raise ValueError(f"{prefix}{key}: a range has `min`, `max` or both")
+            yield f"{prefix}{key}", wanted
+        else:
+            yield from _flat(wanted, f"{prefix}{key}.")
 
 
 def _first_of_each_id(tasks: Iterable[Task]) -> Iterator[Task]:

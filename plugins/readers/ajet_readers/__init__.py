@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from ajet import Reader, hookimpl
+from ajet_readers.generated import Generated
 from ajet_readers.gymnasium_seeds import Gymnasium
 from ajet_readers.huggingface import HuggingFace
 from ajet_readers.jsonl import JsonLines
 from ajet_readers.random_tasks import RandomTasks
 from ajet_readers.reasoning import ReasoningGym
 
-__all__ = ["Gymnasium", "HuggingFace", "JsonLines", "RandomTasks", "ReasoningGym"]
+__all__ = ["Generated", "Gymnasium", "HuggingFace", "JsonLines", "RandomTasks", "ReasoningGym"]
 
 
 @hookimpl
 def ajet_readers() -> list[type[Reader]]:
-    return [JsonLines, HuggingFace, Gymnasium, ReasoningGym, RandomTasks]
+    return [JsonLines, HuggingFace, Gymnasium, ReasoningGym, Generated, RandomTasks]

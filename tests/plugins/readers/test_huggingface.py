@@ -110,7 +110,7 @@ def test_an_unknown_split_names_those_that_are_there(folder: Path) -> None:
 def test_an_empty_split_is_an_error(folder: Path) -> None:
     assert "corresponds to no data" in fault(folder, split="train[:0]")
     (folder / "empty.csv").write_text("question,answer\n")
-    assert "yielded no task" in fault(folder / "empty.csv")
+    assert "corresponds to no data" in fault(folder / "empty.csv")
 
 
 def test_a_path_that_is_neither_here_nor_on_the_hub(tmp_path: Path) -> None:

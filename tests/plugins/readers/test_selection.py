@@ -39,6 +39,7 @@ def ids(path: Path, **fields: Any) -> list[str]:
         ({"level": {"min": 2}}, lambda i: i % 4 >= 2),
         ({"level": {"min": 1, "max": 2}}, lambda i: i % 4 in (1, 2)),
         ({"level": {"max": 1}, "of.kind": "b"}, lambda i: i % 4 == 1),
+        ({"of": {"kind": "a"}}, lambda i: i % 2 == 0),
     ],
 )
 def test_where_takes_the_tasks_that_match_all_its_fields(path: Path, where: Any, wanted: Any) -> None:
@@ -50,7 +51,7 @@ def test_a_field_of_where_that_no_task_has_is_an_error(path: Path) -> None:
         ids(path, where={"levle": 1})
 
 
-@pytest.mark.parametrize("wanted", [{}, {"least": 3}, {"min": 1, "most": 2}])
+@pytest.mark.parametrize("wanted", [{}, {"min": 1, "most": 2}])
 def test_a_range_of_where_has_min_or_max(path: Path, wanted: Any) -> None:
     with pytest.raises(ValidationError, match="a range has `min`, `max` or both"):
         JsonLines(path=path, where={"level": wanted})
