@@ -59,6 +59,33 @@ def generate(
     print(f"{_write(output, _tasks(layers))} tasks in {output}")
 
 
+@app.command()
+def from_traces(
+    job_file: JobFile = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(help="AgentScope Studio's database, OpenTelemetry or OpenAI logs; or a folder."),
+    ] = None,
+    feedback: Annotated[
+        Path | None,
+        typer.Option(help="Users' feedback, one JSON object a line: trace_id, score or thumbs, …"),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="File that new tasks are added to.")] = Path("tasks.jsonl"),
+    sets: Sets = None,
+) -> None:
+    """Add the tasks of new production traces to a file: task.reader of type `traces`.
+
+    What was added once is not added again, even if its line was removed since: OUTPUT.seen remembers it.
+    """
+    layers = _layers(job_file, "traces")
+    _lay(layers, "--traces", "path", traces)
+    _lay(layers, "--feedback", "feedback", feedback)
+    _set(layers, sets)
+    tasks = _tasks(layers)
+    added = _add(output, tasks)
+    print(f"{added} new tasks added to {output}; {len(tasks) - added} were there before")
+
+
 def _layers(job_file: Path | None, kind: str) -> Layers:
     """The job's layers, with a reader of the kind. Raises ConfigError if the file names another one."""
     from ajet.cli.layers import job_layers
@@ -107,6 +134,28 @@ def _write(path: Path, tasks: Sequence[Task]) -> int:
     unfinished.write_text("".join(_lines(tasks)), encoding="utf-8")
     unfinished.replace(path)
     return len(tasks)
+
+
+def _add(path: Path, tasks: Sequence[Task]) -> int:
+    """Append the tasks that were never in the file; their number."""
+    import json
+
+    seen_file = path.with_name(f"{path.name}.seen")
+    seen = set(seen_file.read_text(encoding="utf-8").split("\n")) if seen_file.exists() else set()
+    content = path.read_text(encoding="utf-8") if path.exists() else ""
+    for line in content.splitlines():  # an earlier run may have ended between the two files
+        try:
+            seen.add(str(json.loads(line)["id"]))
+        except (ValueError, LookupError, TypeError):
+            continue  # a line of the user's own
+    new = [task for task in tasks if task.id not in seen]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("" if not content or content.endswith("\n") else "\n")
+        file.writelines(_lines(new))
+    with seen_file.open("a", encoding="utf-8") as file:
+        file.writelines(f"{task.id}\n" for task in new)
+    return len(new)
 
 
 def _lines(tasks: Iterable[Task]) -> Iterable[str]:

@@ -9,10 +9,11 @@ from ajet_readers.huggingface import HuggingFace
 from ajet_readers.jsonl import JsonLines
 from ajet_readers.random_tasks import RandomTasks
 from ajet_readers.reasoning import ReasoningGym
+from ajet_readers.traces import Traces
 
-__all__ = ["Generated", "Gymnasium", "HuggingFace", "JsonLines", "RandomTasks", "ReasoningGym"]
+__all__ = ["Generated", "Gymnasium", "HuggingFace", "JsonLines", "RandomTasks", "ReasoningGym", "Traces"]
 
 
 @hookimpl
 def ajet_readers() -> list[type[Reader]]:
-    return [JsonLines, HuggingFace, Gymnasium, ReasoningGym, Generated, RandomTasks]
+    return [JsonLines, HuggingFace, Gymnasium, ReasoningGym, Generated, Traces, RandomTasks]

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from ajet import AjetError
 
@@ -23,51 +23,61 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
-        self._file = path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise AjetError(
-                f"{path}: another process is writing to it. Wait for it, or name another `cache`."
-            ) from None
-        self._known = self._load(path)
+        self._path = path
+        self._lock = threading.RLock()
+        self._file: BinaryIO | None = None  # opened when first used: most readers ask nothing
+        self._values: dict[str, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def __len__(self) -> int:
-        return len(self._known)
+        if self._file:
+            self._file.close()
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """What was added under the key, or None."""
-        return self._known.get(key)
+        """What was added under the key, or None. Raises AjetError if another process has the file open."""
+        with self._lock:
+            self._opened()
+            return self._values.get(key)
 
     def add(self, key: str, value: Mapping[str, Any]) -> None:
         """Remember a value; it is on disk when this returns."""
         line = json.dumps({"key": key, **value}, ensure_ascii=False)
         with self._lock:
-            self._file.write(line.encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._known[key] = value
+            file = self._opened()
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            self._values[key] = value
 
-    def _load(self, path: Path) -> dict[str, Mapping[str, Any]]:
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(whole)
-        known: dict[str, Mapping[str, Any]] = {}
-        for number, line in enumerate(content[:whole].splitlines(), start=1):
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._path.open("a+b")
             try:
-                value = json.loads(line)
-                known[value.pop("key")] = value
-            except (ValueError, LookupError, AttributeError, TypeError):
-                log.warning("%s:%d: not a line of this journal; ignored", path, number)
-        return known
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                raise AjetError(
+                    f"{self._path}: another process is writing to it. Wait for it, or name another `cache`."
+                ) from None
+            self._values = _load(file, self._path)
+            self._file = file
+        return self._file
+
+
+def _load(file: BinaryIO, path: Path) -> dict[str, Mapping[str, Any]]:
+    file.seek(0)
+    content = file.read()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        file.truncate(whole)
+    known: dict[str, Mapping[str, Any]] = {}
+    for number, line in enumerate(content[:whole].splitlines(), start=1):
+        try:
+            value = json.loads(line)
+            known[value.pop("key")] = value
+        except (ValueError, LookupError, AttributeError, TypeError):
+            log.warning("%s:%d: not a line of this journal; ignored", path, number)
+    return known

@@ -274,9 +274,10 @@ def test_it_needs_material(served: Endpoint, tmp_path: Path) -> None:
 
 def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: Path) -> None:
     class Told(Silent):
-        shares: list[float] = []
-        costs: list[float] = []
-        lines: list[str] = []
+        def __init__(self) -> None:
+            self.shares: list[float] = []
+            self.costs: list[float] = []
+            self.lines: list[str] = []
 
         def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
             self.shares.append(fraction)
@@ -286,14 +287,15 @@ def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: P
             self.lines.append(text)
 
     prices = {"input_price": 10.0, "output_price": 100.0}
-    with told_to(Told()):
+    told = Told()
+    with told_to(told):
         read(served, tmp_path, documents=library, model=prices)
         read(served, tmp_path, documents=library, model=prices)
-    assert Told.shares[-1] == 1.0 and sorted(Told.shares[:30]) == Told.shares[:30]
+    assert told.shares[-1] == 1.0 and sorted(told.shares[:30]) == told.shares[:30]
     cost = 30 * (100 * 10 + 10 * 100) / 1e6
-    assert max(Told.costs) == pytest.approx(cost)
+    assert max(told.costs) == pytest.approx(cost)
     counted = "60 tasks (0 near-duplicates dropped)"
-    assert Told.lines == [
+    assert told.lines == [
         f"generated: {counted}; 30 calls (0 more from the journal), 3,000 + 300 tokens, cost {cost:.4f}",
         f"generated: {counted}; 0 calls (30 more from the journal), 0 + 0 tokens, cost 0.0000",
     ]
@@ -302,11 +304,10 @@ def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: P
 def test_two_processes_do_not_write_one_journal(served: Endpoint, library: Path, tmp_path: Path) -> None:
     from ajet_readers.journal import Journal
 
-    with (
-        Journal(tmp_path / "cache" / "answers.jsonl"),
-        pytest.raises(AjetError, match="another process is writing"),
-    ):
-        read(served, tmp_path, documents=library)
+    with Journal(tmp_path / "cache" / "answers.jsonl") as journal:
+        journal.add("key", {})
+        with pytest.raises(AjetError, match="another process is writing"):
+            read(served, tmp_path, documents=library)
 
 
 # ------------------------------------------------------------------ the command, killed
@@ -322,7 +323,7 @@ def command(served: Endpoint, folder: Path, library: Path, *more: str) -> list[s
     ]
 
 
-@pytest.mark.parametrize("kill_after", [4, 23, 47])
+@pytest.mark.parametrize("kill_after", [9, 41])
 def test_a_killed_generation_goes_on_without_a_repeated_call_and_ends_the_same(
     served: Endpoint, library: Path, tmp_path: Path, kill_after: int
 ) -> None:
