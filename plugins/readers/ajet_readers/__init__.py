@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ajet import Reader, hookimpl
+from ajet_readers.environment_tasks import EnvironmentTasks
 from ajet_readers.generated import Generated
 from ajet_readers.gymnasium_seeds import Gymnasium
 from ajet_readers.huggingface import HuggingFace
@@ -11,9 +12,18 @@ from ajet_readers.random_tasks import RandomTasks
 from ajet_readers.reasoning import ReasoningGym
 from ajet_readers.traces import Traces
 
-__all__ = ["Generated", "Gymnasium", "HuggingFace", "JsonLines", "RandomTasks", "ReasoningGym", "Traces"]
+__all__ = [
+    "EnvironmentTasks",
+    "Generated",
+    "Gymnasium",
+    "HuggingFace",
+    "JsonLines",
+    "RandomTasks",
+    "ReasoningGym",
+    "Traces",
+]
 
 
 @hookimpl
 def ajet_readers() -> list[type[Reader]]:
-    return [JsonLines, HuggingFace, Gymnasium, ReasoningGym, Generated, Traces, RandomTasks]
+    return [JsonLines, HuggingFace, EnvironmentTasks, Gymnasium, ReasoningGym, Generated, Traces, RandomTasks]
