@@ -153,6 +153,15 @@ def test_examples_are_shown_with_documents_for_their_style(
     assert all(len(json.loads(b["messages"][1]["content"])["examples"]) == 2 for b in served.asked)
 
 
+def test_a_new_document_in_front_asks_for_its_own_chunks_only(
+    served: Endpoint, examples: Path, library: Path, tmp_path: Path
+) -> None:
+    before = read(served, tmp_path, documents=library, examples=examples)
+    write_document(library, "Acacias")
+    after = read(served, tmp_path, documents=library, examples=examples)
+    assert len(served.asked) == 33 and after[6:] == before
+
+
 def test_a_repeated_example_is_no_new_task(served: Endpoint, examples: Path, tmp_path: Path) -> None:
     served.answer = lambda system, given: json.dumps(
         {"tasks": [{"question": "oaks!", "answer": "1"}, {"question": "New one?", "answer": 2}]}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ajet import ConfigError, Task
 from ajet.progress import current_progress
 from ajet.reader import SelectingReader
-from ajet_readers.journal import Journal
-from ajet_readers.traces.feedback import read_feedback_file
-from ajet_readers.traces.filters import AnyFilter
-from ajet_readers.traces.sources import Format, read_traces
-from ajet_readers.traces.trace import Trace, assemble, with_feedback
+
+if TYPE_CHECKING:  # the rest of the package is loaded when it is needed: `ajet --help` is to be quick
+    from ajet_readers.traces.trace import Trace
 
 
 class Traces(SelectingReader):
@@ -29,7 +27,9 @@ class Traces(SelectingReader):
     name = "traces"
 
     path: Path = Field(description="A file, or a folder of files.")
-    format: Format | None = Field(None, description="studio, otel or openai; absent: by each file's content.")
+    format: Literal["studio", "otel", "openai"] | None = Field(
+        None, description="studio, otel or openai; absent: by each file's content."
+    )
     feedback: Path | None = Field(
         None,
         description="Further feedback, one JSON object a line: trace_id (or span_id, …) and score, thumbs, …",
@@ -42,8 +42,10 @@ class Traces(SelectingReader):
         description="Which responses become the task's `answer`: those with a score of at least 0.5, all, or none. "
         "A user's correction always does.",
     )
-    filters: tuple[AnyFilter, ...] = Field(
-        (), description="What stays, one filter after the other: succeeded, feedback, length, pattern, …"
+    filters: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="What stays, one filter after the other: {type: succeeded, feedback, length, pattern, near_duplicates "
+        "or llm, …}.",
     )
     cache: Path = Field(Path(".ajet/traces"), description="Folder with the journal of models' answers.")
 
@@ -53,8 +55,21 @@ class Traces(SelectingReader):
             raise ValueError("scale: the worst and the best score are the same")
         return self
 
+    @field_validator("filters")
+    @classmethod
+    def _are_filters(cls, filters: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        if filters:
+            from ajet_readers.traces.filters import build_filters
+
+            build_filters(filters)
+        return filters
+
     def source(self) -> Iterator[Task]:
         """The traces that pass the filters. Raises ConfigError with the place of what cannot be read."""
+        from ajet_readers.traces.feedback import read_feedback_file
+        from ajet_readers.traces.sources import read_traces
+        from ajet_readers.traces.trace import assemble, with_feedback
+
         found = read_traces(self.path, self.format, self.scale)
         if self.feedback is not None:
             found = with_feedback(found, read_feedback_file(self.feedback, self.scale))
@@ -66,9 +81,12 @@ class Traces(SelectingReader):
         yield from map(self._task, self._chosen(traces))
 
     def _chosen(self, traces: list[Trace]) -> Sequence[Trace]:
+        from ajet_readers.journal import Journal
+        from ajet_readers.traces.filters import build_filters
+
         told = [f"{len(traces)} traces"]
         with Journal(self.cache / "answers.jsonl") as journal:
-            for choice in self.filters:
+            for choice in build_filters(self.filters):
                 traces = choice.keep(traces, journal)
                 told.append(f"{choice.type} {len(traces)}")
         current_progress().say(f"traces: {' → '.join(told)}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from ajet.base import Settings
+from ajet.suggest import nearest
 from ajet_readers.endpoint import Endpoint, calling, json_in
 from ajet_readers.journal import Journal
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning
@@ -28,6 +29,8 @@ _QUESTION = (
 class TraceFilter(Settings):
     """Base of filters: of some traces, in their order, those that stay."""
 
+    type: str = Field(description="Its name.")
+
     @abstractmethod
     def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
         """Those that stay. Raises AjetError where a model that decides cannot be reached."""
@@ -35,8 +38,6 @@ class TraceFilter(Settings):
 
 class Succeeded(TraceFilter):
     """Traces whose last call did not fail and was answered."""
-
-    type: Literal["succeeded"]
 
     def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
         """See `TraceFilter.keep`."""
@@ -46,7 +47,6 @@ class Succeeded(TraceFilter):
 class Scored(TraceFilter):
     """Traces by their users' feedback."""
 
-    type: Literal["feedback"]
     min: float = Field(0.0, ge=0, le=1, description="Least mean score.")
     max: float = Field(1.0, ge=0, le=1, description="Greatest mean score: 0.5 finds what went badly.")
     missing: Literal["keep", "drop"] = Field("drop", description="What happens to traces without a score.")
@@ -60,7 +60,6 @@ class Scored(TraceFilter):
 class Length(TraceFilter):
     """Traces by the length of the question and the number of calls."""
 
-    type: Literal["length"]
     min_characters: int = Field(1, ge=0, description="Shortest question.")
     max_characters: int = Field(20_000, ge=1, description="Longest question.")
     min_calls: int = Field(1, ge=1, description="Fewest calls of a model.")
@@ -79,7 +78,6 @@ class Length(TraceFilter):
 class Pattern(TraceFilter):
     """Traces by a regular expression."""
 
-    type: Literal["pattern"]
     pattern: str = Field(description="Regular expression, searched without regard to case.")
     of: Literal["query", "response", "model"] = Field("query", description="What it is searched in.")
     drop: bool = Field(False, description="Drop the traces that match instead of keeping them.")
@@ -105,7 +103,6 @@ class Pattern(TraceFilter):
 class NearDuplicates(TraceFilter):
     """The first of traces whose questions are alike."""
 
-    type: Literal["near_duplicates"]
     similarity: float = Field(
         0.8, gt=0, le=1, description="From this similarity on, the later one is dropped."
     )
@@ -125,7 +122,6 @@ class NearDuplicates(TraceFilter):
 class Asked(TraceFilter):
     """Traces that a model finds good; each is asked about once in the life of the cache."""
 
-    type: Literal["llm"]
     model: Endpoint = Field(description="The model that is asked.")
     criterion: str = Field(
         "The user's request is clear, complete by itself, and could be worked on again.",
@@ -154,6 +150,24 @@ class Asked(TraceFilter):
         return [t for t, given in zip(traces, scores, strict=True) if given >= self.min]
 
 
-AnyFilter = Annotated[
-    Succeeded | Scored | Length | Pattern | NearDuplicates | Asked, Field(discriminator="type")
-]
+_KINDS: dict[str, type[TraceFilter]] = {
+    "succeeded": Succeeded,
+    "feedback": Scored,
+    "length": Length,
+    "pattern": Pattern,
+    "near_duplicates": NearDuplicates,
+    "llm": Asked,
+}
+
+
+def build_filters(specs: Sequence[Mapping[str, Any]]) -> list[TraceFilter]:
+    """The filters of a job. Raises ValueError for one that is unknown, and pydantic's for wrong fields."""
+    built = []
+    for spec in specs:
+        kind = _KINDS.get(str(spec.get("type")))
+        if kind is None:
+            raise ValueError(
+                f"no filter {spec.get('type')!r}{nearest(str(spec.get('type')), _KINDS)}. Known: {', '.join(_KINDS)}"
+            )
+        built.append(kind.model_validate(spec))
+    return built
