@@ -21,6 +21,8 @@ log = logging.getLogger("ajet")
 STEP_SECONDS = 120.0
 RELEASE_SECONDS = 10.0
 _TRIES = 4
+_IDLE_SECONDS = 2.0
+"""How long a connection is kept: less than servers do, as a request that meets their closing it is lost."""
 
 
 def environment(
@@ -61,7 +63,9 @@ def environment(
 def task_ids(url: str, env_type: str, split: str, params: Mapping[str, Any] | None = None) -> list[str]:
     """The ids of a split's tasks. Raises EnvironmentFailed."""
     body = {"env_type": env_type, "params": {**(params or {}), "split": split}}
-    found = _post_sync(url, "/get_env_profile", body, STEP_SECONDS)
+    url = url.rstrip("/")
+    with _client_sync(STEP_SECONDS) as client:
+        found = _post_sync(client, url, "/get_env_profile", body)
     if isinstance(found, Mapping):  # split -> ids
         if split not in found:
             raise EnvironmentFailed(
@@ -108,8 +112,8 @@ class Lease:
 
     async def _release(self) -> None:
         try:
-            async with asyncio.timeout(RELEASE_SECONDS):
-                await _post(self.url, "/release", self.body(), RELEASE_SECONDS, tries=_TRIES)
+            async with asyncio.timeout(RELEASE_SECONDS), _client(RELEASE_SECONDS) as client:
+                await _post(client, self.url, "/release", self.body(), tries=_TRIES)
         except (EnvironmentFailed, TimeoutError) as error:
             self._not_released(error)
         self._released = True
@@ -119,7 +123,8 @@ class Lease:
         if self._released:
             return
         try:
-            _post_sync(self.url, "/release", self.body(), RELEASE_SECONDS / 2, tries=2)
+            with _client_sync(RELEASE_SECONDS / 2) as client:
+                _post_sync(client, self.url, "/release", self.body(), tries=2)
         except EnvironmentFailed as error:
             self._not_released(error)
         self._released = True
@@ -164,10 +169,11 @@ current_leases: ContextVar[Leases | None] = ContextVar("ajet_leases", default=No
 class Environment:
     """An open environment, for asynchronous workflows."""
 
-    def __init__(self, lease: Lease, state: State) -> None:
+    def __init__(self, lease: Lease, state: State, client: Any) -> None:
         self.state = state
         """What it showed last."""
         self._lease = lease
+        self._client = client
 
     @property
     def score(self) -> float | None:
@@ -190,15 +196,16 @@ class Environment:
         return await self._post("/get_info", params=params)
 
     async def _post(self, path: str, **more: Any) -> Any:
-        return await _post(self._lease.url, path, self._lease.body(**more), self._lease.timeout)
+        return await _post(self._client, self._lease.url, path, self._lease.body(**more))
 
 
 class SyncEnvironment:
     """An open environment, for synchronous workflows: `Environment` without ``await``."""
 
-    def __init__(self, lease: Lease, state: State) -> None:
+    def __init__(self, lease: Lease, state: State, client: Any) -> None:
         self.state = state
         self._lease = lease
+        self._client = client
 
     @property
     def score(self) -> float | None:
@@ -221,7 +228,7 @@ class SyncEnvironment:
         return self._post("/get_info", params=params)
 
     def _post(self, path: str, **more: Any) -> Any:
-        return _post_sync(self._lease.url, path, self._lease.body(**more), self._lease.timeout)
+        return _post_sync(self._client, self._lease.url, path, self._lease.body(**more))
 
 
 class _Opening:
@@ -229,17 +236,18 @@ class _Opening:
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
+        self._client: Any = None  # kept for the block, so that requests share a connection
         self._open: Environment | None = None
         self._open_sync: SyncEnvironment | None = None
 
     async def __aenter__(self) -> Environment:
         self._begin()
-        lease = self._lease
+        lease, self._client = self._lease, _client(self._lease.timeout)
         try:
-            data = await _post(lease.url, "/create", lease.body(), lease.timeout, tries=_TRIES)
-            self._open = Environment(lease, lease.created(data))
+            data = await _post(self._client, lease.url, "/create", lease.body(), tries=_TRIES)
+            self._open = Environment(lease, lease.created(data), self._client)
         except BaseException:
-            await lease.release()
+            await self._end()
             raise
         return self._open
 
@@ -249,16 +257,22 @@ class _Opening:
             if kind is None and self._open.score is None:
                 await self._open.evaluate()
         finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
             await self._lease.release()
+        finally:
+            await self._client.aclose()
 
     def __enter__(self) -> SyncEnvironment:
         self._begin()
-        lease = self._lease
+        lease, self._client = self._lease, _client_sync(self._lease.timeout)
         try:
-            data = _post_sync(lease.url, "/create", lease.body(), lease.timeout, tries=_TRIES)
-            self._open_sync = SyncEnvironment(lease, lease.created(data))
+            data = _post_sync(self._client, lease.url, "/create", lease.body(), tries=_TRIES)
+            self._open_sync = SyncEnvironment(lease, lease.created(data), self._client)
         except BaseException:
-            lease.release_sync()
+            self._end_sync()
             raise
         return self._open_sync
 
@@ -268,7 +282,11 @@ class _Opening:
             if kind is None and self._open_sync.score is None:
                 self._open_sync.evaluate()
         finally:
-            self._lease.release_sync()
+            self._end_sync()
+
+    def _end_sync(self) -> None:
+        self._lease.release_sync()
+        self._client.close()
 
     def _begin(self) -> None:
         """Before anything is created, so that what is created is released."""
@@ -280,16 +298,16 @@ class _Opening:
 # --------------------------------------------------------------------------- HTTP
 
 
-async def _post(url: str, path: str, body: Mapping[str, Any], seconds: float, tries: int = 1) -> Any:
+async def _post(client: Any, url: str, path: str, body: Mapping[str, Any], tries: int = 1) -> Any:
     """What the service answers. Only what cannot have arrived, or does no harm twice, is tried again."""
     import httpx2
 
+    _check_open(client, url, path)
     again = _again(path)
     for left in reversed(range(tries)):
         try:
             with passthrough():
-                async with httpx2.AsyncClient(verify=_tls(), timeout=seconds) as client:
-                    return _answer(url, path, await client.post(f"{url}{path}", json=body))
+                return _answer(url, path, await client.post(f"{url}{path}", json=body))
         except again as error:
             if not left:
                 raise _unreachable(url, path, error) from None
@@ -299,14 +317,15 @@ async def _post(url: str, path: str, body: Mapping[str, Any], seconds: float, tr
     raise AssertionError
 
 
-def _post_sync(url: str, path: str, body: Mapping[str, Any], seconds: float, tries: int = 1) -> Any:
+def _post_sync(client: Any, url: str, path: str, body: Mapping[str, Any], tries: int = 1) -> Any:
     """As `_post`, for threads."""
     import httpx2
 
-    url, again = url.rstrip("/"), _again(path)
+    _check_open(client, url, path)
+    again = _again(path)
     for left in reversed(range(tries)):
         try:
-            with passthrough(), httpx2.Client(verify=_tls(), timeout=seconds) as client:
+            with passthrough():
                 return _answer(url, path, client.post(f"{url}{path}", json=body))
         except again as error:
             if not left:
@@ -315,6 +334,11 @@ def _post_sync(url: str, path: str, body: Mapping[str, Any], seconds: float, tri
         except httpx2.HTTPError as error:
             raise _unreachable(url, path, error) from None
     raise AssertionError
+
+
+def _check_open(client: Any, url: str, path: str) -> None:
+    if client.is_closed:
+        raise EnvironmentFailed(f"{url}{path}: the environment is released: its block has ended")
 
 
 def _again(path: str) -> tuple[type[Exception], ...]:
@@ -344,6 +368,20 @@ def _number(value: Any, url: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise EnvironmentFailed(f"{url}/evaluate: not a score: {str(value)[:200]}")
     return float(value)
+
+
+def _client(seconds: float) -> Any:
+    import httpx2
+
+    return httpx2.AsyncClient(
+        verify=_tls(), timeout=seconds, limits=httpx2.Limits(keepalive_expiry=_IDLE_SECONDS)
+    )
+
+
+def _client_sync(seconds: float) -> Any:
+    import httpx2
+
+    return httpx2.Client(verify=_tls(), timeout=seconds, limits=httpx2.Limits(keepalive_expiry=_IDLE_SECONDS))
 
 
 @functools.cache

@@ -99,7 +99,7 @@ def _make(settings: Generated, unit: Unit, caller: Caller) -> list[Pair]:
     if not pairs or not settings.quality:
         return pairs
     check = prompts.ask_for_quality(pairs, unit.text)
-    scores = _readable(caller, check, lambda text: prompts.read_scores(text, len(pairs)), 0, 0.0)
+    scores = _readable(caller, check, lambda text: prompts.read_scores(text, len(pairs)), unit.number, 0.0)
     return [
         pair
         for pair, score in zip(pairs, scores or [0.0] * len(pairs), strict=True)
