@@ -20,23 +20,8 @@ def test_what_it_writes_installs_is_listed_and_passes_its_test(
     assert outcome.code == 0, outcome.err
     package = folder.path / f"ajet-my-own-{kind}"
     installed = tmp_path / "installed"
-    subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--no-build-isolation",
-                "--no-index",
-            ),
-            *("--target", str(installed), str(package)),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(installed)]
+    subprocess.run([*install, str(package)], check=True, capture_output=True)
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
 
