@@ -11,7 +11,6 @@ import inspect
 import json
 import logging
 import queue
-import socket
 import threading
 import time
 import uuid
@@ -22,6 +21,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
+from ajet.capture.listening import listen, url_of
 from ajet.environments.protocol import PATHS, State
 
 log = logging.getLogger("ajet")
@@ -84,11 +84,11 @@ def serve(
     idle_seconds: float = IDLE_SECONDS,
 ) -> None:
     """Serve until Ctrl-C. Port 0 is a free one; the address is printed. Instances that nobody asked for
-    within ``idle_seconds`` are released. Raises OSError if the address cannot be had."""
+    within ``idle_seconds`` are released. Raises AjetError if the address cannot be had."""
     import uvicorn
 
-    listening = _listen(host, port)
-    print(f"serving {', '.join(e.env_type for e in environments)} at {_url(listening)}", flush=True)
+    listening = listen(host, port, "the service")
+    print(f"serving {', '.join(e.env_type for e in environments)} at {url_of(listening)}", flush=True)
     app = Service(environments, idle_seconds)
     uvicorn.Server(_config(app)).run(sockets=[listening])
 
@@ -98,14 +98,14 @@ def serving(*environments: type[ServedEnvironment], idle_seconds: float = IDLE_S
     """A block in which a thread of this process serves; its value is the URL."""
     import uvicorn
 
-    listening = _listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", 0, "the service")
     server = uvicorn.Server(_config(Service(environments, idle_seconds)))
     thread = threading.Thread(target=server.run, args=([listening],), name="ajet-environments", daemon=True)
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.005)
     try:
-        yield _url(listening)
+        yield url_of(listening)
     finally:
         server.should_exit = True
         thread.join()
@@ -376,22 +376,3 @@ def _config(app: Service) -> Any:
         access_log=False,
         timeout_graceful_shutdown=int(_CLOSE_SECONDS),
     )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    # asyncio would not for sockets made elsewhere; without it each reply waits 40 ms for the client's ACK.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from ajet import AjetError
 from ajet.environments import ServedEnvironment, State, serve
 from ajet_readers.extras import needs
 
@@ -135,7 +137,14 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8080, help="0 takes a free one")
     asked = parser.parse_args()
     actions = asked.actions.split(",") if asked.actions else None
-    serve(served(asked.env, asked.options, actions, asked.seeds), host=asked.host, port=asked.port)
+    try:
+        environment = served(asked.env, asked.options, actions, asked.seeds)
+    except Exception as error:  # gymnasium's own, and whatever the environment's constructor raises
+        sys.exit(f"error: {asked.env}: {type(error).__name__}: {' '.join(str(error).split())}")
+    try:
+        serve(environment, host=asked.host, port=asked.port)
+    except AjetError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -149,3 +149,19 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
     finally:
         running.send_signal(signal.SIGINT)
         assert running.wait(15) in (0, -signal.SIGINT, 130)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["FrozenLak-v1"], "error: FrozenLak-v1: NameNotFound: "),
+        (["Pendulum-v1"], "error: Pendulum-v1: TypeError: Pendulum-v1: its actions are"),
+        (["FrozenLake-v1", "--port", "PORT"], "error: the service cannot listen on 127.0.0.1:"),
+    ],
+)
+def test_what_the_command_cannot_serve_is_said_in_a_line(url: str, words: list[str], message: str) -> None:
+    words = [url.rpartition(":")[2] if word == "PORT" else word for word in words]
+    command = [sys.executable, "-m", "ajet_readers.gymnasium_service", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(message)
+    assert "Traceback" not in done.stderr
