@@ -11,9 +11,11 @@ PLUGINS := $(BASE) $(FRAMEWORKS)
 INSTALLED := .venv/.installed
 # The demo needs none of the frameworks that the tests drive; they are a second step.
 ALL_INSTALLED := .venv/.all_installed
+# The package of the tests' Node.js agent, where there is Node.js; without it those tests are skipped.
+NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow test-matrix lint format wheels bench clean
+.PHONY: help .venv demo test test-slow test-matrix lint format wheels bench bench-all clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -45,16 +47,25 @@ $(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml)
 	@.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' anthropic langchain openai reasoning-gym -c constraints.txt </dev/null
 	@touch $@
 
+$(NODE_INSTALLED): tests/node/package.json
+	@if command -v node >/dev/null && command -v npm >/dev/null; then \
+	    if npm install --prefix tests/node --no-package-lock --no-audit --no-fund --fetch-retries=1 --loglevel=error </dev/null; then \
+	        touch $@; \
+	    else \
+	        echo "npm could not install what tests/node/package.json names: the tests with Node.js will be skipped." >&2; \
+	    fi; \
+	fi
+
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/math/demo.py --seed $(SEED)
 
-test: $(ALL_INSTALLED) ## the tests (ARGS="-k name" for some of them)
+test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some of them)
 	.venv/bin/python -m pytest $(ARGS)
 
 test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
 
-test-matrix: $(ALL_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
+test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
 
 lint: $(ALL_INSTALLED) ## style, types and import rules
@@ -74,6 +85,9 @@ wheels: $(ALL_INSTALLED) ## all distributions as wheels, in dist/
 
 bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the end
 	.venv/bin/python bench/learning.py $(ARGS)
+
+bench-all: $(ALL_INSTALLED) ## every benchmark of the core: the last line of each
+	.venv/bin/python bench/all.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

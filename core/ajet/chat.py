@@ -46,6 +46,8 @@ class Parsed:
     tool_calls: tuple[tuple[str, str], ...]
     """(name, arguments as JSON text)"""
     malformed: int = 0
+    reasoning_tokens: int = 0
+    """How many ids are the reasoning, with its marks."""
 
     def and_text(self, text: str, malformed: int = 0) -> Parsed:
         """The same with more content."""
@@ -286,6 +288,8 @@ class Chat:
         end = _first(self._rules.holds, ids)
         found = self._family.reader.parse_response(ids[:end], prompt_ids=prompt)
         parsed = _parsed(found.content, found.reasoning_content, found.tool_calls)
+        if parsed.reasoning:
+            parsed = replace(parsed, reasoning_tokens=self._thought_end(ids[:end]))
         return parsed if end == len(ids) else parsed.and_text(self._decode(ids[end:]))
 
     def _read_upto_fault(self, ids: list[int], prompt: list[int]) -> Parsed:
@@ -299,13 +303,11 @@ class Chat:
 
     def _parse(self, ids: list[int], prompt: list[int]) -> Parsed:
         """By what the template shows: its thoughts, and tool calls as it writes them."""
-        thought = None
+        thought, end = None, 0
         if self._template and self._template.thinks:
             opened = self._decode(prompt[-16:]).rstrip().endswith("<think>")
             if opened or self._decode(ids).lstrip().startswith("<think>"):
-                end = bisect_left(
-                    range(len(ids) + 1), True, key=lambda n: "</think>" in self._decode(ids[:n])
-                )
+                end = self._thought_end(ids)
                 thought = self._decode(ids[:end]).partition("</think>")[0]
                 thought = thought.lstrip().removeprefix("<think>").strip()
                 ids = ids[end:]
@@ -314,7 +316,16 @@ class Chat:
             ids, calls = self._call_parser.extract(ids)
         content = self._decode(ids)
         content = content if thought is None else content.lstrip("\n")
-        return _parsed(content.rstrip() if calls else content, thought, calls)
+        parsed = _parsed(content.rstrip() if calls else content, thought, calls)
+        return replace(parsed, reasoning_tokens=end if parsed.reasoning else 0)
+
+    def _thought_end(self, ids: list[int]) -> int:
+        """How many of the first ids are an answer's thoughts, with the mark that ends them."""
+        if self._rules.think_ids:
+            close = self._rules.think_ids[1]
+            return ids.index(close) + 1 if close in ids else _first(self._rules.calls, ids)
+        end = bisect_left(range(len(ids) + 1), True, key=lambda n: CLOSE in self._decode(ids[:n]))
+        return min(end, len(ids))
 
     def _upto_stop(self, ids: list[int]) -> list[int]:
         return list(ids[: _first(self._rules.stops, ids)])

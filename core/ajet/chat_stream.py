@@ -237,8 +237,14 @@ class _Trim:
 
 def stop_at(text: str, stops: tuple[str, ...]) -> int | None:
     """Where a text is to be cut: before the stop string that is complete first; None if there is none."""
-    found = ((text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text)
-    return min(found, default=(0, None))[1]
+    stop = stop_of(text, stops)
+    return None if stop is None else text.find(stop)
+
+
+def stop_of(text: str, stops: tuple[str, ...]) -> str | None:
+    """The stop string that is complete first in a text, the longest of several; None if there is none."""
+    found = ((text.find(stop) + len(stop), text.find(stop), stop) for stop in stops if stop in text)
+    return min(found, default=(0, 0, None))[2]
 
 
 def partial(text: str, marks: tuple[str, ...]) -> int:

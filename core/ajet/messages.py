@@ -155,13 +155,13 @@ def fingerprint(message: Message) -> Hashable:
 
 def canonical(message: Message) -> str:
     """The exact identity of a message in normal form: role, name, tool call id, content, and tool calls
-    with their ids, names and arguments in one spelling. ASCII, so that it can be hashed whatever the
-    content."""
+    with their ids, names and arguments in one spelling. An assistant's name does not count: frameworks
+    write it into the answers that they send back. ASCII, so that it can be hashed whatever the content."""
     calls = [
         [c.get("id"), c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
         for c in message.get("tool_calls") or ()
     ]
-    fields = [message.get(k) for k in ("role", "name", "tool_call_id")]
+    fields = [message.get("role"), _name(message), message.get("tool_call_id")]
     return json.dumps([*fields, message.get("content") or "", calls])
 
 
@@ -173,17 +173,29 @@ def loose(message: Message) -> str:
         for c in message.get("tool_calls") or ()
     ]
     content = _THOUGHTS.sub("", message.get("content") or "").strip()
-    return json.dumps([message.get("role"), message.get("name"), content, calls])
+    return json.dumps([message.get("role"), _name(message), content, calls])
 
 
 def canonical_tool_arguments(arguments: Any) -> str:
-    """Tool-call arguments in one spelling, however a framework serialised them again."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return str(arguments)
+    """Tool-call arguments in one spelling, however a framework serialised them again: numbers are those of
+    JavaScript, whose clients send 1.0 back as 1 and keep 53 bits of a whole number."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    try:
+        arguments = json.loads(text, parse_float=_number, parse_int=_number)
+    except (ValueError, RecursionError):
+        return text
     return json.dumps(arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _name(message: Message) -> Any:
+    return None if message.get("role") == "assistant" else message.get("name")
+
+
+def _number(text: str) -> int | float:
+    double = float(text)
+    if double.is_integer():
+        return int(double)
+    return int(text) if text.lstrip("-").isdecimal() else double  # beyond all doubles
 
 
 def _unusual(*fields: Any) -> Hashable:

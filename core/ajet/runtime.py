@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ajet.capture.garbage import rare_full_collections
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.reach import Reach, reach
@@ -108,6 +109,7 @@ async def open_runtime(
                     all_threads=job.config.rollout.threads == "all",
                     models=[target.name for target in targets],
                 ) as around,
+                rare_full_collections(),
             ):
                 yield Runtime(
                     job, portal, capture, around, engine, lockstep, chat, tuple(targets), judge, Board()

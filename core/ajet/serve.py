@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ajet.capture.garbage import rare_full_collections
 from ajet.capture.gateway import Gateway
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
@@ -76,7 +77,7 @@ def serve(
             portal, sessions.find, wires, models=models, host=host, port=port, most_calls=most_calls
         )
         try:
-            with _stopped() as stop:
+            with rare_full_collections(), _stopped() as stop:
                 ready(gateway.start())
                 while not stop.wait(1.0):
                     pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -61,6 +62,21 @@ def test_thinking_stays_here_unless_it_is_asked_for(stream) -> None:
 def test_a_cut_answer_says_so(stream) -> None:
     server = Served(AnthropicMessages(), said("half", cut=True))
     assert ask(server, stream, [USER]).stop_reason == "max_tokens"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_stop_sequence_that_ended_an_answer_is_named(stream) -> None:
+    server = Served(AnthropicMessages(), dataclasses.replace(said("so"), stop="END"))
+    answer = ask(server, stream, [USER], stop_sequences=["STOP", "END"])
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "END")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("count", [None, 0, 3])
+def test_thinking_tokens_are_told_where_they_were_counted(stream, count) -> None:
+    server = Served(AnthropicMessages(), dataclasses.replace(said("so", "hm"), reasoning_tokens=count))
+    details = ask(server, stream, [USER]).usage.output_tokens_details
+    assert (details and details.thinking_tokens) == count
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")

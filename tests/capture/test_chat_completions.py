@@ -93,6 +93,29 @@ def test_raw_clients_of_both_libraries_are_answered_with_their_own_objects(bench
     assert response.json()["choices"][0]["message"]["content"] == "ok"
 
 
+@pytest.mark.parametrize("module", [httpx, httpx2])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_is_as_if_it_had_been_read(bench, tokenizer, module, stream) -> None:
+    async def asked(url: str) -> Any:
+        async with module.AsyncClient() as client:
+            return await client.send(
+                client.build_request("POST", url, json={"messages": USER}), stream=stream
+            )
+
+    with bench(ScriptedEngine(tokenizer, lambda r, p: "ok")).session():
+        url, client = f"{CLOSED}/chat/completions", module.Client()
+        one = client.send(client.build_request("POST", url, json={"messages": USER}), stream=stream)
+        two = asyncio.run(asked(url))
+    for ours in (one, two):
+        plain = module.Response(200, content=ours.content, headers={"content-type": "application/json"})
+        for name in ("headers", "text", "encoding", "is_closed", "is_stream_consumed", "is_success"):
+            assert getattr(ours, name) == getattr(plain, name), name
+        assert ours.read() == asyncio.run(ours.aread()) == b"".join(ours.iter_bytes()) == plain.content
+        assert ours.json()["object"] == "chat.completion" and ours.elapsed.total_seconds() >= 0
+        assert str(ours.request.url) == url
+        ours.close()
+
+
 def test_a_call_outside_an_episode_is_refused_in_strict_mode(bench, tokenizer, sdk) -> None:
     b = bench(ScriptedEngine(tokenizer, calls_tool))
     with pytest.raises(openai.BadRequestError, match="outside any episode"):
@@ -119,7 +142,7 @@ def test_the_key_identifies_the_episode_in_a_thread_without_its_context(bench, t
         thread.start()
         thread.join(10)
     assert len(session.record.exchanges) == 1
-    with pytest.raises(openai.BadRequestError, match="outside any episode"):
+    with pytest.raises(openai.AuthenticationError, match="no running episode"):
         client.chat.completions.create(model="m", messages=USER)
 
 
@@ -471,3 +494,22 @@ def test_the_callers_messages_stay_as_they_were(bench, tokenizer, sdk) -> None:
     with bench(ScriptedEngine(tokenizer, lambda r, p: "ok")).session():
         sdk.chat.completions.create(model="m", messages=messages)
     assert messages == copy
+
+
+def test_the_key_of_an_ended_episode_opens_no_other_one(bench, tokenizer) -> None:
+    running = bench(ScriptedEngine(tokenizer, lambda r, p: "yes"))
+    with running.session("one") as ended:
+        pass
+    body = {"model": "m", "messages": USER}
+    with running.session("two") as open_one:
+        for path, headers in (
+            ("/v1", {"authorization": f"Bearer {ended.key}"}),
+            ("/v1", {"x-api-key": ended.key}),
+            (f"/k/{ended.key}/v1", {}),
+        ):
+            url = f"http://127.0.0.1:9{path}/chat/completions"
+            reply = httpx.post(url, json=body, headers=headers)
+            assert reply.status_code == 401 and reply.json()["error"]["code"] == "invalid_api_key"
+        assert not open_one.record.exchanges
+        own = httpx.post(url, json=body, headers={"authorization": f"Bearer {open_one.key}"})
+        assert own.status_code == 200, "a key that opens something is enough"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import gc
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +26,10 @@ from hypothesis import strategies as st
 
 import ajet
 from ajet.capture.address import make_path, split_path
+from ajet.capture.garbage import rare_full_collections
 from ajet.capture.gateway import Gateway
 from ajet.capture.reach import reach
+from ajet.capture.session import Session
 from ajet.testing import ScriptedEngine
 from ajet.workflow import Endpoint
 
@@ -296,6 +301,70 @@ def test_a_client_timeout_leaves_no_ghost_call(serve, tokenizer) -> None:
     assert not session.record.calls
 
 
+def test_a_cancelled_task_leaves_no_ghost_call(serve, tokenizer) -> None:
+    engine = ok(tokenizer, seconds=30)
+    served = serve(engine)
+
+    async def give_up() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key=session.key) as client:
+            task = asyncio.create_task(client.chat.completions.create(**ASK))
+            while not session.in_flight:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    with served.bench.session() as session:
+        with ajet.passthrough():
+            asyncio.run(give_up())
+        assert eventually(lambda: engine.cancelled == 1 and session.in_flight == 0)
+    assert not session.record.calls and served.metric("disconnects_total") == 1
+
+
+def test_a_killed_subprocess_leaves_no_ghost_call(serve, tokenizer) -> None:
+    engine = ok(tokenizer, seconds=30)
+    served = serve(engine)
+    script = (
+        "import os, sys, urllib.request as r; "
+        "r.urlopen(r.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions', sys.argv[1].encode(), "
+        "{'x-api-key': os.environ['OPENAI_API_KEY']}))"
+    )
+    with served.bench.session() as session:
+        environment = {**os.environ, **Endpoint(f"{served.url}/v1", session.key).environment()}
+        process = subprocess.Popen([sys.executable, "-c", script, json.dumps(ASK)], env=environment)
+        assert eventually(lambda: session.in_flight == 1, 30)
+        process.kill()
+        process.wait(10)
+        assert eventually(lambda: engine.cancelled == 1 and session.in_flight == 0)
+    assert not session.record.calls and not session.record.exchanges
+
+
+def test_a_client_that_goes_away_in_the_middle_of_a_stream_leaves_no_ghost_call(serve, tokenizer) -> None:
+    engine = ok(tokenizer, seconds_between=30)
+    served = serve(engine)
+    with served.bench.session() as session:
+        connection = raw(served, json.dumps({**ASK, "stream": True}).encode(), session.key)
+        assert b"200" in connection.recv(4096)
+        connection.close()
+        assert eventually(lambda: engine.cancelled == 1 and session.in_flight == 0)
+        assert eventually(lambda: served.metric("in_flight") == 0)
+    assert not session.record.calls and served.metric("disconnects_total") == 1
+
+
+def test_a_client_that_goes_away_before_it_has_read_all_that_was_sampled_leaves_no_ghost_call(
+    serve, tokenizer
+) -> None:
+    engine = ScriptedEngine(tokenizer, lambda r, p: [5] * 60_000, context_length=1 << 20)
+    served = serve(engine)
+    with served.bench.session() as session:
+        slow = raw(served, json.dumps({**ASK, "stream": True}).encode(), session.key)
+        assert eventually(lambda: served.metric("in_flight") == 1)
+        assert eventually(lambda: session.in_flight == 0, 20), "it is sampled to the end"
+        slow.close()
+        assert eventually(lambda: served.metric("in_flight") == 0)
+    assert engine.cancelled == 0 and not session.record.calls and not session.record.exchanges
+
+
 def test_an_episode_that_ends_answers_its_waiting_callers(serve, tokenizer) -> None:
     engine = ok(tokenizer, seconds=30)
     served = serve(engine)
@@ -328,6 +397,26 @@ def test_a_client_that_reads_slowly_holds_its_stream_up_and_nobody_else(serve, t
         slow.close()
         assert eventually(lambda: len(session.record.calls) == 1)
     assert received > 100 * tokens
+
+
+def test_a_gateway_that_closes_tells_its_callers_to_come_again_and_can_be_started_anew(
+    serve, tokenizer
+) -> None:
+    engine = ok(tokenizer, seconds=30)
+    served = serve(engine)
+    answers: list[httpx.Response] = []
+    with served.bench.session() as session:
+        waiting = threading.Thread(target=lambda: answers.append(served.post(key=session.key)))
+        waiting.start()
+        assert eventually(lambda: session.in_flight == 1)
+        served.gateway.close()
+        waiting.join(10)
+        assert answers[0].status_code == 503 and answers[0].headers["retry-after"] == "1"
+        assert engine.cancelled == 1 and session.in_flight == 0
+        engine._seconds = 0.0
+        served.url = served.gateway.start()
+        assert served.post(key=session.key).status_code == 200
+    assert len(session.record.calls) == 1
 
 
 # ------------------------------------------------------------------ limits
@@ -371,6 +460,7 @@ def test_a_port_that_is_taken_is_named(serve, tokenizer, bench) -> None:
     second = Gateway(served.bench.portal, lambda key: None, served.bench.capture.wires, port=port)
     with pytest.raises(ajet.AjetError, match=f"cannot listen on 127.0.0.1:{port}: .* Choose another port"):
         second.start()
+    assert second.socket is None and not second.is_at("127.0.0.1", port)
 
 
 # ------------------------------------------------------------------ pages
@@ -386,6 +476,27 @@ def test_health_metrics_and_models(serve, tokenizer) -> None:
         usage = served.post(key=session.key).json()["usage"]
     assert served.metric('tokens_total{kind="prompt"}') == usage["prompt_tokens"]
     assert served.metric('tokens_total{kind="completion"}') == usage["completion_tokens"]
+
+
+def test_tokens_of_sessions_that_follow_each_other_behind_one_key_are_counted_once(serve, tokenizer) -> None:
+    engine = ok(tokenizer)
+    served = serve(engine)
+    capture = served.bench.capture
+    with served.bench.session("full") as full:
+        for _ in range(3):
+            served.post(key=full.key)
+        engine._seconds = 1.0
+        last = threading.Thread(target=lambda: served.post(key=full.key))
+        last.start()
+        assert eventually(lambda: full.in_flight == 1)
+        engine._seconds = 0.0
+        following = Session("next", "next", full.answerer, key=full.key)  # as `ajet serve` does it
+        capture.open(following)
+        served.post(key=full.key)
+        last.join(10)
+    calls = [*full.record.calls, *following.record.calls]
+    assert len(calls) == 5
+    assert served.metric('tokens_total{kind="prompt"}') == sum(c.prompt.length for c in calls)
 
 
 @pytest.mark.parametrize(
@@ -586,6 +697,60 @@ def test_a_forked_child_outside_any_episode_is_refused(bench, tokenizer) -> None
         assert "outside any episode" in in_a_fork(asks(False))
 
 
+@FORKS
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_and_its_child_ask_at_once_each_over_a_connection_of_its_own(bench, tokenizer) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: p.split("number ")[-1].split("<")[0], seconds=0.5))
+
+    def ask(name: str) -> str:
+        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=10)
+        messages: Any = [{"role": "user", "content": f"number {name}"}]
+        return client.chat.completions.create(model="m", messages=messages).choices[0].message.content or ""
+
+    def both() -> str:
+        said = [ask("1")]  # its connection is kept
+        work = threading.Thread(target=contextvars.copy_context().run, args=(lambda: said.append(ask("2")),))
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if ask("3") == "3" else 1)
+        work.start()
+        status = os.waitpid(pid, 0)[1]
+        work.join()
+        return f"{said} {status}"
+
+    with reach(b.capture, gateway=True), b.session() as session:
+        assert in_a_fork(both) == "['1', '2'] 0"
+    assert len(session.record.calls) == 3
+
+
+@FORKS
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_way_from_a_forked_child_to_the_gateway_is_no_missed_call(bench, tokenizer) -> None:
+    b = bench(ok(tokenizer))
+
+    async def begin() -> None:
+        around.missed.begin(session.key)
+
+    with reach(b.capture, gateway=True, refuse_missed=True) as around, b.session() as session:
+        asyncio.run(begin())
+        assert in_a_fork(asks(False)) == "ok"
+        assert not around.missed.end(session.key)
+
+
+@FORKS
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_childs_address_names_its_agent(bench, tokenizer) -> None:
+    b = bench(ok(tokenizer))
+
+    def ask() -> str:
+        client = openai.OpenAI(base_url="http://127.0.0.1:9/a/solver/v1", api_key="k", max_retries=0)
+        return client.chat.completions.create(**ASK).choices[0].message.content or ""
+
+    with reach(b.capture, gateway=True), b.session() as session:
+        assert in_a_fork(ask) == "ok"
+    assert [e.agent for e in session.record.exchanges] == ["solver"]
+
+
 def test_jobs_of_a_shared_pool_stay_in_the_episode_that_gave_them(bench, tokenizer) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -632,3 +797,15 @@ def test_an_install_leaves_nothing_behind(bench, tokenizer) -> None:
     assert before == (ThreadPoolExecutor.submit, threading.Thread.start)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health")
+
+
+def test_full_collections_pass_over_what_was_alive_before_and_are_as_they_were_afterwards() -> None:
+    before = gc.get_threshold()
+    with rare_full_collections():
+        assert gc.get_freeze_count() > 1_000
+        assert gc.get_threshold()[2] > before[2]
+        cycle: list[Any] = []
+        cycle.append(cycle)
+        del cycle
+        assert gc.collect() >= 1, "what is new is collected"
+    assert gc.get_threshold() == before and gc.get_freeze_count() == 0

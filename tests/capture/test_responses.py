@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -86,6 +87,13 @@ def test_the_events_come_in_the_order_of_the_api() -> None:
         *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done"),
         *("output_item.done", "completed"),
     ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tokens_of_reasoning_are_told(stream) -> None:
+    server = Served(Responses(), dataclasses.replace(said("so", "hm"), reasoning_tokens=3))
+    usage = ask(server, stream, input="hi").usage
+    assert (usage.output_tokens, usage.output_tokens_details.reasoning_tokens) == (5, 3)
 
 
 @pytest.mark.parametrize("stream", [False, True])

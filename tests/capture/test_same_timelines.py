@@ -1,120 +1,144 @@
-"""One two-step tool task through every wire, streamed and not: the same tokens, whatever the dialect."""
+"""One two-step tool task by every client, streamed and not: the same tokens, whatever the dialect and the door."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import shutil
+import subprocess
 import threading
-from collections.abc import Callable
+import time
 from typing import Any
 
 import anthropic
 import httpx
-import numpy as np
 import openai
 import pytest
 
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 
+from ..plugins.programs import SCHEMA, TOOL, ask_plainly, calling, lines, script
+from .clients import HOOKED, OTHERS, QUESTION, by_node
+from .doors import Door, behind, whole_and_streamed
+
 CLOSED = "http://127.0.0.1:9"  # the discard port: a request that gets out fails at once
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
-QUESTION: Any = {"role": "user", "content": "1 + 1?"}
-RULES = "Use the tool."
 
 
 def adds(request: Any, prompt: str) -> str:
-    if "<tool_response>" in prompt:
-        return "<think>\nTwo.\n</think>\n\nIt is 2."
-    return (
-        "<think>\nAdd them.\n</think>\n\nI add.\n"
-        '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-    )
+    return "It is 2." if "<tool_response>" in prompt else calling("add", a=1)
 
 
-def by_chat(stream: bool) -> str:
-    client = openai.OpenAI(base_url=f"{CLOSED}/v1", api_key="k", max_retries=0)
-    tool: Any = {"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}
-
-    def ask(messages: Any) -> Any:
-        if not stream:
-            return client.chat.completions.create(model="m", messages=messages, tools=[tool])
-        with client.chat.completions.stream(model="m", messages=messages, tools=[tool]) as events:
-            return events.get_final_completion()
-
-    messages: list[Any] = [{"role": "system", "content": RULES}, QUESTION]
-    first = ask(messages).choices[0]
-    assert first.finish_reason == "tool_calls"
-    call = first.message.tool_calls[0]
-    sent = {"id": call.id, "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
-    messages.append({"role": "assistant", "content": first.message.content, "tool_calls": [sent]})
-    messages.append({"role": "tool", "tool_call_id": call.id, "content": "2"})
-    return str(ask(messages).choices[0].message.content)
+# ---------------------------------------------------------------- one task, whoever asks
 
 
-def by_responses(stream: bool, after: bool = False) -> str:
-    client = openai.OpenAI(base_url=f"{CLOSED}/v1", api_key="k", max_retries=0)
-    tool: Any = {"type": "function", "name": "add", "parameters": PARAMETERS, "strict": None}
-
-    def ask(**options: Any) -> Any:
-        options = {"model": "m", "instructions": RULES, "tools": [tool], **options}
-        if not stream:
-            return client.responses.create(**options)
-        with client.responses.stream(**options) as events:
-            return events.get_final_response()
-
-    first = ask(input=[QUESTION])
-    call = next(item for item in first.output if item.type == "function_call")
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": "2"}
-    again = {"input": [QUESTION, *first.output, output]}
-    second = ask(**({"input": [output], "previous_response_id": first.id} if after else again))
-    assert first.output_text == "I add." and second.status == "completed"
-    return str(second.output_text)
-
-
-def by_previous_response(stream: bool) -> str:
-    return by_responses(stream, after=True)
-
-
-def by_anthropic(stream: bool) -> str:
-    client = anthropic.Anthropic(base_url=CLOSED, api_key="k", max_retries=0)
-    tool: Any = {"name": "add", "input_schema": PARAMETERS}
-
-    def ask(messages: Any) -> Any:
-        thinking: Any = {"type": "enabled", "budget_tokens": 1024}
-        options: Any = {
-            "model": "m",
-            "max_tokens": 500,
-            "system": RULES,
-            "tools": [tool],
-            "thinking": thinking,
-        }
-        if not stream:
-            return client.messages.create(messages=messages, **options)
-        with client.messages.stream(messages=messages, **options) as events:
-            return events.get_final_message()
-
-    first = ask([QUESTION])
-    assert first.stop_reason == "tool_use" and [b.type for b in first.content[:2]] == ["thinking", "text"]
-    result = {"type": "tool_result", "tool_use_id": first.content[-1].id, "content": "2"}
-    answer = {"role": "assistant", "content": first.content}
-    second = ask([QUESTION, answer, {"role": "user", "content": [result]}])
-    assert second.stop_reason == "end_turn"
-    return str(second.content[-1].text)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("agent", [by_chat, by_responses, by_previous_response, by_anthropic])
-def test_a_tool_task_has_the_timeline_of_chat_completions(
-    bench, tokenizer, agent: Callable[[bool], str], stream: bool
+@whole_and_streamed
+@pytest.mark.parametrize(
+    ("door", "name"),
+    [*(("hook", name) for name in HOOKED), *(("gateway", name) for name in (*HOOKED, *OTHERS))],
+)
+def test_every_client_comes_to_the_same_tokens_and_sees_what_it_should(
+    bench, tokenizer, door: Door, name: str, stream: bool
 ) -> None:
-    b = bench(ScriptedEngine(tokenizer, adds))
-    with b.session() as expected:
-        by_chat(False)
+    b = bench(ScriptedEngine(tokenizer, script))
     with b.session() as session:
-        assert agent(stream) == "It is 2."
-    (one,), (two,) = timelines(expected.record.trained_calls), timelines(session.record.trained_calls)
-    assert (one.token_ids == two.token_ids).all() and (one.mask == two.mask).all()
-    np.testing.assert_array_equal(one.logprobs, two.logprobs)
-    assert not session.counters["rendered_anew"] and len(session.record.calls) == 2
+        ask_plainly()
+    expected = lines(session.record)
+    assert len(expected) == 1, "one conversation, one timeline"
+    with b.session() as session, behind(door, b) as url:
+        seen = (HOOKED | OTHERS)[name](url, session.key, stream)
+    assert lines(session.record) == expected
+    calls = session.record.calls
+    assert [call.parent for call in calls] == [None, 0], "continued by its stored ids"
+    assert seen.answer == "The result is 42."
+    assert seen.calls == [("calculator", {"expression": "12 + 30"})]
+    assert seen.reasons == ["tool_calls", "stop"]
+    assert seen.tokens == (
+        sum(c.prompt.length for c in calls),
+        sum(len(c.generation.token_ids) for c in calls),
+    )
+    assert not session.counters["rendered_anew"] and len(calls) == 2
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_curl_prints_the_events_while_they_are_sampled(bench, tokenizer) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "one two three four five", seconds_between=0.05))
+    body = json.dumps({"model": "m", "messages": [QUESTION], "stream": True})
+    with b.session() as session, behind("gateway", b) as url:
+        command = ["curl", "-sSN", "--max-time", "30", f"{url}/chat/completions", "-d", body]
+        command += ["-H", f"Authorization: Bearer {session.key}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as curl:
+            assert curl.stdout
+            told = [(time.monotonic(), line) for line in curl.stdout if line.startswith("data: ")]
+    assert curl.returncode == 0 and told[-1][1].strip() == "data: [DONE]"
+    steps = [after - before for (before, _), (after, _) in itertools.pairwise(told)]
+    assert sum(step > 0.02 for step in steps) >= 3, "one after the other, not all at the end"
+    assert len(session.record.calls) == 1
+
+
+# ---------------------------------------------------------------- numbers as JavaScript writes them
+
+NUMBERS = '{"a": 1.0, "b": -0.0, "c": 12345678901234567890, "d": 1e21, "e": [1.50, 1E-7], "f": {"g": 2.0}}'
+BY_JAVASCRIPT = '{"a":1,"b":0,"c":12345678901234567000,"d":1e+21,"e":[1.5,1e-7],"f":{"g":2}}'
+
+
+def numbers(request: Any, prompt: str) -> str:
+    if "<tool_response>" in prompt:
+        return "Done."
+    return f'<tool_call>\n{{"name": "calculator", "arguments": {NUMBERS}}}\n</tool_call>'
+
+
+def send_back_by_chat(client: httpx.Client) -> None:
+    messages: list[Any] = [QUESTION]
+    asked = {"model": "m", "messages": messages, "tools": [TOOL]}
+    message = client.post("/chat/completions", json=asked).json()["choices"][0]["message"]
+    message["tool_calls"][0]["function"]["arguments"] = BY_JAVASCRIPT
+    messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "2"}]
+    assert client.post("/chat/completions", json=asked).status_code == 200
+
+
+def send_back_by_responses(client: httpx.Client) -> None:
+    items: list[Any] = [QUESTION]
+    asked = {"model": "m", "input": items, "tools": [{"type": "function", **TOOL["function"]}]}
+    (call,) = client.post("/responses", json=asked).json()["output"]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "2"}
+    items += [call | {"arguments": BY_JAVASCRIPT}, output]
+    assert client.post("/responses", json=asked).status_code == 200
+
+
+def send_back_by_messages(client: httpx.Client) -> None:
+    messages: list[Any] = [QUESTION]
+    tool = {"name": "calculator", "input_schema": SCHEMA}
+    asked = {"model": "m", "max_tokens": 500, "messages": messages, "tools": [tool]}
+    (call,) = client.post("/messages", json=asked).json()["content"]
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "2"}
+    messages.append({"role": "assistant", "content": [call | {"input": "HERE"}]})
+    messages.append({"role": "user", "content": [result]})
+    body = json.dumps(asked).replace('"HERE"', BY_JAVASCRIPT)  # Python would write some numbers otherwise
+    assert client.post("/messages", content=body).status_code == 200
+
+
+@pytest.mark.parametrize("send", [send_back_by_chat, send_back_by_responses, send_back_by_messages])
+def test_numbers_that_javascript_wrote_again_are_recognised(bench, tokenizer, send) -> None:
+    b = bench(ScriptedEngine(tokenizer, numbers))
+    with b.session() as session, httpx.Client(base_url=f"{CLOSED}/v1") as client:
+        send(client)
+    assert [call.parent for call in session.record.calls] == [None, 0]
+    assert len(timelines(session.record.trained_calls)) == 1 and not session.counters["rendered_anew"]
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+def test_numbers_that_node_wrote_again_are_recognised(bench, tokenizer, wire) -> None:
+    b = bench(ScriptedEngine(tokenizer, numbers))
+    with b.session() as session, behind("gateway", b) as url:
+        seen = by_node(wire, url, session.key, False)
+    assert seen.calls == [("calculator", json.loads(BY_JAVASCRIPT))], "the script is as JavaScript is"
+    assert [call.parent for call in session.record.calls] == [None, 0]
+    assert len(timelines(session.record.trained_calls)) == 1 and not session.counters["rendered_anew"]
+
+
+# ---------------------------------------------------------------- what else the wires have in common
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,9 +16,13 @@ from hypothesis import strategies as st
 from ajet.capture.wires import Answer, ChatRequest, Refused, Wire
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.builtin import BUILTIN_WIRES
+from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.responses import Responses
 from ajet.messages import BadMessage, normalise, normalise_tools
+from ajet.testing import ScriptedEngine
 
+from ..plugins.programs import calling
+from .doors import Door, behind, each_door
 from .served import events_of, identities, said, stream
 
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
@@ -32,7 +39,7 @@ CHAT: dict[str, Any] = {
     ],
     "tools": [{"type": "function", "function": FUNCTION}],
     "tool_choice": "auto",
-    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
     "stop": ["x"],
     "n": 1,
     "stream": True,
@@ -51,7 +58,10 @@ RESPONSES: dict[str, Any] = {
     ],
     "tools": [{"type": "function", **FUNCTION}],
     "tool_choice": {"type": "function", "name": "f"},
-    "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}, "verbosity": "low"},
+    "text": {
+        "format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}},
+        "verbosity": "low",
+    },
     "include": ["reasoning.encrypted_content"],
     "previous_response_id": "resp_1",
     "max_output_tokens": 9,
@@ -79,7 +89,7 @@ MESSAGES: dict[str, Any] = {
     "tools": [{"name": "f", "input_schema": {"type": "object"}}],
     "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
     "thinking": {"type": "enabled", "budget_tokens": 1024},
-    "output_config": {"format": {"type": "json_schema", "schema": {}}},
+    "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
     "stop_sequences": ["x"],
     "max_tokens": 9,
     "stream": True,
@@ -93,7 +103,7 @@ COMPLETIONS: dict[str, Any] = {
     "stream_options": {"include_usage": True},
     "seed": 3,
 }
-BODIES = (CHAT, RESPONSES, MESSAGES, COMPLETIONS)
+BODIES = (CHAT, RESPONSES, COMPLETIONS, MESSAGES)  # in the order of the wires
 
 scalars = (
     st.none()
@@ -117,10 +127,21 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(place for key, held in inner for place in places(held, (*at, key)))]
 
 
+NEEDED = ("model", "messages", "input", "prompt", "max_tokens")
+
+
 @st.composite
-def bodies(draw: st.DrawFn) -> Any:
-    """A valid body of some dialect in which a few values are anything, missing or in other places."""
-    body = copy.deepcopy(draw(st.sampled_from(BODIES)))
+def bodies(draw: st.DrawFn, *, of: Any = None) -> Any:
+    """A valid body of some dialect in which a few values are anything, missing or in other places. ``of``:
+    it asks for some of what this one asks for, and is answered more often than not."""
+    body = copy.deepcopy(of or draw(st.sampled_from(BODIES)))
+    if of:
+        optional = [key for key in body if key not in NEEDED]
+        for key in draw(st.sets(st.sampled_from(optional))) | {"previous_response_id"}:
+            body.pop(key, None)
+        body["stream"] = draw(st.booleans())
+        if draw(st.booleans()):
+            return body
     for _ in range(draw(st.integers(0, 3))):
         *above, key = draw(st.sampled_from([p for p in places(body) if p]))
         holder = body
@@ -184,6 +205,104 @@ def test_deep_nesting_is_refused_or_understood(wire: Wire, depth: int) -> None:
         b'{"max_tokens": 9, "messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "c", '
     )
     answered(wire, messages + b'"name": "f", "input": {"a": ' + deep + b"}}]}]}")
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"), [((3,), 3), ((0,), 0), ((3, 4), 7), ((3, None), None), ((None,), None)]
+)
+def test_reasoning_tokens_are_told_where_all_were_counted(counts: Any, told: int | None) -> None:
+    wire = ChatCompletions()
+    request = wire.parse(json.dumps(CHAT | {"n": len(counts)}).encode())
+    answers = [dataclasses.replace(said("so", "hm"), reasoning_tokens=count) for count in counts]
+    chunks = stream(wire, request, answers, "aa01").decode().split("\n\n")
+    for usage in (
+        wire.reply(request, answers, "aa01")["usage"],
+        json.loads(chunks[-3].removeprefix("data: "))["usage"],
+    ):
+        assert usage.get("completion_tokens_details") == (
+            None if told is None else {"reasoning_tokens": told}
+        )
+
+
+# --------------------------------------------------------------------------- over a door
+
+SAID = ("yes", "", '{"a": 1}', calling("f", a=1.0), f"<think>\nhm\n</think>\n\na\n{calling('g')}")
+SAID += ("<think>\nhm", "<tool_call>\n{", "\U0001f642 \n x y", "[" * 50)
+
+
+def check_reply(wire: Wire, status: int, kind: str, text: str) -> None:
+    """A reply is an error of the dialect or an answer, whole or as events that end as they should."""
+    assert status in (200, 400, 401, 422), text
+    assert "Traceback" not in text and 'File "' not in text
+    if "event-stream" not in kind:
+        whole = json.loads(text)
+        assert isinstance(whole, dict)
+        assert (whole.get("error") is None) == (status == 200)
+        return
+    blocks = text.split("\n\n")
+    assert status == 200 and blocks.pop() == ""
+    if blocks[-1] == "data: [DONE]":
+        blocks.pop()
+    else:
+        last = events_of(text.encode())[-1]["type"]
+        dialect = [f"response.{how}" for how in ("completed", "incomplete", "failed")]
+        assert last in (dialect if isinstance(wire, Responses) else ["message_stop", "error"])
+    for block in blocks:
+        assert isinstance(json.loads(block.rpartition("data: ")[2]), dict)
+
+
+@each_door
+@every_wire
+def test_fuzzed_requests_end_in_a_reply_of_the_dialect(bench, tokenizer, wire: Wire, door: Door) -> None:
+    says = "yes"
+    b = bench(ScriptedEngine(tokenizer, lambda request, prompt: says))
+    own = next((body for body, like in zip(BODIES, BUILTIN_WIRES, strict=False) if like is wire), None)
+    found: Counter[tuple[int, bool]] = Counter()
+    with b.session() as ended:
+        pass
+    with b.session() as session, behind(door, b) as url, httpx.Client(timeout=10) as client:
+
+        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(
+            body=st.one_of(*[bodies(of=own)] * 3, bodies(), anything).map(lambda v: json.dumps(v).encode())
+            | st.binary(max_size=50),
+            said=st.sampled_from(SAID),
+            key=st.sampled_from([session.key] * 6 + ["", ended.key, session.key[:-1], "sk-guessed"]),
+            place=st.sampled_from(["header", "path"]),
+        )
+        def check(body: bytes, said: str, key: str, place: str) -> None:
+            nonlocal says
+            says = said
+            before = len(b.engine.requests)
+            base = url.replace("/v1", f"/k/{key}/v1") if place == "path" and key else url
+            headers = {"x-api-key": key} if place == "header" and key else {}
+            response = client.post(f"{base}{wire.path.removeprefix('/v1')}", content=body, headers=headers)
+            kind = response.headers["content-type"]
+            check_reply(wire, response.status_code, kind, response.text)
+            found[response.status_code, "event-stream" in kind] += 1
+            if door == "gateway" and key != session.key:
+                assert response.status_code == 401 and len(b.engine.requests) == before
+
+        check()
+        assert found[400, False] and (not own or found[200, True] + found[200, False]), found
+        assert not session.counters["refused:internal_error"]
+        assert not session.in_flight and not ended.record.exchanges
+
+
+@each_door
+def test_a_reply_of_another_episode_is_not_there_to_be_continued(bench, tokenizer, door: Door) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda request, prompt: "yes"))
+    with b.session("one") as one, b.session("two") as two, behind(door, b) as url:
+
+        def ask(key: str, **body: Any) -> httpx.Response:
+            headers = {"authorization": f"Bearer {key}"}
+            return httpx.post(f"{url}/responses", json={"model": "m", "input": "hi", **body}, headers=headers)
+
+        reply = ask(one.key).json()["id"]
+        assert ask(one.key, previous_response_id=reply).status_code == 200
+        refused = ask(two.key, previous_response_id=reply)
+    assert refused.status_code == 400 and refused.json()["error"]["code"] == "previous_response_not_found"
+    assert (len(one.record.calls), len(two.record.calls)) == (2, 0)
 
 
 # --------------------------------------------------------------------------- identity

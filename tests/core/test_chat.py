@@ -669,6 +669,31 @@ def test_reasoning_is_kept_apart_from_the_answer(chat: Chat) -> None:
     assert chat.parse(sampled(chat, "so\n</think>\n\n2"), begun).reasoning == "so"
 
 
+@every(["qwen3", "qwen3 by template", "thinker"])
+def test_the_tokens_of_reasoning_are_counted_with_its_marks(chat: Chat) -> None:
+    prompt = chat.render(ASK, [])
+    begun = [*prompt, *chat.prefill_ids("<think>\n")]
+    thought = "<think>\none and one\n</think>"
+    cases = {
+        f"{thought}\n\n2": (prompt, thought),
+        "<think>\none and": (prompt, "<think>\none and"),
+        "so\n</think>\n\n2": (begun, "so\n</think>"),
+        "2": (prompt, ""),
+    }
+    for said, (before, reasoning) in cases.items():
+        ids = list(chat.tokenizer.encode(said, add_special_tokens=False))
+        ends = [n for n in range(len(ids) + 1) if chat.tokenizer.decode(ids[:n]) == reasoning]
+        assert chat.parse([*ids, chat.stop_token_ids[0]], before).reasoning_tokens == ends[0], said
+
+
+def test_a_tool_call_ends_the_count_of_reasoning() -> None:
+    chat = chat_of("qwen3")
+    said = '<think>\nhm\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    parsed = chat.parse(sampled(chat, said), chat.render(ASK, [ADD]))
+    assert parsed.reasoning == "hm" and parsed.tool_calls
+    assert parsed.reasoning_tokens == len(chat.tokenizer.encode("<think>\nhm\n", add_special_tokens=False))
+
+
 @every(["plain", "base", "llama3", "llama3 by template"])
 def test_where_the_template_knows_no_reasoning_it_stays_text(chat: Chat) -> None:
     parsed = chat.parse(sampled(chat, "<think>\nhm\n</think>\n\n2"), chat.render(ASK, []))

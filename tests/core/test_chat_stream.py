@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ajet.chat import Chat, Parsed
-from ajet.chat_stream import Decoder, partial, stop_at
+from ajet.chat_stream import Decoder, partial, stop_at, stop_of
 from tests import tokenizers
 
 FAMILIES = ["qwen3", "llama3", "plain", "thinker", "base"]
@@ -133,4 +133,5 @@ def test_the_stop_string_that_is_complete_first_counts() -> None:
     assert stop_at("abcd", ("abcd", "c")) == 2
     assert stop_at("abcd", ("bc", "c")) == 1, "of two that end together the longer"
     assert stop_at("abcd", ("x",)) is None and stop_at("", ()) is None
+    assert [stop_of("abcd", s) for s in (("abcd", "c"), ("c", "bc"), ("x",), ())] == ["c", "bc", None, None]
     assert [partial("aaa", ("aab",)), partial("ab", ("x", "bc")), partial("ab", ())] == [2, 1, 0]

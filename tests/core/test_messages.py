@@ -165,7 +165,8 @@ DIFFERENT: list[Any] = [
     said(tool_calls=[call(id="c2")]),
     said(tool_calls=[call(name="sub")]),
     said(tool_calls=[call('{"a": 1}')]),
-    said(tool_calls=[call({"a": 1.0})]),
+    said(tool_calls=[call({"a": 1.5})]),
+    said(tool_calls=[call('{"a": "1"}')]),
     said(tool_calls=[call({"a": True})]),
     said(tool_calls=[call(), call()]),
 ]
@@ -184,6 +185,9 @@ SAME: list[Any] = [
     {**CALLING, "tool_calls": [call('{"a":1}')]},
     {**CALLING, "tool_calls": [call({"a": 1}, index=0)]},
     {**CALLING, "tool_calls": (call('{"a": 1}'),), "refusal": None},
+    {**CALLING, "name": "solver"},
+    {**CALLING, "tool_calls": [call('{"a": 1.0}')]},
+    {**CALLING, "tool_calls": [call({"a": 1.0})]},
 ]
 
 
@@ -254,10 +258,31 @@ def test_identity_texts_can_be_encoded_whatever_was_said(text: str) -> None:
         ("", ""),
         ("{not json", "{not json"),
         ("[" * 100_000, "[" * 100_000),
+        ('{"a": [1.0, -0.0, 2e3, 1.50, -7]}', '{"a":[1,0,2000,1.5,-7]}'),
+        ('{"a": true, "b": "1.0"}', '{"a":true,"b":"1.0"}'),
+        ("1" * 400, "1" * 400),
+        ("1e999", "Infinity"),
     ],
 )
 def test_tool_arguments_have_one_spelling(arguments: Any, text: str) -> None:
     assert canonical_tool_arguments(arguments) == text
+
+
+@pytest.mark.parametrize(
+    ("sampled", "sent_back"),
+    [
+        ("1.0", "1"),
+        ("-0.0", "0"),
+        ("12345678901234567890", "12345678901234567000"),
+        ("9007199254740993", "9007199254740992"),
+        ("1000000000000000000000", "1e+21"),
+        ("1E-7", "1e-7"),
+        ("0.1e1", "1"),
+        ("123456789.123456789123", "123456789.12345679"),
+    ],
+)
+def test_a_number_that_javascript_writes_again_is_the_same(sampled: str, sent_back: str) -> None:
+    assert canonical_tool_arguments(sampled) == canonical_tool_arguments(sent_back)
 
 
 def test_a_fingerprint_costs_next_to_nothing() -> None:

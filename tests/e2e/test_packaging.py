@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import venv
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,11 +21,13 @@ pytestmark = pytest.mark.e2e
 
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "transformers", "openai")
+FRAMEWORKS = ("langgraph", "agentscope", "openai_agents", "autogen")
 
 
-def pip(*arguments: str) -> str:
+def pip(*arguments: str, **variables: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -44,17 +49,30 @@ class Environment:
         return pip("--python", self._python, *arguments)
 
     @contextmanager
-    def having(self, source: Path, distribution: str) -> Iterator[None]:
-        """A block in which a further distribution is installed."""
-        self.pip("install", "-q", str(source))
+    def having(self, distributions: dict[str, Path], *options: str) -> Iterator[None]:
+        """A block in which further distributions are installed."""
+        self.pip("install", "-q", *options, *map(str, distributions.values()))
         try:
             yield
         finally:
-            self.pip("uninstall", "-q", "-y", distribution)
+            self.pip("uninstall", "-q", "-y", *distributions)
+
+    @contextmanager
+    def borrowing(self) -> Iterator[None]:
+        """A block in which what the tests' own environment holds can be imported too, except what is
+        installed there from source."""
+        (folder,) = self.bin.parent.glob("lib/python*/site-packages")
+        link = folder / "borrowed.pth"
+        link.write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+        try:
+            yield
+        finally:
+            link.unlink()
 
     def run(self, *command: str, cwd: Path | None = None, code: int = 0) -> str:
         """Run a program of the environment; its output."""
         outside = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        outside["OPENAI_API_KEY"] = "none"  # SDKs insist on one
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=cwd or self.bin,
@@ -62,24 +80,31 @@ class Environment:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == code, done.stdout
         return done.stdout
 
     def plugins(self) -> dict[tuple[str, str], str]:
         """(kind, name) -> distribution, as `ajet plugins` lists them."""
+        return {(kind, name): distribution for kind, name, distribution in self.listed()}
+
+    def listed(self) -> list[tuple[str, str, str]]:
+        """(kind, name, distribution) of each line of `ajet plugins`."""
         rows = [re.split(" {2,}", line.strip()) for line in self.run("ajet", "plugins").splitlines()[1:]]
-        return {(kind, name): distribution for kind, name, distribution, *_ in rows}
+        return [(kind, name, distribution) for kind, name, distribution, *_ in rows]
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of the core and of the judges, by distribution."""
-    dist = tmp_path_factory.mktemp("dist")
-    judges = REPOSITORY / "plugins" / "judges"
-    pip("wheel", "-q", "--no-deps", "--wheel-dir", str(dist), str(REPOSITORY), str(judges))
-    return {path.name.split("-")[0].replace("_", "-"): path for path in dist.glob("*.whl")}
+    """The wheels of the core and of all plugins, by distribution."""
+    folder = tmp_path_factory.mktemp("wheels")
+    # What builds them is fetched once: pip's isolation would fetch it for each.
+    pip("install", "-q", "--target", str(folder / "build"), "hatchling")
+    sources = [REPOSITORY, *(path.parent for path in REPOSITORY.glob("plugins/*/pyproject.toml"))]
+    options = ("-q", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist"))
+    pip("wheel", *options, *map(str, sources), PYTHONPATH=str(folder / "build"))
+    return {path.name.split("-")[0].replace("_", "-"): path for path in folder.glob("dist/*.whl")}
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +146,33 @@ def test_the_core_alone_lists_only_its_own_plugins(core: Environment) -> None:
 
 def test_installing_a_plugins_wheel_makes_it_appear(core: Environment, wheels: dict[str, Path]) -> None:
     assert ("judge", "math") not in core.plugins()
-    with core.having(wheels["ajet-plugin-judges"], "ajet-plugin-judges"):
+    judges = "ajet-plugin-judges"
+    with core.having({judges: wheels[judges]}):
         assert core.plugins()["judge", "math"] == "ajet-plugin-judges"
     assert ("judge", "math") not in core.plugins()
+
+
+def test_the_wheels_of_all_plugins_are_found_and_work_with_their_frameworks(
+    core: Environment, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    plugins = {name: path for name, path in wheels.items() if name != "ajet"}
+    with core.having(plugins, "--no-deps"):
+        assert {distribution for _, _, distribution in core.listed()} == set(wheels)
+        assert "broken" not in {kind for kind, _, _ in core.listed()}
+        with core.borrowing(), ThreadPoolExecutor(len(FRAMEWORKS)) as pool:
+            modules = ", ".join(["ajet", *(f"ajet_{name}" for name in FRAMEWORKS)])
+            files = core.run("python", "-c", f"import {modules}; print(*(m.__file__ for m in ({modules})))")
+            assert all(file.startswith(str(core.bin.parent)) for file in files.split())
+            told = pool.map(lambda name: checked(core, tmp_path / name), FRAMEWORKS)
+            for name, text in zip(FRAMEWORKS, told, strict=True):
+                assert re.search(r"calls captured +32, .*; by agent: solver 32$", text, re.MULTILINE), name
+                assert re.search(r"reward +0.75 ", text) and "breaks: none" in text, name
+
+
+def checked(core: Environment, folder: Path) -> str:
+    """What `ajet check` says of the example of a framework."""
+    shutil.copytree(REPOSITORY / "examples" / folder.name, folder)
+    return core.run("ajet", "check", "job.yaml", "--answers", "answers.yaml", cwd=folder)
 
 
 # ------------------------------------------------------------------ a plugin written elsewhere
@@ -208,7 +257,7 @@ def outside(core: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The core's environment with a plugin that was written outside of the repository."""
     source = tmp_path_factory.mktemp("brevity")
     write(source, OUTSIDE)
-    with core.having(source, "brevity"):
+    with core.having({"brevity": source}):
         yield core
 
 

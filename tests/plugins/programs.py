@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+
+from ajet.tracker.timelines import timelines
 
 CLOSED = "http://127.0.0.1:9/v1"  # the discard port: a request that gets out fails at once
 SYSTEM = "Solve the problem with the calculator."
@@ -54,11 +57,32 @@ def calculate(expression: str) -> str:
 
 
 def script(request: Any, prompt: str) -> str:
-    """The model: calls the calculator with the question, then says its result."""
+    """The model: thinks, calls the calculator with the question, then says its result."""
     if "<tool_response>" in prompt:
         return "The result is " + prompt.rpartition("<tool_response>")[2].partition("<")[0].strip() + "."
     question = prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].strip()
-    return calling("calculator", expression=question)
+    return "<think>\nA sum.\n</think>\n\nI calculate.\n" + calling("calculator", expression=question)
+
+
+def ask_plainly(question: str = "12 + 30") -> None:
+    """The task by plain HTTP to the closed port: what everybody else is to come to."""
+    import httpx2
+
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    with httpx2.Client() as client:
+        for _ in range(2):
+            body = {"model": "m", "messages": messages, "tools": [TOOL]}
+            message = client.post(f"{CLOSED}/chat/completions", json=body).json()["choices"][0]["message"]
+            messages.append(message)
+            for call in message.get("tool_calls", []):
+                result = calculate(**json.loads(call["function"]["arguments"]))
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+
+def lines(record: Any) -> list[tuple[list[int], list[bool], list[float]]]:
+    """The timelines of a record, comparable: ids, mask, logprobs (0 where there are none)."""
+    found = timelines(record.trained_calls)
+    return [(t.token_ids.tolist(), t.mask.tolist(), np.nan_to_num(t.logprobs).tolist()) for t in found]
 
 
 def by_rules(*rules: tuple[str, str]) -> Callable[[Any, str], str]:
@@ -114,7 +138,7 @@ def make_openai_sdk(*, stream: bool = False) -> Run:
             completions += reply.usage.completion_tokens
             seen.reasons.append(choice.finish_reason)
             messages.append(choice.message)
-            seen.answer = choice.message.content or ""
+            seen.answer = "" if choice.message.tool_calls else choice.message.content or ""
             for call in choice.message.tool_calls or []:
                 arguments = json.loads(call.function.arguments)
                 seen.calls.append((call.function.name, arguments))
@@ -140,14 +164,14 @@ def make_openai_sdk_responses() -> Run:
             assert reply.usage
             prompts += reply.usage.input_tokens
             completions += reply.usage.output_tokens
-            seen.answer = reply.output_text
             items += reply.output
-            for call in reply.output:
-                if call.type == "function_call":
-                    arguments = json.loads(call.arguments)
-                    seen.calls.append((call.name, arguments))
-                    result = {"call_id": call.call_id, "output": calculate(**arguments)}
-                    items.append({"type": "function_call_output", **result})
+            calls = [item for item in reply.output if item.type == "function_call"]
+            seen.answer = "" if calls else reply.output_text
+            for call in calls:
+                arguments = json.loads(call.arguments)
+                seen.calls.append((call.name, arguments))
+                result = {"call_id": call.call_id, "output": calculate(**arguments)}
+                items.append({"type": "function_call_output", **result})
         seen.tokens = (prompts, completions)
         return seen
 

@@ -9,33 +9,18 @@ from typing import Any
 
 import pytest
 
-from ajet.tracker.timelines import timelines
-
-from .programs import CLOSED, MAKERS, SYSTEM, TOOL, Run, Seen, agents_of, script
+from .programs import CLOSED, MAKERS, Run, Seen, agents_of, ask_plainly, lines, require, script
 
 RUNS = 10
 frameworks = pytest.mark.parametrize("name", MAKERS)
 
 
-def lines(record: Any) -> list[tuple[list[int], list[bool]]]:
-    """The timelines of a record, comparable."""
-    return [(line.token_ids.tolist(), line.mask.tolist()) for line in timelines(record.trained_calls)]
-
-
 @pytest.fixture
 def raw(prepared: Callable[..., Any]) -> tuple[Any, list[Any]]:
-    """The task by plain HTTP: what every framework is to come to."""
-    import httpx2
-
+    """A bench, and what the task by plain HTTP leaves there."""
     bench = prepared(script)
-    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "12 + 30"}]
-    with bench.session() as session, httpx2.Client() as client:
-        for _ in range(2):
-            body = {"model": "m", "messages": messages, "tools": [TOOL]}
-            message = client.post(f"{CLOSED}/chat/completions", json=body).json()["choices"][0]["message"]
-            messages.append(message)
-            for call in message.get("tool_calls", []):
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "42"})
+    with bench.session() as session:
+        ask_plainly()
     return bench, lines(session.record)
 
 
@@ -49,9 +34,11 @@ def test_every_framework_comes_to_the_same_tokens_and_sees_what_it_should(
         seen: Seen = asyncio.run(run("12 + 30"))
     assert lines(session.record) == expected
     assert len(expected) == 1, "one conversation, one timeline"
+    assert [call.parent for call in session.record.calls] == [None, 0], "continued by its stored ids"
     assert seen.answer == "The result is 42."
     assert seen.calls == [("calculator", {"expression": "12 + 30"})]
-    assert seen.reasons in ([], ["tool_calls", "stop"]), "where the framework tells"
+    tells = name.startswith(("openai_sdk", "langgraph", "autogen")) and "responses" not in name
+    assert seen.reasons == (["tool_calls", "stop"] if tells else []), "where the framework tells"
     calls = session.record.trained_calls
     assert seen.tokens == (
         sum(c.prompt.length for c in calls),
@@ -59,6 +46,50 @@ def test_every_framework_comes_to_the_same_tokens_and_sees_what_it_should(
     )
     assert set(agents_of(session)) == {"agent" if name.startswith("openai_sdk") else "solver"}
     assert not session.counters["rendered_anew"] and not session.counters["resolve_agent_failed"]
+
+
+def cut_by_langchain(limit: int, stream: bool, **options: Any) -> str:
+    """Why LangChain says that an answer of at most so many tokens ended."""
+    require("langchain_openai")
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(
+        model="m", base_url=CLOSED, api_key="k", max_retries=0, max_tokens=limit, streaming=stream, **options
+    )
+    told = model.invoke("hi").response_metadata
+    if "finish_reason" in told:
+        return str(told["finish_reason"])
+    details = told.get("incomplete_details")
+    return {"max_output_tokens": "length"}[details["reason"]] if details else "stop"
+
+
+def cut_by_langchain_on_responses(limit: int, stream: bool) -> str:
+    return cut_by_langchain(limit, stream, use_responses_api=True)
+
+
+def cut_by_autogen(limit: int, stream: bool) -> str:
+    """Why AutoGen says so."""
+    require("autogen_ext.models.openai")
+    from autogen_core.models import ModelFamily, UserMessage
+    from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+    info = {key: False for key in ("vision", "function_calling", "json_output", "structured_output")}
+    model = OpenAIChatCompletionClient(
+        model="m",
+        base_url=CLOSED,
+        api_key="k",
+        max_retries=0,
+        max_tokens=limit,
+        model_info={**info, "family": ModelFamily.UNKNOWN},
+    )
+    asked = [UserMessage(content="hi", source="user")]
+
+    async def ask() -> Any:
+        if not stream:
+            return await model.create(asked)
+        return [part async for part in model.create_stream(asked)][-1]
+
+    return str(asyncio.run(ask()).finish_reason)
 
 
 def test_64_episodes_of_all_frameworks_at_once_never_mix(prepared: Callable[..., Any]) -> None:
@@ -83,7 +114,22 @@ def test_64_episodes_of_all_frameworks_at_once_never_mix(prepared: Callable[...,
             assert asked == [f"{number} + 1000"] * 2
             solver = "agent" if number % len(programs) in unnamed else "solver"
             assert {exchange.agent for exchange in episode.record.exchanges} == {solver}
+            assert [call.parent for call in episode.record.calls] == [None, 0]
+            assert len(lines(episode.record)) == 1
     assert not bench.capture.counters["stray_calls"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("ask", [cut_by_langchain, cut_by_langchain_on_responses, cut_by_autogen])
+def test_38_an_answer_of_exactly_max_tokens_is_told_as_cut(
+    ask: Callable[[int, bool], str], stream: bool, prepared: Callable[..., Any], tokenizer: Any
+) -> None:
+    said = "one two three"
+    size = len(tokenizer.encode(said, add_special_tokens=False))
+    with prepared(lambda request, prompt: said).session() as session:
+        assert ask(size, stream) == "length"
+        assert ask(size + 1, stream) == "stop", "there is room for the end of the turn"
+    assert [len(call.generation.token_ids) for call in session.record.calls] == [size, size + 1]
 
 
 def in_a_thread(run: Run) -> Run:

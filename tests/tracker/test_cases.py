@@ -323,6 +323,16 @@ def test_18_the_same_text_of_another_role_or_name_is_not_the_same_message(family
 
 
 @families
+def test_18_a_name_that_a_framework_gives_an_answer_is_no_other_message(family: Family) -> None:
+    script = Script(family)
+    x = script.call([S, U], "two")
+    y = script.call([S, U, {**x, "name": "solver"}, U2], "four")
+    script.call([S, U, {**x, "name": "solver"}, U2, {**y, "name": "solver"}, U], "six")
+    (line,) = script.lines()
+    assert len(line.spans) == 3 and [c.parent for c in script.record.calls] == [None, 0, 1]
+
+
+@families
 def test_19_arguments_serialised_again_are_recognised_and_the_sampled_ids_kept(family: Family) -> None:
     script = Script(family)
     text = tool_call(script, a=1).replace('"a": 1', '"a":  1')

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ajet.capture.address import key_in, make_path, split_path
+from ajet.capture.address import Caller, key_in, make_path, split_path
 from ajet.capture.context import current_label, current_session, passing_through
 from ajet.capture.respond import find_wire, refuse
 from ajet.capture.wires import Refused, Wire
@@ -30,6 +30,8 @@ _NO_GATEWAY = (
 )
 
 _live: tuple[Capture, Gateway] | None = None
+_forward: _Forward | None = None
+"""Of this process, if it is a forked child."""
 _registered = False
 
 
@@ -49,7 +51,10 @@ def fork_safe(capture: Capture, gateway: Gateway) -> Iterator[None]:
 
 
 def _in_child() -> None:
-    if _live is None:
+    global _forward
+    if _forward is not None:
+        _forward.forget_clients()
+    if _live is None or _forward is not None:
         return
     capture, gateway = _live
     url = gateway.url if gateway.socket else None
@@ -57,9 +62,9 @@ def _in_child() -> None:
         gateway.socket.close()  # the child's copy would keep the port open after the parent's end
     modules = [importlib.import_module(cls.__module__.partition(".")[0]) for cls, _ in capture.patched]
     capture.__exit__(None, None, None)
-    forward = _Forward(capture, url)
+    _forward = _Forward(capture, url)
     for module in dict.fromkeys(modules):
-        forward.install(module)
+        _forward.install(module)
 
 
 class _Forward:
@@ -68,6 +73,10 @@ class _Forward:
     def __init__(self, capture: Capture, url: str | None) -> None:
         self._capture = capture
         self._url = url
+        self.forget_clients()
+
+    def forget_clients(self) -> None:
+        """Use new ones: a child's child must not write to connections of its parent."""
         self._sync: dict[str, Any] = {}
         self._async: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -104,13 +113,13 @@ class _Forward:
     def _wire(self, request: Any) -> Wire | None:
         if request.method != "POST" or passing_through.get():
             return None
-        if self._url and str(request.url).startswith(self._url):
+        if self._url and str(request.url).startswith(f"{self._url}/"):
             return None  # it speaks to the gateway itself
         wire = find_wire(self._capture.wires, request.url.path)
         return wire if self._capture.strict or self._key(request) else None
 
     def _key(self, request: Any) -> str | None:
-        given = key_in(request.headers.get), split_path(request.url.raw_path.decode("ascii", "replace")).key
+        given = key_in(request.headers.get), _asked(request).key
         opened = (self._capture.session_of(key) for key in given if key)
         session = next(filter(None, opened), None) or current_session.get()
         return session.key if session else None
@@ -124,14 +133,18 @@ class _Forward:
             return None, module.Response(
                 reply.status, headers=reply.headers, content=reply.body, request=request
             )
-        label = current_label.get()
-        agent = request.headers.get("x-ajet-agent") or label.agent
-        target = request.headers.get("x-ajet-target") or label.target
+        label, asked = current_label.get(), _asked(request)
+        agent = request.headers.get("x-ajet-agent") or asked.agent or label.agent
+        target = request.headers.get("x-ajet-target") or asked.target or label.target
         dropped = ("host", "authorization", "x-api-key", "api-key", "content-length")
         headers = [(k, v) for k, v in request.headers.multi_items() if k.lower() not in dropped]
         url = f"{self._url}{make_path(key, agent, target)}/v1{wire.path}"
         ours = module.Request("POST", url, headers=headers, content=body, extensions=request.extensions)
         return ours, None
+
+
+def _asked(request: Any) -> Caller:
+    return split_path(request.url.raw_path.partition(b"?")[0].decode("ascii", "replace"))
 
 
 def _streaming(options: dict[str, Any]) -> dict[str, Any]:

@@ -62,9 +62,11 @@ class Gateway:
     ) -> None:
         self.meter = Meter()
         self.socket: socket.socket | None = None
-        """Where it listens; None until it is started."""
+        """What it listens on; None until it is started."""
         self._portal = portal
         self._address = (host, port)
+        self._at: tuple[str, int] | None = None
+        """Where it listens. A forked child knows it too, though it closes its copy of the socket."""
         self._app = _App(find, wires, models, self.meter, most_bytes, most_calls)
         self._starting = threading.Lock()
         self._server: Any = None
@@ -75,22 +77,27 @@ class Gateway:
         Raises AjetError if the address cannot be had."""
         with self._starting:
             if self.socket is None:
-                self.socket = listen(*self._address, "the gateway")
-                self._portal.submit(self._serve(self.socket)).result(_SECONDS_TO_START)
+                listening = listen(*self._address, "the gateway")
+                try:
+                    self._portal.submit(self._serve(listening)).result(_SECONDS_TO_START)
+                except BaseException:
+                    listening.close()
+                    raise
+                self.socket = listening
+                self._at = listening.getsockname()[:2]
         return self.url
 
     @property
     def url(self) -> str:
         """``http://127.0.0.1:port``; as clients of this machine reach it."""
-        assert self.socket
-        return url_of(self.socket)
+        assert self._at
+        return url_of(*self._at)
 
     def is_at(self, host: str, port: int) -> bool:
         """Whether it listens there."""
-        if self.socket is None:
-            return False
-        own, own_port = self.socket.getsockname()[:2]
-        return port == own_port and host in (own, "localhost", "127.0.0.1", "::1")
+        return self._at is not None and (
+            port == self._at[1] and host in (self._at[0], "localhost", "127.0.0.1", "::1")
+        )
 
     def as_base_url(self, tuner: Any, *, agent: str | None = None, target: str | None = None) -> Endpoint:
         """``tuner.as_base_url(agent=…, target=…)``: the address and the key of the tuner's episode, for any
@@ -100,9 +107,9 @@ class Gateway:
     def close(self) -> None:
         """Stop listening and cancel what still runs; its sessions should have ended."""
         with self._starting:
-            if self._serving is not None:
-                self._portal.submit(self._stop()).result(_SECONDS_TO_CLOSE)
-            self._serving = self.socket = None
+            serving, self._serving, self.socket, self._at = self._serving, None, None, None
+            if serving is not None:
+                self._portal.submit(self._stop(serving)).result(_SECONDS_TO_CLOSE)
 
     async def _serve(self, listening: socket.socket) -> None:
         import uvicorn
@@ -122,6 +129,7 @@ class Gateway:
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=1,
         )
+        self._app.closing = False
         self._server = uvicorn.Server(config)
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
         while not self._server.started:
@@ -130,11 +138,10 @@ class Gateway:
                 raise AjetError("the gateway's server ended at once")
             await asyncio.sleep(0.002)
 
-    async def _stop(self) -> None:
-        assert self._serving
+    async def _stop(self, serving: asyncio.Task[None]) -> None:
         self._app.closing = True
         self._server.should_exit = True
-        await self._serving
+        await serving
 
 
 class _App:
@@ -201,7 +208,7 @@ class _App:
     ) -> None:
         session = self._session(asked, headers)
         if self.closing:
-            raise Refused("the gateway is closing", code="closing", status=503)
+            raise _closing()
         if self._meter.in_flight >= self._most_calls:
             raise Refused(
                 f"{self._most_calls} calls are being answered already; try again later",
@@ -209,7 +216,7 @@ class _App:
                 status=429,
             )
         agent, target = caller(session, headers)
-        agent, target = asked.agent or agent or "agent", asked.target or target
+        agent, target = agent or asked.agent or "agent", target or asked.target
         with self._meter.call(session):
             body = await self._body(headers, receive)
             with _WhileThere(receive) as client:
@@ -217,12 +224,42 @@ class _App:
                     reply = await respond(wire, session, body, agent, target)
                 except asyncio.CancelledError:
                     client.go_on()
-                    reply = _ended(wire, session)
+                    reply = self._ended(wire, session)
                 self._meter.calls[reply.status] += 1
                 if reply.events is None:
                     await _say(send, reply)
                 else:
-                    await _stream(wire, session, client, reply.headers, reply.events, send)
+                    await self._stream(wire, session, client, reply.headers, reply.events, send)
+
+    async def _stream(
+        self,
+        wire: Wire,
+        session: Session,
+        client: _WhileThere,
+        headers: Mapping[str, str],
+        events: EventStream,
+        send: Send,
+    ) -> None:
+        """Send events as they come; a client that reads slowly holds them up."""
+        try:
+            await send(_start(200, headers))
+            async for data in events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        except asyncio.CancelledError:
+            client.go_on()
+            last = b"event: error\ndata: " + self._ended(wire, session).body + b"\n\n"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORD_SECONDS):
+                    await send({"type": "http.response.body", "body": last})
+        finally:
+            await events.aclose()
+
+    def _ended(self, wire: Wire, session: Session) -> Reply:
+        """What a call is told that was cancelled, but not by its client."""
+        if self.closing:
+            return refuse(wire, _closing())
+        return refuse(wire, Refused(f"episode {session.episode} has ended", code="episode_ended"))
 
     def _session(self, asked: Caller, headers: Mapping[str, str]) -> Session:
         key = asked.key or key_in(headers.get)
@@ -269,34 +306,6 @@ class _App:
             code="request_too_large",
             status=413,
         )
-
-
-async def _stream(
-    wire: Wire,
-    session: Session,
-    client: _WhileThere,
-    headers: Mapping[str, str],
-    events: EventStream,
-    send: Send,
-) -> None:
-    """Send events as they come; a client that reads slowly holds them up."""
-    try:
-        await send(_start(200, headers))
-        async for data in events:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-    except asyncio.CancelledError:
-        client.go_on()
-        last = b"event: error\ndata: " + _ended(wire, session).body + b"\n\n"
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORD_SECONDS):
-                await send({"type": "http.response.body", "body": last})
-    finally:
-        await events.aclose()
-
-
-def _ended(wire: Wire, session: Session) -> Reply:
-    return refuse(wire, Refused(f"episode {session.episode} has ended", code="episode_ended"))
 
 
 class _Gone(Exception):
@@ -348,6 +357,10 @@ class _WhileThere:
 
 
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+
+
+def _closing() -> Refused:
+    return Refused("the gateway is closing", code="closing", status=503)
 
 
 def _no_such_path(path: str) -> Refused:

@@ -15,16 +15,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote
 
-from ajet.capture.address import split_path
+from ajet.capture.address import Caller, split_path
 from ajet.capture.context import current_label, current_session, passing_through
 from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
-from ajet.capture.session import Session
+from ajet.capture.session import Session, is_key
 from ajet.capture.wires import Refused, Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
@@ -43,8 +43,17 @@ _UNANSWERED = (
     *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
 )
 """Ends of paths of paid or hosted models that nothing here answers: refused inside an episode."""
+_STRAY = (
+    "an LLM call outside any episode was refused (strict mode). Make it inside the workflow, mark it with "
+    "`with ajet.passthrough():`, or set rollout.strict: false."
+)
+_DEAD = "the key belongs to no running episode: its episode has ended. Make clients anew in each episode."
 _MODULES = ("httpx2", "httpx")
 _KEY_HEADERS = ("authorization", "x-api-key", "api-key")
+_READ_HEADERS = {
+    name.encode(): name
+    for name in (*_KEY_HEADERS, "x-ajet-agent", "x-ajet-target", "x-stainless-retry-count")
+}
 ResolveAgent = Callable[[str, Mapping[str, Any]], str | None]
 
 
@@ -114,21 +123,27 @@ class Capture:
         """The wire of a request that is ours to answer; None lets it go to the network."""
         if request.method != "POST" or passing_through.get():
             return None
-        path = request.url.path.rstrip("/")
-        wire = find_wire(self.wires, path)
-        if wire:
-            return wire if self.strict or self._find(request) else None
-        if path.endswith(_UNANSWERED) and self.strict and self._find(request):
-            return Unanswered(path, ChatCompletions())
-        return None
+        wire, asked = _place(tuple(self.wires), request.url.raw_path)
+        is_answered = not isinstance(wire, Unanswered)
+        if wire is None or (self.strict and is_answered):
+            return wire
+        return wire if (self.strict or is_answered) and self._find(_headers(request), asked) else None
 
     def begin(self, wire: Wire, request: Any, body: bytes, blocks_loop: bool) -> Coroutine[Any, Any, Reply]:
         """Everything that needs the caller's context, then the coroutine for the engine's loop."""
-        session = self._find(request)
-        if session is None:
-            return self._refuse_stray(wire)
-        named, label, address = caller(session, request.headers), current_label.get(), _address(request)
-        agent = named[0] or address[0] or label.agent
+        headers, asked = _headers(request), _place(tuple(self.wires), request.url.raw_path)[1]
+        session = self._find(headers, asked)
+        is_dead = self._is_dead(asked.key, headers)
+        if is_dead or session is None:
+            self.counters["stray_calls"] += 1
+            error = (
+                Refused(_DEAD, code="invalid_api_key", status=401)
+                if is_dead
+                else Refused(_STRAY, code="outside_episode")
+            )
+            return self._refuse(wire, error)
+        named, label = caller(session, headers), current_label.get()
+        agent = named[0] or asked.agent or label.agent
         if not agent and self._resolve_agent:
             try:
                 agent = self._resolve_agent(
@@ -137,37 +152,44 @@ class Capture:
             except Exception as error:
                 session.counters["resolve_agent_failed"] += 1
                 log.debug("ajet_resolve_agent: %r", error)
-        target = named[1] or address[1] or label.target
+        target = named[1] or asked.target or label.target
         return respond(wire, session, body, agent or "agent", target, blocks_loop=blocks_loop)
 
-    def _find(self, request: Any) -> Session | None:
+    def _find(self, headers: Mapping[str, str], asked: Caller) -> Session | None:
         for name in _KEY_HEADERS:
-            session = self._sessions.get(request.headers.get(name, "").removeprefix("Bearer "))
-            if session:
+            if name in headers and (session := self._sessions.get(headers[name].removeprefix("Bearer "))):
                 return session
-        return self._sessions.get(split_path(_raw_path(request)).key or "") or current_session.get()
+        return self._sessions.get(asked.key or "") or current_session.get()
 
-    async def _refuse_stray(self, wire: Wire) -> Reply:
-        self.counters["stray_calls"] += 1
-        return refuse(
-            wire,
-            Refused(
-                "an LLM call outside any episode was refused (strict mode). Make it inside the workflow, mark it with "
-                "`with ajet.passthrough():`, or set rollout.strict: false.",
-                code="outside_episode",
-            ),
-        )
+    def _is_dead(self, in_path: str | None, headers: Mapping[str, str]) -> bool:
+        """Whether a key of ours was given, but of no open session: it must not open another one."""
+        given = [headers[name].removeprefix("Bearer ") for name in _KEY_HEADERS if name in headers]
+        ours = [key for key in given if is_key(key)] + ([in_path] if in_path else [])
+        return bool(ours) and not any(key in self._sessions for key in ours)
 
-
-def _address(request: Any) -> tuple[str | None, str | None]:
-    """The agent and the target that the URL's path names."""
-    found = split_path(_raw_path(request))
-    return found.agent, found.target
+    @staticmethod
+    async def _refuse(wire: Wire, error: Refused) -> Reply:
+        return refuse(wire, error)
 
 
-def _raw_path(request: Any) -> str:
-    path: bytes = request.url.raw_path
-    return path.partition(b"?")[0].decode("ascii", "replace")
+@functools.lru_cache(512)
+def _place(wires: tuple[Wire, ...], raw_path: bytes) -> tuple[Wire | None, Caller]:
+    """The wire that a URL's path belongs to, and the caller that it names."""
+    asked = split_path(raw_path.partition(b"?")[0].decode("ascii", "replace"))
+    path = unquote(asked.path)
+    wire = find_wire(wires, path)
+    if wire is None and path.endswith(_UNANSWERED):
+        wire = Unanswered(path, ChatCompletions())
+    return wire, asked
+
+
+def _headers(request: Any) -> dict[str, str]:
+    """Those headers that matter here: each access to httpx's own goes through all of them."""
+    return {
+        _READ_HEADERS[name]: value.decode("latin-1")
+        for key, value in request.headers.raw
+        if (name := key.lower()) in _READ_HEADERS
+    }
 
 
 # --------------------------------------------------------------------------- the two kinds of clients
@@ -179,13 +201,14 @@ def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
         if wire is None or client.is_closed:
             return original(client, request, **options)
         started = time.monotonic()
-        blocks_loop = _loop_is_running()
-        if blocks_loop and not capture.counters["blocking_calls"]:
-            log.warning(
-                "a synchronous LLM client is used inside an async workflow: it stops all other episodes while it waits. "
-                "Use the async client, or make the workflow a plain function."
-            )
-        capture.counters["blocking_calls"] += blocks_loop
+        blocks_loop = asyncio._get_running_loop() is not None
+        if blocks_loop:
+            if not capture.counters["blocking_calls"]:
+                log.warning(
+                    "a synchronous LLM client is used inside an async workflow: it stops all other episodes while it waits. "
+                    "Use the async client, or make the workflow a plain function."
+                )
+            capture.counters["blocking_calls"] += 1
         timeout = _Timeout(module, client, request)
         reply = timeout.wait(capture.portal, capture.begin(wire, request, request.read(), blocks_loop))
         response = _response(_sync_events(module), capture.portal, timeout, reply, started)
@@ -226,20 +249,15 @@ class _Timeout:
     def wait(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """What the coroutine returns on the engine's loop. Raises the module's ReadTimeout; whatever is
         raised has cancelled it."""
-        future = portal.submit(coroutine)
         try:
-            return future.result(self._seconds)
-        except FutureTimeout:
-            future.cancel()
+            return portal.wait(coroutine, self._seconds)
+        except TimeoutError:
             raise self._passed() from None
-        except BaseException:
-            future.cancel()
-            raise
 
     async def wait_async(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `wait`, on another loop."""
         try:
-            return await asyncio.wait_for(portal.run(coroutine), self._seconds)
+            return await portal.run(coroutine, self._seconds)
         except TimeoutError:
             raise self._passed() from None
 
@@ -252,10 +270,17 @@ class _Timeout:
 
 def _response(events: Any, portal: Portal, timeout: _Timeout, reply: Reply, started: float) -> Any:
     """The client's response; ``events`` is the class of streams that its module wants."""
-    body = {"content": reply.body} if reply.events is None else {}
+    module, headers = timeout.module, reply.headers
     if reply.events is not None:
-        body = {"stream": events(portal, timeout, reply.events)}
-    response = timeout.module.Response(reply.status, headers=reply.headers, request=timeout.request, **body)
+        stream = events(portal, timeout, reply.events)
+    else:
+        headers["content-length"] = str(len(reply.body))
+        stream = module.ByteStream(reply.body)
+    response = module.Response(reply.status, headers=headers, request=timeout.request, stream=stream)
+    if reply.events is None:
+        # As `read` would leave it, which costs more than all the rest of a response.
+        response._content = reply.body
+        response.is_closed = response.is_stream_consumed = True
     response.elapsed = timedelta(seconds=time.monotonic() - started)
     return response
 
@@ -316,11 +341,3 @@ def _async_events(module: ModuleType) -> type[Any]:
                 await asyncio.shield(self._portal.run(self._events.aclose()))
 
     return Events
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -26,8 +26,7 @@ def listen(host: str, port: int, who: str) -> socket.socket:
         ) from error
 
 
-def url_of(listening: socket.socket) -> str:
-    """``http://127.0.0.1:port``; as clients of this machine reach it."""
-    host, port = listening.getsockname()[:2]
+def url_of(host: str, port: int) -> str:
+    """``http://127.0.0.1:port``: where clients of this machine reach what listens there."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -22,8 +22,8 @@ class Meter:
     disconnects: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    _counted: dict[str, list[int]] = field(default_factory=dict)
-    """Session's key -> its calls in flight here, and how many of its recorded calls are counted."""
+    _counted: dict[int, list[int]] = field(default_factory=dict)
+    """Session -> its calls in flight here, and how many of its recorded calls are counted."""
 
     def call(self, session: Session) -> _Call:
         """A block while a call is in flight; what it records is counted at its end."""
@@ -60,7 +60,7 @@ class _Call:
     def __init__(self, meter: Meter, session: Session) -> None:
         self._meter = meter
         self._session = session
-        self._state = meter._counted.setdefault(session.key, [0, len(session.record.calls)])
+        self._state = meter._counted.setdefault(id(session), [0, len(session.record.calls)])
 
     def __enter__(self) -> None:
         self._meter.in_flight += 1
@@ -75,7 +75,7 @@ class _Call:
             meter.completion_tokens += len(call.generation.token_ids)
         state[1] = len(recorded)
         if not state[0]:
-            del meter._counted[self._session.key]
+            del meter._counted[id(self._session)]
 
 
 def _labelled(label: str, counts: Counter[int] | Counter[str]) -> dict[str, int]:

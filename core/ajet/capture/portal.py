@@ -1,13 +1,16 @@
-"""A thread with an event loop of its own: the engine lives there, callers from any thread hop to it."""
+"""A thread with an event loop of its own: the engine lives there, callers from any thread hop to it.
+
+A hop is one callback on either side: futures of `concurrent.futures`, their wrappers and `asyncio.wait_for`
+would add half of its cost or more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -21,13 +24,35 @@ class Portal:
         self._thread = threading.Thread(target=self.loop.run_forever, name="ajet-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop; cancelling the future cancels it there."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Submitted[T]:
+        """Start a coroutine on the loop."""
+        return Submitted(self.loop, coroutine)
 
-    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine that runs on the loop; cancellation goes through."""
-        return await asyncio.wrap_future(self.submit(coroutine))
+    def wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """What a coroutine returns on the loop. Not for the loop's own thread. Raises TimeoutError after so
+        many seconds; whatever ends the waiting cancels it."""
+        submitted = Submitted(self.loop, coroutine)
+        try:
+            return submitted.result(seconds)
+        except BaseException:
+            submitted.cancel()
+            raise
+
+    async def run(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """As `wait`, for callers on another loop; their cancellation goes through."""
+        own = asyncio.get_running_loop()
+        over: asyncio.Future[None] = own.create_future()
+        call = _Call(self.loop, coroutine, lambda _: own.is_closed() or own.call_soon_threadsafe(_end, over))
+        timer = None if seconds is None else own.call_later(seconds, _end, over, TimeoutError)
+        try:
+            await over
+        except BaseException:
+            call.cancel()
+            raise
+        finally:
+            if timer:
+                timer.cancel()
+        return call.task.result()
 
     def leave(self, coroutine: Coroutine[Any, Any, None], seconds: float = 1.0) -> None:
         """Run a coroutine that ends something, and wait for it unless this is the loop's own thread. Does
@@ -35,18 +60,79 @@ class Portal:
         if not self.loop.is_running():
             coroutine.close()
             return
-        future = self.submit(coroutine)
+        submitted = self.submit(coroutine)
         if threading.current_thread() is not self._thread:
-            with suppress(TimeoutError):
-                future.result(seconds)
+            submitted.wait(seconds)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread."""
-        self.submit(_cancel_others()).result(timeout=10)
+        self.submit(_cancel_others()).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=10)
         if not self._thread.is_alive():
             self.loop.close()
+
+
+class _Call(Generic[T]):
+    """A coroutine on its way to a loop; ``over`` is called there when it has ended."""
+
+    __slots__ = ("_coroutine", "_loop", "_over", "task")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], over: Callable[[Any], Any]
+    ) -> None:
+        self.task: asyncio.Task[T]
+        """There once it has begun."""
+        self._loop = loop
+        self._coroutine = coroutine
+        self._over = over
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self.task = self._loop.create_task(self._coroutine)
+        self.task.add_done_callback(self._over)
+
+    def cancel(self) -> None:
+        """From any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self.task.cancel())
+
+
+class Submitted(_Call[T]):
+    """A coroutine on its way, for a thread to wait for."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._running = threading.Lock()
+        self._running.acquire()
+        super().__init__(loop, coroutine, lambda _: self._running.release())
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it has ended within so many seconds."""
+        ended = self._running.acquire(timeout=-1 if seconds is None else seconds)
+        if ended:
+            self._running.release()
+        return ended
+
+    def result(self, seconds: float | None = None) -> T:
+        """What it returned. Raises TimeoutError if that takes longer, and CancelledError (that of
+        `concurrent.futures`, an Exception: no task of the caller's was cancelled)."""
+        if not self.wait(seconds):
+            raise TimeoutError
+        try:
+            return self.task.result()
+        except asyncio.CancelledError:
+            raise CancelledError from None
+
+
+def _end(over: asyncio.Future[None], error: type[Exception] | None = None) -> None:
+    if over.done():
+        return
+    if error:
+        over.set_exception(error())
+    else:
+        over.set_result(None)
 
 
 async def _cancel_others() -> None:

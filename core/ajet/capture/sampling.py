@@ -21,7 +21,9 @@ class SamplingPolicy:
     max_tokens: int | None = None
     """For calls that say none."""
 
-    def resolve(self, request: ChatRequest, seed: int | None) -> tuple[Sampling, list[str]]:
+    def resolve(
+        self, request: ChatRequest, seed: int | None, stop_token_ids: tuple[int, ...] = ()
+    ) -> tuple[Sampling, list[str]]:
         """The parameters of a call and the names of those of the request that were overridden."""
         asked = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
         used = {"temperature": self.temperature, "top_p": self.top_p, "seed": seed}
@@ -36,6 +38,7 @@ class SamplingPolicy:
             top_k=self.top_k,
             max_tokens=request.max_tokens or self.max_tokens,
             stop=request.stop,
+            stop_token_ids=stop_token_ids,
             seed=int(used["seed"]) if used["seed"] is not None else None,
         )
         return sampling, overridden

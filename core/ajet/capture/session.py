@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,7 +23,7 @@ from ajet.capture.structured import check_answer, check_wanted
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat import Chat
-from ajet.chat_stream import stop_at
+from ajet.chat_stream import stop_at, stop_of
 from ajet.engine import Engine
 from ajet.messages import BadMessage, normalise_tools
 from ajet.tracker.conversations import Message, Said, new_root, recognise
@@ -37,6 +40,13 @@ from ajet.types import (
 )
 
 T = TypeVar("T")
+_KEY_PREFIX = "ajet-"
+_KEY = re.compile(rf"{_KEY_PREFIX}[\w-]{{32}}")
+
+
+def is_key(text: str) -> bool:
+    """Whether a text has the form of a session's key."""
+    return _KEY.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,7 @@ class Session:
     seed_key: str
     """What the sampling seeds derive from: equal keys draw equal tokens."""
     answerer: Answerer
-    key: str = field(default_factory=lambda: f"ajet-{secrets.token_urlsafe(24)}")
+    key: str = field(default_factory=lambda: f"{_KEY_PREFIX}{secrets.token_urlsafe(24)}")
     record: EpisodeRecord = field(default_factory=EpisodeRecord)
     counters: Counter[str] = field(default_factory=Counter)
     engine_error: str | None = None
@@ -181,8 +191,8 @@ class Session:
                 )
             return _Asked(request, agent, target, f"{target.name}/text")
         try:
-            tools = normalise_tools(request.tools)
-            key = merging_key(target.name, tools)
+            written = json.dumps(request.tools, default=str) if request.tools else "[]"
+            tools, key = _tools(target.name, written)
             root, messages = self.record.chat(key), self._messages(request)
             said, drift = recognise(root, messages, by_text=self.answerer.by_text)
         except BadMessage as error:
@@ -271,9 +281,11 @@ class Session:
     ) -> Choice:
         chat = self.answerer.chat
         assert chat
-        sampling, overridden = self.answerer.policy.resolve(asked.request, self._seed(number))
-        self.counters.update(f"overridden:{name}" for name in overridden)
-        sampling = replace(sampling, stop_token_ids=chat.stop_token_ids)
+        sampling, overridden = self.answerer.policy.resolve(
+            asked.request, self._seed(number), chat.stop_token_ids
+        )
+        for name in overridden:
+            self.counters[f"overridden:{name}"] += 1
         ids = prompt.node.ids()
         tail = ids[-TAIL:].tolist()
         wanted = GenerateRequest(ids, sampling, (self.episode, number), blocks_loop)
@@ -282,11 +294,13 @@ class Session:
             reader = chat.text_reader() if asked.said is None else chat.reader(tail)
             pieces = Pieces(emit, index, reader, asked.request.stop)
         generation = await self._or_refuse(self._generate(wanted, pieces), "the engine")
-        message, reason = self._message(chat, asked, tail, generation, number)
+        message, reason, reasoning = self._message(chat, asked, tail, generation, number)
         if pieces:
             pieces.finish(message)
         logprobs = _logprobs(chat, generation) if asked.request.logprobs else None
-        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs)
+        stops = asked.request.stop if reason == "stop" else ()
+        stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
+        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop)
         return Choice(number, asked, answer, _Sampled(prompt, sampling, generation))
 
     async def _generate(self, wanted: GenerateRequest, pieces: Pieces | None) -> Generation:
@@ -313,12 +327,13 @@ class Session:
 
     def _message(
         self, chat: Chat, asked: _Asked, prompt_tail: list[int], generation: Generation, number: int
-    ) -> tuple[dict[str, Any], FinishReason]:
+    ) -> tuple[dict[str, Any], FinishReason, int | None]:
+        """The answer as a message, why it ended, and how many of its tokens are reasoning."""
         ids = generation.token_ids.tolist()
         if asked.said is None:
             content = chat.text(ids)
             content = content[: stop_at(content, asked.request.stop)]
-            return {"role": "assistant", "content": content}, generation.finish_reason
+            return {"role": "assistant", "content": content}, generation.finish_reason, None
         parsed = chat.parse(ids, prompt_tail)
         self.counters["malformed_tool_calls"] += parsed.malformed
         content = parsed.content[: stop_at(parsed.content, asked.request.stop)]
@@ -340,7 +355,7 @@ class Session:
             if parsed.tool_calls and generation.finish_reason == "stop"
             else generation.finish_reason
         )
-        return message, reason
+        return message, reason, parsed.reasoning_tokens
 
     # ---------------------------------------------------------------- what is recorded
 
@@ -383,6 +398,14 @@ class Session:
             raise Refused(
                 f"episode {self.episode} has ended; its calls are no longer answered", code="episode_ended"
             )
+
+
+@functools.lru_cache(256)
+def _tools(target: str, written: str) -> tuple[Sequence[Message], str]:
+    """The tools that a request has as JSON in normal form, and its merging key. Agents send the same list
+    with each call, and forming it costs more than all the rest. Raises BadMessage."""
+    tools = normalise_tools(json.loads(written))
+    return tools, merging_key(target, tools)
 
 
 def _mint(name: str) -> str:

@@ -88,7 +88,10 @@ def serve(
     import uvicorn
 
     listening = listen(host, port, "the service")
-    print(f"serving {', '.join(e.env_type for e in environments)} at {url_of(listening)}", flush=True)
+    print(
+        f"serving {', '.join(e.env_type for e in environments)} at {url_of(*listening.getsockname()[:2])}",
+        flush=True,
+    )
     app = Service(environments, idle_seconds)
     uvicorn.Server(_config(app)).run(sockets=[listening])
 
@@ -105,7 +108,7 @@ def serving(*environments: type[ServedEnvironment], idle_seconds: float = IDLE_S
     while not server.started and thread.is_alive():
         time.sleep(0.005)
     try:
-        yield url_of(listening)
+        yield url_of(*listening.getsockname()[:2])
     finally:
         server.should_exit = True
         thread.join()

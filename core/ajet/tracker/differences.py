@@ -91,7 +91,8 @@ def compare(old: Message, new: Message) -> tuple[str, str, str]:
     """What became of one message: a cause, and the two texts that show it."""
     edited = _EDITED.get(old["role"], "message edited")
     was, now = old.get("content") or "", new.get("content") or ""
-    if old["role"] != new["role"] or old.get("name") != new.get("name"):
+    renamed = old["role"] != "assistant" and old.get("name") != new.get("name")
+    if old["role"] != new["role"] or renamed:
         return (edited if old["role"] == new["role"] else "message edited"), _text(old), _text(new)
     if _words(was) != _words(now):
         return edited, was, now

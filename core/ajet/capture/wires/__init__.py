@@ -62,6 +62,10 @@ class Answer:
     completion_tokens: int
     logprobs: tuple[tuple[str, float], ...] | None = None
     """(text, logprob) of each sampled token, if the request asked for them."""
+    reasoning_tokens: int | None = None
+    """How many of the completion's tokens are reasoning, its marks included; None where nobody counted."""
+    stop: str | None = None
+    """The stop string of the request that ended the answer, if one did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,17 +281,22 @@ def _input(call: Mapping[str, Any]) -> Any:
 
 
 def _ending(answer: Answer) -> dict[str, Any]:
-    """Why the answer ended. Which stop sequence it was is not known here: that ends the turn too."""
+    """Why the answer ended."""
+    if answer.finish_reason == "stop" and answer.stop:
+        return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop}
     return {"stop_reason": _STOP_REASONS[answer.finish_reason], "stop_sequence": None}
 
 
-def _usage(answer: Answer | None) -> dict[str, int]:
-    return {
+def _usage(answer: Answer | None) -> dict[str, Any]:
+    usage: dict[str, Any] = {
         "input_tokens": answer.prompt_tokens if answer else 0,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": answer.completion_tokens if answer else 0,
     }
+    if answer and answer.reasoning_tokens is not None:
+        usage["output_tokens_details"] = {"thinking_tokens": answer.reasoning_tokens}
+    return usage
 
 
 def _thinks(request: ChatRequest) -> bool:

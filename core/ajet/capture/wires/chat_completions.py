@@ -125,10 +125,10 @@ def _json_schema(data: Mapping[str, Any], faults: Faults) -> Mapping[str, Any] |
     if kind == "json_object":
         return {}
     if kind == "json_schema":
-        schema = mapping(mapping(wanted, "json_schema"), "schema")
-        if not schema:
+        described = mapping(wanted, "json_schema")
+        if not isinstance(described.get("schema"), dict):
             raise invalid("response_format.json_schema.schema must be an object")
-        return schema
+        return mapping(described, "schema")
     if kind != "text":
         faults.parameter("response_format.type", kind)
     return None
@@ -164,10 +164,14 @@ def _logprobs(answer: Answer) -> dict[str, Any] | None:
     return {"content": tokens, "refusal": None}
 
 
-def _usage(answers: Sequence[Answer]) -> dict[str, int]:
+def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
     prompt = max(a.prompt_tokens for a in answers)
     completion = sum(a.completion_tokens for a in answers)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    reasoning = [a.reasoning_tokens for a in answers if a.reasoning_tokens is not None]
+    if len(reasoning) < len(answers):
+        return usage
+    return usage | {"completion_tokens_details": {"reasoning_tokens": sum(reasoning)}}
 
 
 class _Events:
@@ -210,5 +214,5 @@ class _Events:
     def _delta(self, index: int, delta: Mapping[str, Any]) -> bytes:
         return self._chunk([_choice(index, "delta", delta)])
 
-    def _chunk(self, choices: list[dict[str, Any]], usage: Mapping[str, int] | None = None) -> bytes:
+    def _chunk(self, choices: list[dict[str, Any]], usage: Mapping[str, Any] | None = None) -> bytes:
         return sse({**self._head, "choices": choices} | ({"usage": usage} if self._usage_chunk else {}))

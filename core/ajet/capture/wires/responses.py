@@ -398,7 +398,8 @@ def _closed(
             "input_tokens": answer.prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": answer.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},  # not counted apart
+            # SDKs read it without asking. Where nobody counted, no tokens were counted at all.
+            "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens or 0},
             "total_tokens": answer.prompt_tokens + answer.completion_tokens,
         },
     }

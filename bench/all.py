@@ -1,0 +1,46 @@
+"""Every benchmark of this folder, one after the other: the last line of each, which is its JSON object.
+
+    python bench/all.py                  # all of them: about an hour
+    python bench/all.py gateway tracker  # some
+
+Benchmarks that need an environment of their own stand in folders below this one, and are not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    names = [p.stem for p in sorted(HERE.glob("*.py")) if p != Path(__file__).resolve() and _is_program(p)]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    chosen = parser.parse_args().names or names
+    if unknown := set(chosen) - set(names):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    failed = [name for name in chosen if not _run(name)]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def _is_program(path: Path) -> bool:
+    return '\nif __name__ == "__main__":' in path.read_text()
+
+
+def _run(name: str) -> bool:
+    """Whether a benchmark ended well; prints the last line of what it said."""
+    started = time.monotonic()
+    ran = subprocess.run([sys.executable, str(HERE / f"{name}.py")], capture_output=True, text=True)
+    said = (ran.stderr if ran.returncode else ran.stdout).strip().splitlines()
+    print(f"{name} ({time.monotonic() - started:.0f} s): {said[-1] if said else '(nothing)'}", flush=True)
+    return ran.returncode == 0
+
+
+if __name__ == "__main__":
+    main()
