@@ -300,7 +300,8 @@ def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: P
     with told_to(told):
         read(served, tmp_path, documents=library, model=prices)
         read(served, tmp_path, documents=library, model=prices)
-    assert told.shares[-1] == 1.0 and sorted(told.shares[:30]) == told.shares[:30]
+    first = told.shares[: told.shares.index(1.0) + 1]
+    assert len(first) > 5 and sorted(first) == first and told.shares[-1] == 1.0
     cost = 30 * (100 * 10 + 10 * 100) / 1e6
     assert max(told.costs) == pytest.approx(cost)
     counted = "60 tasks (0 near-duplicates dropped)"
