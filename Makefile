@@ -44,7 +44,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 
 $(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml)
 	@echo "Installing what the tests need: agent frameworks and tools of development."
-	@.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) anthropic langchain openai reasoning-gym -c constraints.txt </dev/null
+	@.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' anthropic langchain openai reasoning-gym -c constraints.txt </dev/null
 	@touch $@
 
 $(NODE_INSTALLED): tests/node/package.json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,6 +13,11 @@ class Settings(BaseModel):
     """A section of the job: frozen, every key known, defaults checked too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+PathOrName = Annotated[str, "path or name"]
+"""A field that may name a file or a folder, or something that lies elsewhere (``org/name`` on a hub): made
+absolute only where there is such a path."""
 
 
 class Plugin(Settings):

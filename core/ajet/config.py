@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -270,11 +271,10 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _type_name(annotation: Any) -> str:
-    return (
-        annotation.__name__
-        if isinstance(annotation, type)
-        else str(annotation).replace("typing.", "").replace("ajet.config.", "")
-    )
+    if isinstance(annotation, type):
+        return annotation.__name__
+    text = re.sub(r"Annotated\[(.*), FieldInfo\(.*?\)\]", r"\1", str(annotation))
+    return re.sub(r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", text)  # without the modules
 
 
 def _parents(key: str) -> list[str]:

@@ -13,7 +13,7 @@ import yaml
 
 from ajet.algorithm import Algorithm
 from ajet.backbone import OPTIONAL_KEYS, Backbone, Capabilities
-from ajet.base import Plugin, Settings
+from ajet.base import PathOrName, Plugin, Settings
 from ajet.config import JobConfig, Layers, LoraSettings, leaves
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
@@ -238,13 +238,16 @@ class _Builder:
 
     def absolute(self, cls: type[Settings], spec: Mapping[str, Any], where: str) -> dict[str, Any]:
         """The spec with relative values of ``Path`` fields made absolute."""
-        hints = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls, include_extras=True)
         paths = {n for n in cls.model_fields if hints.get(n) is Path or Path in typing.get_args(hints.get(n))}
         given = dict(spec)
         for key in paths & given.keys():
             if isinstance(given[key], str):
                 given[key] = _absolute(given[key], self.layers.base_of(f"{where}.{key}"))
                 self.layers.absolute[f"{where}.{key}"] = str(given[key])
+        for key in {n for n in given if hints.get(n) == PathOrName and isinstance(given[n], str)}:
+            given[key] = self.place(f"{where}.{key}", given[key], must_exist=True)
+            self.layers.absolute[f"{where}.{key}"] = given[key]
         return given
 
     def place(self, key: str, value: str, *, must_exist: bool = False) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
@@ -40,3 +43,21 @@ class Silent:
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None: ...
     def episodes(self, phase: str, done: int, total: int) -> None: ...
     def step(self, step: int, total: int, metrics: Metrics) -> None: ...
+
+
+_current: ContextVar[Progress] = ContextVar("ajet_progress", default=Silent())  # noqa: B039 - no state
+
+
+def current_progress() -> Progress:
+    """Whom plugins tell of long work that is done before a job runs, such as a reader that generates."""
+    return _current.get()
+
+
+@contextmanager
+def told_to(progress: Progress) -> Iterator[None]:
+    """A block whose `current_progress` is this one."""
+    token = _current.set(progress)
+    try:
+        yield
+    finally:
+        _current.reset(token)

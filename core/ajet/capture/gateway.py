@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
+from ajet.capture.listening import listen, url_of
 from ajet.capture.meter import Meter
 from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
@@ -35,7 +36,6 @@ _SECONDS_TO_START = 10.0
 _SECONDS_TO_CLOSE = 5.0
 _BODY_SECONDS = 60.0
 _IDLE_SECONDS = 120
-_BACKLOG = 2048
 _LAST_WORD_SECONDS = 1.0
 """How long a client that does not read may keep its ended call."""
 
@@ -77,7 +77,7 @@ class Gateway:
         Raises AjetError if the address cannot be had."""
         with self._starting:
             if self.socket is None:
-                listening = _listen(*self._address)
+                listening = listen(*self._address, "the gateway")
                 try:
                     self._portal.submit(self._serve(listening)).result(_SECONDS_TO_START)
                 except BaseException:
@@ -91,9 +91,7 @@ class Gateway:
     def url(self) -> str:
         """``http://127.0.0.1:port``; as clients of this machine reach it."""
         assert self._at
-        host, port = self._at
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return url_of(*self._at)
 
     def is_at(self, host: str, port: int) -> bool:
         """Whether it listens there."""
@@ -144,22 +142,6 @@ class Gateway:
         self._app.closing = True
         self._server.should_exit = True
         await serving
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    # asyncio would not for sockets made elsewhere; without it each reply waits 40 ms for the client's ACK.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(_BACKLOG)
-        return listening
-    except OSError as error:
-        listening.close()
-        raise AjetError(
-            f"the gateway cannot listen on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for a free one."
-        ) from error
 
 
 class _App:

@@ -42,6 +42,7 @@ def check(
     from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks
     from ajet.cli.progress import make_progress
     from ajet.job import prepare
+    from ajet.progress import told_to
     from ajet.runtime import local_engine, scripted_engine
 
     layers = job_layers(job_file)
@@ -54,9 +55,8 @@ def check(
     lay_flag(layers, "ajet check", "backbone", "debug")  # nothing is trained, so none need be installed
     lay_sets(layers, sets)
     import_from_here()
-    job = prepare(layers)
-    with make_progress() as progress:
-        job = job.with_progress(progress)
+    with make_progress() as progress, told_to(progress):
+        job = prepare(layers).with_progress(progress)
         engine = scripted_engine(job, answers) if answers else local_engine(job)
         report = run_check(job, engine, tasks=task_count, group_size=group_size)
     print(page(job, report))

@@ -38,7 +38,9 @@ def evaluate(
 ) -> None:
     """Score a workflow on the validation tasks of a job, else on its tasks."""
     from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks
+    from ajet.cli.progress import make_progress
     from ajet.job import prepare
+    from ajet.progress import told_to
 
     layers = job_layers(job_file)
     if tasks is not None:  # then the job's own validation tasks are not meant
@@ -56,7 +58,9 @@ def evaluate(
     lay_sets(layers, sets)
     import_from_here()
     answers = _endpoint(endpoint, endpoint_model, model)
-    _evaluate(prepare(layers), answers, as_json)
+    with make_progress() as progress, told_to(progress):
+        job = prepare(layers)
+    _evaluate(job, answers, as_json)
 
 
 def _endpoint(url: str | None, name: str | None, model: str | None) -> ChatModelPlugin | None:

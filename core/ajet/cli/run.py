@@ -44,7 +44,9 @@ def run(
     """Run a job: from a file, from flags, or both."""
     from ajet.breakpoints import enable
     from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, resumed_layers
+    from ajet.cli.progress import make_progress
     from ajet.job import prepare
+    from ajet.progress import told_to
     from ajet.types import ConfigError
 
     if resume is not None and job_file is not None:
@@ -62,7 +64,8 @@ def run(
     lay_sets(layers, sets)
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
     import_from_here()
-    job = prepare(layers, resume=resume.resolve() if resume is not None else None)
+    with make_progress() as progress, told_to(progress):
+        job = prepare(layers, resume=resume.resolve() if resume is not None else None)
     if dry_run:
         print(describe_job(job, layers))
     else:

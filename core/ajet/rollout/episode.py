@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ajet.breakpoints import under_debugger
@@ -17,6 +17,7 @@ from ajet.capture.context import current_session
 from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.missed import Listener, Missed
 from ajet.capture.session import Answerer, Session
+from ajet.environments.client import Leases, current_leases
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
@@ -107,11 +108,14 @@ class EpisodeRunner:
         self.capture.open(session)
         self.board.set(plan.id, "workflow")
         output, failure, error = WorkflowOutput(), None, ""
+        leases = Leases()
         excused = self.excused(plan.id)  # by earlier attempts
         try:
             output = coerce_output(
                 await within(
-                    self._deadline(), self._execute(plan, session), lambda: self.excused(plan.id) - excused
+                    self._deadline(),
+                    self._execute(plan, session, leases),
+                    lambda: self.excused(plan.id) - excused,
                 )
             )
         except DeadlinePassed:
@@ -122,9 +126,12 @@ class EpisodeRunner:
             failure, error = f"workflow:{type(exception).__name__}", _where(exception)
         finally:
             await self.capture.end(session)
+            await leases.release_all()
             self.board.set(plan.id, None)
             missed = self.missed.end(session.key) if self.missed else ()
         failure, error = _explain(session, failure, error, missed)
+        if leases.score is not None:
+            output = replace(output, metadata={"score": leases.score, **output.metadata})
         try:
             self.hook.ajet_episode_end(episode=plan.id, failure=failure)
         except Exception as exception:
@@ -143,10 +150,11 @@ class EpisodeRunner:
             seconds=loop.time() - started,
         )
 
-    async def _execute(self, plan: Plan, session: Session) -> Any:
+    async def _execute(self, plan: Plan, session: Session, leases: Leases) -> Any:
         frozen = tuple(t.name for t in self.answerer.targets if t.model)
         tuner = Tuner(BASE_URL, session.key, self.handles, frozen)
         token = current_session.set(session)
+        leased = current_leases.set(leases)
         if self.missed:
             self.missed.begin(session.key)
         try:
@@ -157,6 +165,7 @@ class EpisodeRunner:
             # A decorator or an object with an async __call__ hides that the workflow is a coroutine.
             return await returned if inspect.isawaitable(returned) else returned
         finally:
+            current_leases.reset(leased)
             current_session.reset(token)
 
     def _call(self, task: Task, tuner: Tuner) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from ajet import ConfigError, Task
 from ajet.reader import read_all
@@ -119,6 +120,39 @@ def test_the_reader_can_be_sent_to_another_process(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(reader)) == reader
 
 
+def test_fields_may_be_nested(tmp_path: Path) -> None:
+    path = write(tmp_path, {"prompt": [{"text": "1 + 1?"}], "extra": {"truth": "2", "level": 1}})
+    [task] = read(path, query="prompt.0.text", answer="extra.truth")
+    assert (task.query, task.metadata["answer"]) == ("1 + 1?", "2")
+    assert task.metadata["extra"] == {"truth": "2", "level": 1}
+
+
+def test_a_pattern_finds_the_answer_in_its_field(tmp_path: Path) -> None:
+    path = write(tmp_path, {"query": "q", "answer": "so it is\n#### 1,024 "})
+    assert read(path, answer_pattern=r"####\s*(.+)")[0].metadata["answer"] == "1,024"
+    assert read(path, answer_pattern=r"[\d,]+")[0].metadata["answer"] == "1,024"
+    assert "does not match answer_pattern" in fault(path, answer_pattern="boxed")
+
+
+@pytest.mark.parametrize("pattern", ["(", "(a)(b)"])
+def test_a_pattern_that_cannot_be_is_refused_at_once(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(ValidationError, match="answer_pattern"):
+        JsonLines(path=tmp_path, answer_pattern=pattern)
+
+
+def test_bad_records_are_skipped_on_request_counted_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path, {"query": "a"}, "broken", {"question": "b"}, [1], {"query": "c"})
+    assert [task.query for task in read(path, on_error="skip")] == ["a", "c"]
+    [line] = caplog.messages
+    assert line.startswith(f"reader jsonl: 3 bad records skipped; the first: {path}:2: not JSON (")
+
+
+def test_a_missing_file_is_an_error_even_when_bad_records_are_skipped(tmp_path: Path) -> None:
+    assert fault(tmp_path / "none.jsonl", on_error="skip").endswith("Check the reader's `path`.")
+
+
 # ------------------------------------------------------------------ bad input
 
 
@@ -142,12 +176,12 @@ def test_a_broken_line_is_named_with_its_number(tmp_path: Path) -> None:
     path = write(tmp_path, *({"query": str(i)} for i in range(16)), '{"query": "q",}')
     message = fault(path)
     assert message.startswith(f"{path}:17: not JSON (")
-    assert message.endswith("). Fix the line.")
+    assert message.endswith("). Fix the line or set `on_error: skip`.")
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"query": ' + "9" * 5000 + "}"])
 def test_json_that_no_parser_takes(tmp_path: Path, line: str) -> None:
-    assert fault(write(tmp_path, line)).endswith("Fix the line.")
+    assert fault(write(tmp_path, line)).endswith("Fix the line or set `on_error: skip`.")
 
 
 def test_a_line_that_is_not_utf8(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Sockets that servers of ours listen on."""
+
+from __future__ import annotations
+
+import socket
+
+from ajet.types import AjetError
+
+_BACKLOG = 2048
+
+
+def listen(host: str, port: int, who: str) -> socket.socket:
+    """A listening socket; port 0 is a free one. Raises AjetError if the address cannot be had."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio would not for sockets made elsewhere; without it each reply waits 40 ms for the client's ACK.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+        return listening
+    except OSError as error:
+        listening.close()
+        raise AjetError(
+            f"{who} cannot listen on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for a free one."
+        ) from error
+
+
+def url_of(host: str, port: int) -> str:
+    """``http://127.0.0.1:port``: where clients of this machine reach what listens there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,169 @@
+"""``ajet data``: files of tasks, written by a model or taken from production traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ajet.cli.options import JobFile, Sets
+
+if TYPE_CHECKING:
+    from ajet.config import Layers
+    from ajet.types import Task
+
+app = typer.Typer(help="Make files of tasks.", rich_markup_mode=None, no_args_is_help=True)
+
+Endpoint = Annotated[
+    str | None, typer.Option(metavar="URL", help="OpenAI-compatible address, up to and with /v1.")
+]
+EndpointModel = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the endpoint.")]
+
+
+@app.command()
+def generate(
+    job_file: JobFile = None,
+    documents: Annotated[
+        Path | None, typer.Option(help="A document or a folder of them (.txt, .md, .html, .pdf, .docx).")
+    ] = None,
+    examples: Annotated[
+        Path | None, typer.Option(help="A few tasks to imitate, one JSON object a line.")
+    ] = None,
+    endpoint: Endpoint = None,
+    endpoint_model: EndpointModel = None,
+    output: Annotated[Path, typer.Option(help="File to write the tasks to.")] = Path("tasks.jsonl"),
+    validation: Annotated[
+        Path | None, typer.Option(help="File for held-out tasks, from other parts of the documents.")
+    ] = None,
+    hold_out: Annotated[
+        float, typer.Option(min=0, max=1, help="Share that is held out for --validation.")
+    ] = 0.1,
+    sets: Sets = None,
+) -> None:
+    """Let a model write tasks about documents, or in the style of examples: task.reader of type `generated`."""
+    layers = _layers(job_file, "generated")
+    _lay(layers, "--documents", "documents", documents)
+    _lay(layers, "--examples", "examples", examples)
+    _lay(layers, "--endpoint", "model.base_url", endpoint)
+    _lay(layers, "--endpoint-model", "model.model", endpoint_model)
+    if validation is not None:
+        _lay(layers, "--hold-out", "hold_out", hold_out)
+        _lay(layers, "--validation", "part", "held_out")
+    _set(layers, sets)
+    if validation is not None:
+        held_out = _tasks(layers)
+        _lay(layers, "--validation", "part", "train")
+        print(f"{_write(validation, held_out)} tasks in {validation}")
+    print(f"{_write(output, _tasks(layers))} tasks in {output}")
+
+
+@app.command()
+def from_traces(
+    job_file: JobFile = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(help="AgentScope Studio's database, OpenTelemetry or OpenAI logs; or a folder."),
+    ] = None,
+    feedback: Annotated[
+        Path | None,
+        typer.Option(help="Users' feedback, one JSON object a line: trace_id, score or thumbs, …"),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="File that new tasks are added to.")] = Path("tasks.jsonl"),
+    sets: Sets = None,
+) -> None:
+    """Add the tasks of new production traces to a file: task.reader of type `traces`.
+
+    What was added once is not added again, even if its line was removed since: OUTPUT.seen remembers it.
+    """
+    layers = _layers(job_file, "traces")
+    _lay(layers, "--traces", "path", traces)
+    _lay(layers, "--feedback", "feedback", feedback)
+    _set(layers, sets)
+    tasks = _tasks(layers)
+    added = _add(output, tasks)
+    print(f"{added} new tasks added to {output}; {len(tasks) - added} were there before")
+
+
+def _layers(job_file: Path | None, kind: str) -> Layers:
+    """The job's layers, with a reader of the kind. Raises ConfigError if the file names another one."""
+    from ajet.cli.layers import job_layers
+    from ajet.types import ConfigError
+
+    layers = job_layers(job_file)
+    reader = (layers.values.get("task") or {}).get("reader")
+    found = "jsonl" if isinstance(reader, str) else (reader or {}).get("type", kind)
+    if found != kind:
+        raise ConfigError(f"{job_file}: task.reader is of type {found!r}; this command needs {kind!r}.")
+    _lay(layers, "ajet data", "type", kind)
+    return layers
+
+
+def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
+    from ajet.cli.layers import lay_flag
+
+    lay_flag(layers, flag, f"task.reader.{field}", str(value) if isinstance(value, Path) else value)
+
+
+def _set(layers: Layers, sets: list[str] | None) -> None:
+    """``--set KEY=VALUE`` with keys of the reader, whole (task.reader.KEY) or without their section."""
+    from ajet.cli.layers import lay_sets
+
+    prefix = "task.reader."
+    lay_sets(layers, [text if text.startswith(prefix) else f"{prefix}{text}" for text in sets or ()])
+
+
+def _tasks(layers: Layers) -> list[Task]:
+    """The tasks of the reader. Raises ConfigError."""
+    from ajet.cli.progress import make_progress
+    from ajet.job import build_plugin
+    from ajet.progress import told_to
+    from ajet.reader import Reader, read_all
+
+    reader = build_plugin(layers, "reader", layers.values["task"]["reader"], "task.reader")
+    assert isinstance(reader, Reader)
+    with make_progress() as progress, told_to(progress):
+        return read_all(reader, "task.reader")
+
+
+def _write(path: Path, tasks: Sequence[Task]) -> int:
+    """Write a file of tasks, whole or not at all; their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text("".join(_lines(tasks)), encoding="utf-8")
+    unfinished.replace(path)
+    return len(tasks)
+
+
+def _add(path: Path, tasks: Sequence[Task]) -> int:
+    """Append the tasks that were never in the file; their number."""
+    import json
+
+    seen_file = path.with_name(f"{path.name}.seen")
+    seen = set(seen_file.read_text(encoding="utf-8").split("\n")) if seen_file.exists() else set()
+    content = path.read_text(encoding="utf-8") if path.exists() else ""
+    for line in content.splitlines():  # an earlier run may have ended between the two files
+        try:
+            seen.add(str(json.loads(line)["id"]))
+        except (ValueError, LookupError, TypeError):
+            continue  # a line of the user's own
+    new = [task for task in tasks if task.id not in seen]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("" if not content or content.endswith("\n") else "\n")
+        file.writelines(_lines(new))
+    with seen_file.open("a", encoding="utf-8") as file:
+        file.writelines(f"{task.id}\n" for task in new)
+    return len(new)
+
+
+def _lines(tasks: Iterable[Task]) -> Iterable[str]:
+    """Tasks as the reader `jsonl` reads them."""
+    import json
+
+    for task in tasks:
+        record: dict[str, Any] = {"id": task.id}
+        record |= {"query": task.query} if task.query else {}
+        record |= {"messages": list(task.messages)} if task.messages else {}
+        yield json.dumps({**record, **task.metadata}, ensure_ascii=False) + "\n"

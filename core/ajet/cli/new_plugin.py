@@ -1,0 +1,47 @@
+"""``ajet plugin new``: a package to begin a plugin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Begin a plugin.", rich_markup_mode=None, no_args_is_help=True)
+
+
+@app.callback()
+def plugin() -> None:
+    pass
+
+
+@app.command()
+def new(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="judge, reader or workflow.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in job files: my_judge.")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to write it; default: a new folder ajet-NAME.")
+    ] = None,
+) -> None:
+    """Write a package that can be installed, with a plugin and a test that passes."""
+    import keyword
+    import re
+
+    from ajet.cli.skeletons import KINDS, files
+    from ajet.suggest import nearest
+    from ajet.types import ConfigError
+
+    if kind not in KINDS:
+        raise ConfigError(f"{kind}: no kind to begin with{nearest(kind, KINDS)}. Known: {', '.join(KINDS)}.")
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        raise ConfigError(
+            f"{name}: a plugin's name is lower case letters, digits and underscores: my_{kind}."
+        )
+    target = folder or Path(f"ajet-{name.replace('_', '-')}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target}: exists already; name a new folder with --folder.")
+    for path, text in files(kind, name).items():
+        file = target / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    print(f"{target}: a {kind} to begin with. Go on with: pip install -e {target} && pytest {target}")

@@ -1,0 +1,42 @@
+"""Environments as services: a program that keeps the state of each episode and answers by HTTP.
+
+A workflow opens one with `environment`, and whatever becomes of the episode, it is released. A service is
+written by subclassing `ServedEnvironment` and started with `serve`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_WHERE = {
+    "Environment": "client",
+    "EnvironmentFailed": "protocol",
+    "ServedEnvironment": "server",
+    "State": "protocol",
+    "SyncEnvironment": "client",
+    "environment": "client",
+    "serve": "server",
+    "serving": "server",
+    "task_ids": "client",
+}
+__all__ = list(_WHERE)
+
+if TYPE_CHECKING:
+    from ajet.environments.client import Environment as Environment
+    from ajet.environments.client import SyncEnvironment as SyncEnvironment
+    from ajet.environments.client import environment as environment
+    from ajet.environments.client import task_ids as task_ids
+    from ajet.environments.protocol import EnvironmentFailed as EnvironmentFailed
+    from ajet.environments.protocol import State as State
+    from ajet.environments.server import ServedEnvironment as ServedEnvironment
+    from ajet.environments.server import serve as serve
+    from ajet.environments.server import serving as serving
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ajet.environments' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"ajet.environments.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,381 @@
+"""The service's side: write an environment as a class, and serve it.
+
+Every instance has a thread of its own for synchronous methods, so that one that hangs holds up nobody else, and is
+released by its client, by the service's end, or when nobody has asked for it for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import queue
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+
+from ajet.capture.listening import listen, url_of
+from ajet.environments.protocol import PATHS, State
+
+log = logging.getLogger("ajet")
+
+IDLE_SECONDS = 600.0
+_CLOSE_SECONDS = 5.0
+_MOST_BYTES = 32 << 20
+_MOST_REMEMBERED = 100_000
+"""Released instances whose late creation is still refused."""
+
+Said = State | str | Sequence[Mapping[str, Any]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class ServedEnvironment(ABC):
+    """Base of environments that are served: one object an episode.
+
+    Methods may be synchronous or asynchronous; those of one object never run at the same time. An
+    exception is the client's to hear, as an `EnvironmentFailed`.
+    """
+
+    env_type: ClassVar[str]
+    """The name that clients ask for."""
+
+    def __init__(self, task_id: str, params: Mapping[str, Any]) -> None:
+        self.task_id = task_id
+        self.params = params
+
+    @classmethod
+    def task_ids(cls, split: str, params: Mapping[str, Any]) -> Any:
+        """The ids of a split's tasks. Raise LookupError for an unknown split."""
+        raise LookupError(f"{cls.env_type} lists no tasks")
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Begin; a `State`, messages, or the text of the first user message."""
+
+    @abstractmethod
+    def step(self, message: Mapping[str, Any]) -> Any:
+        """Do what the agent's message says; the new state, in the same forms."""
+
+    @abstractmethod
+    def evaluate(self) -> Any:
+        """The score of what was reached, a number."""
+
+    def info(self, params: Mapping[str, Any]) -> Any:
+        """What else there is to know."""
+        return {}
+
+    def close(self) -> Any:
+        """Give back whatever it holds. Called once, also after errors."""
+        return None
+
+
+def serve(
+    *environments: type[ServedEnvironment],
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    idle_seconds: float = IDLE_SECONDS,
+) -> None:
+    """Serve until Ctrl-C. Port 0 is a free one; the address is printed. Instances that nobody asked for
+    within ``idle_seconds`` are released. Raises AjetError if the address cannot be had."""
+    import uvicorn
+
+    listening = listen(host, port, "the service")
+    print(
+        f"serving {', '.join(e.env_type for e in environments)} at {url_of(*listening.getsockname()[:2])}",
+        flush=True,
+    )
+    app = Service(environments, idle_seconds)
+    uvicorn.Server(_config(app)).run(sockets=[listening])
+
+
+@contextmanager
+def serving(*environments: type[ServedEnvironment], idle_seconds: float = IDLE_SECONDS) -> Iterator[str]:
+    """A block in which a thread of this process serves; its value is the URL."""
+    import uvicorn
+
+    listening = listen("127.0.0.1", 0, "the service")
+    server = uvicorn.Server(_config(Service(environments, idle_seconds)))
+    thread = threading.Thread(target=server.run, args=([listening],), name="ajet-environments", daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.005)
+    try:
+        yield url_of(*listening.getsockname()[:2])
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+class Service:
+    """The ASGI application. ``GET /health`` tells how many instances were created, released and are open."""
+
+    def __init__(self, environments: Sequence[type[ServedEnvironment]], idle_seconds: float) -> None:
+        self._classes = {environment.env_type: environment for environment in environments}
+        self._idle_seconds = idle_seconds
+        self._open: dict[str, _Instance] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """One request, or the life of the server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            status, body = await self._reply(scope["method"], scope["path"].rstrip("/"), receive)
+            content = json.dumps(body, default=str).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
+
+    async def _reply(self, method: str, path: str, receive: Receive) -> tuple[int, dict[str, Any]]:
+        if path == "/health" and method == "GET":
+            counts = {name: self.counts[name] for name in ("created", "released", "expired")}
+            return 200, {"status": "ok", "open": len(self._open), **counts, "env_types": [*self._classes]}
+        if path not in PATHS or method != "POST":
+            return 404, _failed(f"no such path: {method} {path}; there are POST {', '.join(PATHS)}")
+        try:
+            body = await _read(receive)
+            return 200, {"success": True, "data": await self._handle(path, body)}
+        except _Refused as refusal:
+            return refusal.status, _failed(str(refusal))
+        except Exception as error:
+            log.warning("environment service: %s: %s: %s", path, type(error).__name__, error)
+            return 500, _failed(f"{type(error).__name__}: {error}")
+
+    async def _handle(self, path: str, body: Mapping[str, Any]) -> Any:
+        params = body.get("params") or {}
+        if not isinstance(params, Mapping):
+            raise _Refused(400, "`params` must be an object")
+        if path == "/get_env_profile":
+            try:
+                return list(
+                    await _await(self._class(body).task_ids(str(params.get("split", "train")), params))
+                )
+            except LookupError as error:
+                raise _Refused(404, str(error.args[0] if error.args else error)) from None
+        if path == "/create":
+            return await self._create(body, params)
+        if path == "/release":
+            return await self._release(str(body.get("instance_id") or ""), "released")
+        instance = self._instance(body)
+        if path == "/step":
+            messages = body.get("messages") or []
+            messages = [messages] if isinstance(messages, Mapping) else messages
+            if not messages or not isinstance(messages[-1], Mapping):
+                raise _Refused(400, "`messages` must hold the agent's message")
+            return _state(await instance.call("step", messages[-1])).as_json()
+        if path == "/evaluate":
+            return float(await instance.call("evaluate"))
+        return await instance.call("info", params)
+
+    async def _create(self, body: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+        cls, name = self._class(body), str(body.get("instance_id") or uuid.uuid4().hex)
+        task_id = body.get("task_id")
+        if task_id is None:
+            raise _Refused(400, "`task_id` is missing")
+        if name in self._gone:
+            raise _Refused(409, f"instance {name} was released already")
+        if name in self._open:
+            raise _Refused(409, f"instance {name} exists already")
+        instance = self._open[name] = _Instance(lambda: cls(str(task_id), params))
+        self.counts["created"] += 1
+        try:
+            state = _state(await instance.call("start"))
+        except BaseException:
+            await self._release(name, "released")
+            raise
+        info = {**state.info, "instance_id": name, "task_id": task_id}
+        return {**state.as_json(), "info": info}
+
+    async def _release(self, name: str, why: str) -> bool:
+        """Release an instance; False if there is none. A later creation under its name is refused."""
+        self._gone[name] = None
+        if len(self._gone) > _MOST_REMEMBERED:
+            self._gone.popitem(last=False)
+        instance = self._open.pop(name, None)
+        if instance is None:
+            return False
+        self.counts["released"] += 1
+        self.counts["expired"] += why == "expired"
+        await instance.close()
+        return True
+
+    def _class(self, body: Mapping[str, Any]) -> type[ServedEnvironment]:
+        found = self._classes.get(str(body.get("env_type")))
+        if found is None:
+            raise _Refused(404, f"no env_type {body.get('env_type')!r}; there are {', '.join(self._classes)}")
+        return found
+
+    def _instance(self, body: Mapping[str, Any]) -> _Instance:
+        name = str(body.get("instance_id") or "")
+        if name not in self._open:
+            raise _Refused(404, f"no instance {name!r}: it was never created, or is released")
+        return self._open[name]
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()  # lifespan.startup
+        reaper = asyncio.ensure_future(self._reap())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()  # lifespan.shutdown
+        reaper.cancel()
+        await asyncio.gather(*(self._release(name, "shutdown") for name in list(self._open)))
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._idle_seconds / 4, 10.0))
+            for name in [n for n, i in self._open.items() if i.idle_seconds > self._idle_seconds]:
+                log.warning("environment service: instance %s was not used for a while: released", name)
+                await self._release(name, "expired")
+
+
+class _Instance:
+    """An environment and its thread."""
+
+    def __init__(self, make: Callable[[], ServedEnvironment]) -> None:
+        self._used = time.monotonic()
+        self._make = make
+        self._environment: ServedEnvironment | None = None
+        self._turn = asyncio.Lock()
+        self._thread = _Thread()
+        self._closing = False
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long nobody asked for it; a call that does not end counts a tenth."""
+        idle = time.monotonic() - self._used
+        return idle / 10 if self._turn.locked() else idle
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """What a method returns, one call after the other. A caller who leaves does not stop it."""
+        return await asyncio.shield(asyncio.ensure_future(self._call(method, arguments)))
+
+    async def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        async with self._turn:
+            if self._closing:
+                raise _Refused(404, "the instance is released")
+            self._used = time.monotonic()
+            try:
+                if self._environment is None:
+                    self._environment = await self._thread.run(self._make)
+                return await self._run(getattr(self._environment, method), *arguments)
+            finally:
+                self._used = time.monotonic()
+
+    async def close(self) -> None:
+        """Close the environment when its turn comes; waits for that a few seconds, as a step may hang."""
+        self._closing = True
+        closing = asyncio.ensure_future(self._close())
+        await asyncio.wait({closing}, timeout=_CLOSE_SECONDS)
+
+    async def _close(self) -> None:
+        async with self._turn:
+            try:
+                if self._environment is not None:
+                    await self._run(self._environment.close)
+            except Exception as error:
+                log.warning("environment service: close: %s: %s", type(error).__name__, error)
+            finally:
+                self._thread.end()
+
+    async def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        if inspect.iscoroutinefunction(method):
+            return await method(*arguments)
+        return await self._thread.run(method, *arguments)
+
+
+class _Thread:
+    """One thread that calls functions, one after the other. It does not keep the process alive, as a pool's
+    would: an environment may hang."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns, called in the thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ajet-environment", daemon=True)
+            self._thread.start()
+        future: Future[Any] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:  # SystemExit too: the caller must hear of it
+                future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+        self._work.put(call)
+        return await asyncio.wrap_future(future)
+
+    def end(self) -> None:
+        """End when the work is done."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while call := self._work.get():
+            call()
+
+
+class _Refused(Exception):
+    """A request that is wrong in itself, with the status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _state(said: Said) -> State:
+    if isinstance(said, State):
+        return said
+    if isinstance(said, str):
+        return State(({"role": "user", "content": said},))
+    return State(tuple(said))
+
+
+async def _await(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _read(receive: Receive) -> dict[str, Any]:
+    content = b""
+    while True:
+        part = await receive()
+        if part["type"] == "http.disconnect":
+            raise _Refused(400, "the client left")
+        content += part.get("body", b"")
+        if len(content) > _MOST_BYTES:
+            raise _Refused(413, f"more than {_MOST_BYTES >> 20} MiB")
+        if not part.get("more_body"):
+            break
+    body = None
+    with suppress(ValueError):
+        body = json.loads(content)
+    if not isinstance(body, dict):
+        raise _Refused(400, "the body must be a JSON object")
+    return body
+
+
+def _failed(error: str) -> dict[str, Any]:
+    return {"success": False, "error": error}
+
+
+def _config(app: Service) -> Any:
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=int(_CLOSE_SECONDS),
+    )

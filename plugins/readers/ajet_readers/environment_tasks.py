@@ -1,0 +1,45 @@
+"""Tasks of an environment service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from ajet import ConfigError, Task
+from ajet.reader import SelectingReader
+
+
+class EnvironmentTasks(SelectingReader):
+    """The tasks that an environment service lists for a split.
+
+    A task's ``metadata["environment"]`` say what to create, so that a workflow opens its environment with
+    ``ajet.environments.environment(task)``.
+    """
+
+    name = "environment"
+
+    url: str = Field(description="Address of the service.")
+    env_type: str = Field(description="Which of the service's environments.")
+    split: str = Field("train", description="train, test, …")
+    params: dict[str, Any] = Field(
+        {}, description="What the service wants to know for the profile and to create."
+    )
+
+    def source(self) -> Iterator[Task]:
+        """One task an id. Raises ConfigError where the service is not there or knows no such split."""
+        from ajet.environments import EnvironmentFailed, task_ids
+
+        try:
+            found = task_ids(self.url, self.env_type, self.split, self.params)
+        except EnvironmentFailed as error:
+            raise ConfigError(str(error)) from None
+        if not found:
+            raise ConfigError(f"{self.url}: the split {self.split!r} of {self.env_type!r} is empty.")
+        about = {"url": self.url, "env_type": self.env_type, "params": dict(self.params)}
+        for name in found:
+            environment = {**about, "task_id": name}
+            yield Task(
+                id=f"{self.env_type}-{name}", metadata={"environment": environment, "split": self.split}
+            )

@@ -1,0 +1,55 @@
+"""Tasks that are seeds of a Gymnasium environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from ajet import ConfigError, Task
+from ajet.reader import SelectingReader
+from ajet.suggest import nearest
+from ajet_readers.extras import needs
+
+
+class Gymnasium(SelectingReader):
+    """The seeds ``seed`` … ``seed + count - 1`` of a Gymnasium environment, one task each.
+
+    A task's metadata say how to make its world: ``gymnasium.make(env, **options).reset(seed=seed)``.
+    Validate on other seeds than are trained.
+    """
+
+    name = "gymnasium"
+
+    env: str = Field(description="Id of the environment; module:Id imports the module that registers it.")
+    options: dict[str, Any] = Field({}, description="Keywords for `gymnasium.make`.")
+    count: int = Field(64, ge=1, description="How many seeds.")
+    seed: int = Field(0, ge=0, description="The first seed.")
+    query: str = Field("", description="What the task asks, the same for all.")
+
+    def source(self) -> Iterator[Task]:
+        """One task a seed. Raises ConfigError for an environment or options that Gymnasium does not take."""
+        self._check()
+        for seed in range(self.seed, self.seed + self.count):
+            yield Task(
+                id=f"{self.env}-{seed}",
+                query=self.query,
+                metadata={"env": self.env, "options": dict(self.options), "seed": seed},
+            )
+
+    def _check(self) -> None:
+        gymnasium = needs("gymnasium", "gymnasium")
+        try:
+            gymnasium.make(self.env, **self.options).close()
+        except (gymnasium.error.Error, ImportError) as error:
+            hint = nearest(self.env, gymnasium.registry)
+            raise ConfigError(f"env {self.env}: {_one_line(error)}{hint}") from None
+        except Exception as error:
+            raise ConfigError(
+                f"env {self.env}: cannot be made with options {self.options}: {type(error).__name__}: {_one_line(error)}"
+            ) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

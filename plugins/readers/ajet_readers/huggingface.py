@@ -1,0 +1,88 @@
+"""Tasks from a data set: on the Hugging Face hub, in a folder, or in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from ajet import ConfigError
+from ajet.base import PathOrName
+from ajet_readers.extras import needs
+from ajet_readers.records import RecordReader
+
+_BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+
+
+class HuggingFace(RecordReader):
+    """Records of a data set, through the library `datasets`.
+
+    ``path`` is a data set's id on the hub, a folder (its files' names say the split: train.parquet,
+    test.jsonl, …; also what ``save_to_disk`` wrote), or one Parquet, JSON, CSV or Arrow file.
+    """
+
+    name = "huggingface"
+
+    path: PathOrName = Field(
+        description="Id on the hub, a folder, or a .parquet, .json(l), .csv, .arrow file."
+    )
+    subset: str | None = Field(None, description="Configuration of the data set, where it has several.")
+    split: str = Field("train", description="train, test, …; also slices such as train[:1000].")
+    revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
+    streaming: bool = Field(False, description="Read while it is fetched, without keeping it on disk.")
+
+    def entries(self) -> Iterator[tuple[str, Any]]:
+        """(path[split] row n, row) of each row."""
+        try:
+            rows = self._load()
+            for number, row in enumerate(rows):
+                yield f"{self.path}[{self.split}] row {number}", row
+        except ConfigError:
+            raise
+        except GeneratorExit:
+            raise
+        except Exception as error:  # the library has a dozen of its own, without a common base
+            raise ConfigError(f"{self._place()}: {_reason(error)}") from error
+
+    def _load(self) -> Any:
+        datasets = needs("datasets", "huggingface")
+        place = Path(self.path)
+        if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
+            saved = datasets.load_from_disk(str(place))
+            if not isinstance(saved, dict):
+                return saved
+            if self.split not in saved:
+                raise ConfigError(
+                    f"{self.path}: no split {self.split!r}; it has {', '.join(map(repr, saved))}. Set the reader's `split`."
+                )
+            return saved[self.split]
+        if place.is_file():
+            builder = _BUILDERS.get(place.suffix)
+            if builder is None:
+                raise ConfigError(
+                    f"{self.path}: {place.suffix or 'no suffix'} is no format of `huggingface`; it reads {', '.join(_BUILDERS)}."
+                )
+            files: dict[str, Any] = {
+                "path": builder,
+                "data_files": {self.split.partition("[")[0]: str(place)},
+            }
+        else:
+            files = {"path": self.path, "name": self.subset, "revision": self.revision}
+        return datasets.load_dataset(**files, split=self.split, streaming=self.streaming)
+
+    def _place(self) -> str:
+        return (
+            f"{self.path}[{self.split}]"
+            if self.subset is None
+            else f"{self.path}/{self.subset}[{self.split}]"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line; the cause says more where the library wraps it."""
+    text = " ".join(str(error).split())
+    if error.__cause__ is not None:
+        text = f"{text}: {' '.join(str(error.__cause__).split())}"
+    return f"{type(error).__name__}: {text[:400]}"

@@ -1,0 +1,72 @@
+"""Tasks that the library reasoning-gym makes: a hundred families of puzzles with verifiable answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from ajet import ConfigError, Task
+from ajet.reader import SelectingReader
+from ajet.suggest import nearest
+from ajet_readers.extras import needs
+
+MOST = 1_000_000
+"""Tasks of one seed. The library draws task i of seed s by s + i, so that neighbouring seeds would share all
+but one of their tasks: ours lie this far apart."""
+
+
+class ReasoningGym(SelectingReader):
+    """Generated puzzles of one family of reasoning-gym (countdown, knights_knaves, …).
+
+    The answer is one that is right; where others are right too, score with the library itself: the task's
+    ``metadata["entry"]`` is what its ``score_answer`` wants. Train and validate on different seeds.
+    """
+
+    name = "reasoning_gym"
+
+    dataset: str = Field(description="The family's name.")
+    size: int = Field(500, ge=1, le=MOST, description="How many tasks.")
+    seed: int = Field(0, ge=0, le=4000, description="Another seed gives other tasks, none in common.")
+    options: dict[str, Any] = Field({}, description="Settings of the family: sizes, difficulty, …")
+
+    def source(self) -> Iterator[Task]:
+        """The family's entries. Raises ConfigError for an unknown family, or settings it does not take."""
+        library = needs("reasoning_gym", "reasoning_gym")
+        families = needs("reasoning_gym.factory", "reasoning_gym").DATASETS
+        if self.dataset not in families:
+            raise ConfigError(
+                f"dataset {self.dataset!r}: reasoning-gym has no such family{nearest(self.dataset, families)}."
+            )
+        try:
+            made = library.create_dataset(
+                self.dataset, size=self.size, seed=self.seed * MOST, **_tuples(self.options)
+            )
+        except (TypeError, ValueError, AssertionError) as error:
+            raise ConfigError(
+                f"dataset {self.dataset}: does not take the options {self.options} ({error})."
+            ) from None
+        for index in range(self.size):
+            entry = _plain(made[index])
+            yield Task(
+                id=f"{self.dataset}-{self.seed}-{index}",
+                query=entry["question"],
+                metadata={"answer": entry["answer"], "entry": entry},
+            )
+
+
+def _tuples(options: dict[str, Any]) -> dict[str, Any]:
+    """YAML has lists only; some families ask for tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+
+
+def _plain(entry: Any) -> dict[str, Any]:
+    """An entry as JSON has it: tasks travel to journals and to other processes."""
+    plain: dict[str, Any] = json.loads(json.dumps(entry, default=_as_json))
+    return plain
+
+
+def _as_json(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)

@@ -1,0 +1,156 @@
+"""Records of named fields as tasks: what readers of files and of data sets share."""
+
+from __future__ import annotations
+
+import logging
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from ajet import ConfigError, Task
+from ajet.reader import SelectingReader, content_id, value_at
+
+log = logging.getLogger("ajet")
+
+
+class RecordReader(SelectingReader):
+    """Base of readers whose source holds records.
+
+    ``id``, ``query``, ``answer`` and ``messages`` name the fields of a record, also nested ones
+    (``extra.answer``); whatever else it holds becomes the task's metadata, with the answer under
+    ``metadata["answer"]``. A record may lack a field that keeps its usual name, but not one that the job
+    names itself.
+    """
+
+    id: str = Field(default="id", description="Field with the task's id; made from the content where absent.")
+    query: str = Field(default="query", description="Field with the question.")
+    answer: str | None = Field(
+        default="answer", description="Field with the expected answer; null: none is mapped."
+    )
+    answer_pattern: str | None = Field(
+        default=None,
+        description="Regular expression that finds the answer in its field; its group, if it has one.",
+    )
+    messages: str = Field(default="messages", description="Field with the initial chat messages.")
+    on_error: Literal["stop", "skip"] = Field(
+        default="stop", description="A bad record stops the job, or is skipped, counted and reported."
+    )
+
+    @field_validator("answer_pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            groups = re.compile(pattern or "").groups
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        if groups > 1:
+            raise ValueError(f"has {groups} groups; mark one, the answer")
+        return pattern
+
+    @abstractmethod
+    def entries(self) -> Iterator[tuple[str, Any]]:
+        """Yield (place, record in the source's own form). Raise ConfigError where nothing can be read."""
+
+    def record(self, entry: Any, place: str) -> dict[str, Any]:
+        """An entry as a record. Raises ConfigError that begins with the place where it is none."""
+        return dict(entry)
+
+    def source(self) -> Iterator[Task]:
+        """The records as tasks. Raises ConfigError with the place of a bad one, unless ``on_error: skip``."""
+        skipped, first = 0, ""
+        try:
+            for place, entry in self.entries():
+                try:
+                    task = self._task(self.record(entry, place), place)
+                except ConfigError as error:
+                    if self.on_error == "stop":
+                        raise
+                    skipped, first = skipped + 1, first or str(error)
+                    continue
+                yield task
+        finally:
+            if skipped:
+                log.warning("reader %s: %d bad records skipped; the first: %s", self.name, skipped, first)
+
+    def _task(self, record: dict[str, Any], place: str) -> Task:
+        self._require_named_fields(record, place)
+        query = _text(value_at(record, self.query), self.query, place)
+        messages = _messages(value_at(record, self.messages), self.messages, place)
+        if not query and not messages:
+            raise ConfigError(
+                f"{place}: neither {self.query!r} nor {self.messages!r}; the record has {_names(record)}. "
+                "Name the field with the question in the reader's `query`."
+            )
+        identity = _text(value_at(record, self.id), self.id, place) or content_id(record)
+        mapped = {self.id, self.query, self.answer, self.messages}
+        metadata = {name: value for name, value in record.items() if name not in mapped}
+        answer = value_at(record, self.answer) if self.answer else None
+        if answer is not None:
+            metadata["answer"] = self._answer(answer, place)
+        return Task(id=identity, query=query, messages=messages, metadata=metadata)
+
+    def _answer(self, value: Any, place: str) -> Any:
+        if self.answer_pattern is None:
+            return value
+        found = re.search(self.answer_pattern, _text(value, str(self.answer), place))
+        if found is None:
+            raise ConfigError(
+                f"{place}: field {self.answer!r} does not match answer_pattern {self.answer_pattern!r}: {str(value)[-60:]!r}."
+            )
+        return (found[1] if found.re.groups else found[0]).strip()
+
+    def _require_named_fields(self, record: Mapping[str, Any], place: str) -> None:
+        """A renamed mapping (one that differs from the default) is a promise about every record."""
+        for key in ("id", "query", "answer", "messages"):
+            name = getattr(self, key)
+            renamed = name is not None and name != type(self).model_fields[key].default
+            if renamed and value_at(record, name, _ABSENT) is _ABSENT:
+                found = _names(record)
+                raise ConfigError(f"{place}: no field {name!r}, which `{key}` names; the record has {found}.")
+
+
+_ABSENT = object()
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls a value."""
+    kinds = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+        type(None): "null",
+    }
+    return kinds.get(type(value), f"a {type(value).__name__}")
+
+
+def _text(value: Any, name: str, place: str) -> str:
+    """A field that must be text; numbers are written out, null and absent are the empty text."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ConfigError(f"{place}: field {name!r} is {kind_of(value)}; expected text.")
+
+
+def _messages(value: Any, name: str, place: str) -> tuple[Mapping[str, Any], ...]:
+    if value is None:
+        return ()
+    if isinstance(value, list) and all(
+        isinstance(item, dict) and isinstance(item.get("role"), str) for item in value
+    ):
+        return tuple(value)
+    raise ConfigError(
+        f'{place}: field {name!r} must be a list of messages like {{"role": "user", "content": "…"}}.'
+    )
+
+
+def _names(record: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, record)) or "no fields"

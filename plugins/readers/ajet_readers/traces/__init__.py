@@ -1,0 +1,107 @@
+"""Tasks from what a program in production was asked, with what its users thought of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from ajet import ConfigError, Task
+from ajet.progress import current_progress
+from ajet.reader import SelectingReader
+
+if TYPE_CHECKING:  # the rest of the package is loaded when it is needed: `ajet --help` is to be quick
+    from ajet_readers.traces.trace import Trace
+
+
+class Traces(SelectingReader):
+    """One task a trace: what the user asked first, in the order of time.
+
+    Reads AgentScope Studio's database, OpenTelemetry spans of generative AI (OTLP JSON, or one span a line)
+    and logs of OpenAI chat completions, a file or a folder of them. The task's ``metadata`` hold the
+    ``response`` that was given, ``feedback`` (score 0 to 1, comments) and, by ``answers``, an ``answer``.
+    """
+
+    name = "traces"
+
+    path: Path = Field(description="A file, or a folder of files.")
+    format: Literal["studio", "otel", "openai"] | None = Field(
+        None, description="studio, otel or openai; absent: by each file's content."
+    )
+    feedback: Path | None = Field(
+        None,
+        description="Further feedback, one JSON object a line: trace_id (or span_id, …) and score, thumbs, …",
+    )
+    scale: tuple[float, float] = Field(
+        (0.0, 1.0), description="The worst and the best score, where they are not 0 and 1."
+    )
+    answers: Literal["liked", "all", "none"] = Field(
+        "liked",
+        description="Which responses become the task's `answer`: those with a score of at least 0.5, all, or none. "
+        "A user's correction always does.",
+    )
+    filters: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="What stays, one filter after the other: {type: succeeded, feedback, length, pattern, near_duplicates "
+        "or llm, …}.",
+    )
+    cache: Path = Field(Path(".ajet/traces"), description="Folder with the journal of models' answers.")
+
+    @model_validator(mode="after")
+    def _scale_is_one(self) -> Self:
+        if self.scale[0] == self.scale[1]:
+            raise ValueError("scale: the worst and the best score are the same")
+        return self
+
+    @field_validator("filters")
+    @classmethod
+    def _are_filters(cls, filters: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        if filters:
+            from ajet_readers.traces.filters import build_filters
+
+            build_filters(filters)
+        return filters
+
+    def source(self) -> Iterator[Task]:
+        """The traces that pass the filters. Raises ConfigError with the place of what cannot be read."""
+        from ajet_readers.traces.feedback import read_feedback_file
+        from ajet_readers.traces.sources import read_traces
+        from ajet_readers.traces.trace import assemble, with_feedback
+
+        found = read_traces(self.path, self.format, self.scale)
+        if self.feedback is not None:
+            found = with_feedback(found, read_feedback_file(self.feedback, self.scale))
+        traces = [trace for trace in assemble(found) if trace.query]
+        if not traces:
+            raise ConfigError(
+                f"{self.path}: no trace with a user's question in it. Does the exporter record the messages' content?"
+            )
+        yield from map(self._task, self._chosen(traces))
+
+    def _chosen(self, traces: list[Trace]) -> Sequence[Trace]:
+        from ajet_readers.journal import Journal
+        from ajet_readers.traces.filters import build_filters
+
+        told = [f"{len(traces)} traces"]
+        with Journal(self.cache / "answers.jsonl") as journal:
+            for choice in build_filters(self.filters):
+                traces = choice.keep(traces, journal)
+                told.append(f"{choice.type} {len(traces)}")
+        current_progress().say(f"traces: {' → '.join(told)}")
+        return traces
+
+    def _task(self, trace: Trace) -> Task:
+        metadata: dict[str, Any] = {"trace": trace.id, "response": trace.response}
+        if trace.calls[0].model:
+            metadata["model"] = trace.calls[0].model
+        if trace.feedback:
+            comments = [f.comment for f in trace.feedback if f.comment]
+            metadata["feedback"] = {"score": trace.score, "comments": comments}
+        liked = self.answers == "all" or (self.answers == "liked" and (trace.score or 0.0) >= 0.5)
+        answer = trace.correction or (trace.response if liked else "")
+        if answer:
+            metadata["answer"] = answer
+        history = trace.history if len(trace.history) > 1 else ()
+        return Task(id=f"trace-{trace.id}", query=trace.query, messages=history, metadata=metadata)

@@ -1,0 +1,268 @@
+"""The files that hold traces: AgentScope Studio's database, OpenTelemetry exports, logs of OpenAI calls."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+from ajet import ConfigError
+from ajet.reader import content_id
+from ajet_readers.jsonl import parse_line, read_lines
+from ajet_readers.traces.feedback import Scale, read_feedback
+from ajet_readers.traces.spans import EVALUATION, Span, add_evaluation, add_span, flat, seconds
+from ajet_readers.traces.trace import Call, Found
+
+Format = Literal["studio", "otel", "openai"]
+_SUFFIXES = {".jsonl", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
+_SQLITE = b"SQLite format 3\x00"
+
+
+def read_traces(path: Path, form: Format | None, scale: Scale) -> Found:
+    """Everything in a file, or in all files below a folder. Raises ConfigError with the place of what
+    cannot be read."""
+    found = Found()
+    for file in _files(path):
+        (_READERS[form] if form else _reader_of(file))(file, found, scale)
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ConfigError(f"{path}: no such file or folder. Check the reader's `path`.")
+    files = sorted(f for f in path.rglob("*") if f.is_file() and f.suffix in _SUFFIXES)
+    if not files:
+        raise ConfigError(
+            f"{path}: no traces in it; files that end with {', '.join(sorted(_SUFFIXES))} are read."
+        )
+    return files
+
+
+def _reader_of(file: Path) -> Callable[[Path, Found, Scale], None]:
+    """By content: a database, spans, or else logs."""
+    with file.open("rb") as opened:
+        if opened.read(len(_SQLITE)) == _SQLITE:
+            return _studio
+    for _, record in _records(file):
+        spans = {"resourceSpans", "resourceLogs", "spans", "context", "span_id", "spanId"} & set(record)
+        return _otel if spans else _openai
+    return _openai  # empty
+
+
+# --------------------------------------------------------------------------- AgentScope Studio
+
+
+def _studio(file: Path, found: Found, scale: Scale) -> None:
+    """The table of spans of AgentScope Studio."""
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            rows = database.execute(
+                "SELECT traceId, spanId, name, startTimeUnixNano, attributes, events, status FROM span_table "
+                "ORDER BY startTimeUnixNano, spanId"
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise ConfigError(f"{file}: not a database of AgentScope Studio ({error}).") from None
+    for row in rows:
+        place = f"{file}: span {row['spanId']}"
+        try:
+            attributes, events, status = (
+                json.loads(row[name] or "null") for name in ("attributes", "events", "status")
+            )
+            span = Span(
+                str(row["traceId"]),
+                str(row["spanId"]),
+                str(row["name"]),
+                seconds(row["startTimeUnixNano"]),
+                dict(flat(attributes or {})),
+                _status_failed(status),
+                tuple((str(e.get("name")), dict(flat(e.get("attributes") or {}))) for e in events or ()),
+            )
+            add_span(found, span, scale)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ConfigError(f"{place}: cannot be read ({error}).") from None
+
+
+# --------------------------------------------------------------------------- OpenTelemetry
+
+
+def _otel(file: Path, found: Found, scale: Scale) -> None:
+    """Spans and log events, as OTLP's JSON (whole or a batch a line) or one span a line."""
+    for place, record in _records(file):
+        try:
+            for span, is_log in _spans(record):
+                if not is_log:
+                    add_span(found, span, scale)
+                elif span.name == EVALUATION:
+                    add_evaluation(found, span, span.attributes, scale)
+                else:  # content may be recorded in an event instead of the span
+                    add_span(found, span, scale)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{place}: cannot be read as OpenTelemetry spans ({error}).") from None
+
+
+def _spans(record: Mapping[str, Any]) -> Iterator[tuple[Span, bool]]:
+    """(span, whether it is a log event)."""
+    for resource in record.get("resourceSpans") or ():
+        for scope in resource.get("scopeSpans") or ():
+            for span in scope.get("spans") or ():
+                yield _otlp(span), False
+    for resource in record.get("resourceLogs") or ():
+        for scope in resource.get("scopeLogs") or ():
+            for entry in scope.get("logRecords") or ():
+                yield _otlp({**entry, "name": entry.get("eventName")}), True
+    for span in record.get("spans") or ():
+        yield from _spans(span)
+    if "attributes" in record:
+        yield _exported(record), False
+
+
+def _otlp(span: Mapping[str, Any]) -> Span:
+    events = tuple((str(e.get("name")), _key_values(e.get("attributes"))) for e in span.get("events") or ())
+    return Span(
+        str(span.get("traceId") or ""),
+        str(span.get("spanId") or ""),
+        str(span.get("name") or ""),
+        seconds(span.get("startTimeUnixNano") or span.get("timeUnixNano")),
+        _key_values(span.get("attributes")),
+        _status_failed(span.get("status")),
+        events,
+    )
+
+
+def _exported(span: Mapping[str, Any]) -> Span:
+    """A span as exporters of the SDKs print it: plain attributes, ids in a context or beside the name."""
+    context = span.get("context") or span
+    attributes = span["attributes"]
+    if isinstance(attributes, list):
+        return _otlp(span)
+    events = tuple(
+        (str(e.get("name")), dict(flat(e.get("attributes") or {}))) for e in span.get("events") or ()
+    )
+    return Span(
+        _identifier(context.get("trace_id") or context.get("traceId")),
+        _identifier(context.get("span_id") or context.get("spanId")),
+        str(span.get("name") or ""),
+        seconds(span.get("start_time") or span.get("startTime") or span.get("startTimeUnixNano")),
+        dict(flat(attributes or {})),
+        _status_failed(span.get("status")),
+        events,
+    )
+
+
+def _identifier(value: Any) -> str:
+    return str(value or "").removeprefix("0x")
+
+
+def _key_values(items: Any) -> dict[str, Any]:
+    return dict(flat({item["key"]: _any_value(item.get("value") or {}) for item in items or ()}))
+
+
+def _any_value(value: Mapping[str, Any]) -> Any:
+    """A value of OTLP: one of its typed fields."""
+    if "arrayValue" in value:
+        return [_any_value(item) for item in value["arrayValue"].get("values") or ()]
+    if "kvlistValue" in value:
+        return {i["key"]: _any_value(i.get("value") or {}) for i in value["kvlistValue"].get("values") or ()}
+    if "intValue" in value:
+        return int(value["intValue"])
+    return next((value[name] for name in ("stringValue", "doubleValue", "boolValue") if name in value), None)
+
+
+def _status_failed(status: Any) -> bool:
+    code = (status.get("code", status.get("status_code")) if isinstance(status, Mapping) else status) or 0
+    return code in (2, "2", "ERROR", "STATUS_CODE_ERROR")
+
+
+# --------------------------------------------------------------------------- logs of OpenAI calls
+
+
+def _openai(file: Path, found: Found, scale: Scale) -> None:
+    """Requests and responses of chat completions, in the layouts of proxies, batches and transcripts."""
+    for place, record in _records(file):
+        request = _first(record, "request", "body", "kwargs") or record
+        request = request.get("body") or request
+        response = _first(record, "response", "completion") or record
+        response = response.get("body") or response
+        messages = request.get("messages")
+        if not isinstance(messages, list) or not all(
+            isinstance(m, Mapping) and "role" in m for m in messages
+        ):
+            raise ConfigError(
+                f"{place}: no `messages` of a chat completion in it; the record has {', '.join(map(repr, record))}."
+            )
+        choices = response.get("choices") or [{}]
+        answer = choices[0].get("message")
+        if answer is None and messages and messages[-1].get("role") == "assistant":
+            *messages, answer = messages  # a transcript
+        response_id = response.get("id") if response is not record else None
+        identity = next(
+            (str(record[k]) for k in ("trace_id", "conversation_id", "custom_id", "id") if record.get(k)), ""
+        )
+        identity = identity or str(response_id or content_id({"messages": messages, "answer": answer}))
+        try:
+            feedback = _own_feedback(record, scale)
+        except ValueError as error:
+            raise ConfigError(f"{place}: {error}.") from None
+        found.calls.append(
+            Call(
+                identity,
+                str(record.get("span_id") or response_id or content_id({"messages": messages})),
+                seconds(_first(record, "timestamp", "created_at", "start_time") or response.get("created")),
+                tuple(messages),
+                answer,
+                str(response.get("model") or request.get("model") or ""),
+                bool(record.get("error") or response.get("error")),
+                frozenset(str(record[k]) for k in ("conversation_id", "request_id") if record.get(k)),
+                feedback,
+            )
+        )
+
+
+def _own_feedback(record: Mapping[str, Any], scale: Scale) -> tuple[Any, ...]:
+    given = record.get("feedback")
+    if isinstance(given, list):
+        items = [item for item in given if isinstance(item, Mapping)]
+    elif isinstance(given, Mapping):
+        items = [given]
+    elif given is not None:
+        items = [{"thumbs" if isinstance(given, str) else "score": given}]
+    else:
+        items = [
+            {k: record[k] for k in ("score", "rating", "thumbs", "comment", "correction") if k in record}
+        ]
+    return tuple(f for f in (read_feedback(item, scale) for item in items) if f is not None)
+
+
+def _first(record: Mapping[str, Any], *names: str) -> Any:
+    return next((record[name] for name in names if record.get(name)), None)
+
+
+def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, object) of each line, or of a file that is one object or a list of them."""
+    if file.suffix == ".json":
+        try:
+            whole = json.loads(file.read_text(encoding="utf-8-sig"))
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"{file}: not JSON ({error}).") from None
+        for number, record in enumerate(whole if isinstance(whole, list) else [whole]):
+            if not isinstance(record, dict):
+                raise ConfigError(f"{file}: item {number} is no object.")
+            yield f"{file}: item {number}", record
+        return
+    for number, line in enumerate(read_lines(file), start=1):
+        if line.strip():
+            place = f"{file}:{number}"
+            yield place, parse_line(line, place, "Fix the line.")
+
+
+_READERS: Mapping[Format, Callable[[Path, Found, Scale], None]] = {
+    "studio": _studio,
+    "otel": _otel,
+    "openai": _openai,
+}

@@ -1,0 +1,152 @@
+"""Spans as the OpenTelemetry conventions for generative AI describe them: what they say of an LLM call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ajet_readers.traces.feedback import Scale, read_feedback
+from ajet_readers.traces.trace import Call, Found, Message
+
+EVALUATION = "gen_ai.evaluation.result"
+DETAILS = "gen_ai.client.inference.operation.details"
+_CALLS = ("chat", "generate_content", "text_completion")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span, or a log event of one, whatever file it came from."""
+
+    trace: str
+    span: str
+    name: str
+    started: float
+    attributes: Mapping[str, Any]
+    failed: bool = False
+    events: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+def add_span(found: Found, span: Span, scale: Scale) -> None:
+    """Add what a span says to what was found. Raises ValueError for messages or feedback that cannot be
+    read."""
+    attributes = dict(span.attributes)
+    for name, given in span.events:
+        if name == DETAILS:
+            attributes |= given
+        elif name == EVALUATION:
+            add_evaluation(found, span, given, scale)
+    if attributes.get("gen_ai.operation.name") not in _CALLS or "gen_ai.input.messages" not in attributes:
+        return
+    system = _parts_text(_loaded(attributes.get("gen_ai.system_instructions")) or [])
+    messages = list(_messages(attributes["gen_ai.input.messages"]))
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    answers = list(_messages(attributes.get("gen_ai.output.messages") or []))
+    names = {attributes.get("gen_ai.response.id"), attributes.get("gen_ai.conversation.id")}
+    found.calls.append(
+        Call(
+            span.trace,
+            span.span,
+            span.started,
+            tuple(messages),
+            answers[0] if answers else None,
+            str(attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or ""),
+            span.failed,
+            frozenset(str(name) for name in names if name),
+        )
+    )
+
+
+def add_evaluation(found: Found, span: Span, attributes: Mapping[str, Any], scale: Scale) -> None:
+    """Add the feedback of an evaluation event; it is about the span, or about the response that it names."""
+    feedback = read_feedback(attributes, scale)
+    if feedback is not None:
+        response = attributes.get("gen_ai.response.id")
+        found.feedback.append(
+            (frozenset({str(response)} if response else {span.span or span.trace}), feedback)
+        )
+
+
+def flat(attributes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested attributes as dotted names; lists stay as they are."""
+    for key, value in attributes.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def seconds(value: Any) -> float:
+    """A moment in nanoseconds since 1970, in ISO 8601, or in seconds, as seconds since 1970; else 0."""
+    if isinstance(value, str) and not value.isdecimal():
+        try:
+            return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+        except ValueError:
+            return 0.0
+    try:
+        number = float(value or 0)
+    except (TypeError, ValueError):
+        return 0.0
+    return number / 1e9 if number > 1e14 else number
+
+
+def _loaded(value: Any) -> Any:
+    """Structured attributes may be recorded as JSON strings."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _messages(value: Any) -> Iterator[Message]:
+    items = _loaded(value)
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        raise ValueError("the span's messages are no list of messages")
+    for item in items:
+        if "parts" in item:
+            yield from _from_parts(str(item.get("role", "user")), item["parts"] or [])
+        elif "role" in item:
+            yield {key: item[key] for key in ("role", "content", "tool_calls", "tool_call_id") if key in item}
+
+
+def _from_parts(role: str, parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    """A message of parts in the form of chat completions, where each tool's result is a message: what
+    stands before a result in one message of parts was said before it."""
+    said: list[Mapping[str, Any]] = []
+    for part in parts:
+        if part.get("type") != "tool_call_response":
+            said.append(part)
+            continue
+        yield from _said(role, said)
+        said = []
+        result = part.get("response", part.get("result", part.get("content", "")))
+        yield {
+            "role": "tool",
+            "tool_call_id": str(part.get("id") or ""),
+            "content": result if isinstance(result, str) else json.dumps(result, ensure_ascii=False),
+        }
+    yield from _said(role, said)
+
+
+def _said(role: str, parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    calls = [
+        {
+            "id": str(part.get("id") or f"call_{i}"),
+            "type": "function",
+            "function": {"name": str(part.get("name") or ""), "arguments": _arguments(part.get("arguments"))},
+        }
+        for i, part in enumerate(parts)
+        if part.get("type") == "tool_call"
+    ]
+    text = _parts_text(parts)
+    if text or calls:
+        message: dict[str, Any] = {"role": role, "content": text or None}
+        yield {**message, "tool_calls": calls} if calls else message
+
+
+def _parts_text(parts: Iterable[Mapping[str, Any]]) -> str:
+    return "\n".join(str(p.get("content", "")) for p in parts if p.get("type") == "text").strip()
+
+
+def _arguments(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value or {}, ensure_ascii=False)

@@ -1,0 +1,124 @@
+"""What is read from any source of traces: spans of LLM calls, feedback, and traces made of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What somebody said of an answer. ``score`` lies between 0 (bad) and 1 (good)."""
+
+    score: float | None = None
+    comment: str = ""
+    correction: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a model and its answer, in messages of the chat completions form."""
+
+    trace: str
+    span: str
+    started: float
+    """Seconds since 1970; 0 where the source does not say."""
+    messages: tuple[Message, ...]
+    answer: Message | None
+    model: str = ""
+    failed: bool = False
+    names: frozenset[str] = frozenset()
+    """Whatever else feedback may name it by: response id, conversation id."""
+    feedback: tuple[Feedback, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The calls of one piece of work, in their order, and the feedback on it."""
+
+    id: str
+    calls: tuple[Call, ...]
+    feedback: tuple[Feedback, ...] = ()
+
+    @property
+    def query(self) -> str:
+        """What the user asked: the last user message of the first call."""
+        asked = [m for m in self.calls[0].messages if m.get("role") == "user"]
+        return text_of(asked[-1]) if asked else ""
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The chat up to the user's question, without the agent's own instructions."""
+        messages = self.calls[0].messages
+        last = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=-1)
+        return tuple(m for m in messages[: last + 1] if m.get("role") not in ("system", "developer"))
+
+    @property
+    def response(self) -> str:
+        """The text of the last call that said something."""
+        texts = [text_of(c.answer) for c in self.calls if c.answer is not None]
+        return next((text for text in reversed(texts) if text), "")
+
+    @property
+    def failed(self) -> bool:
+        """Whether its last call failed."""
+        return self.calls[-1].failed
+
+    @property
+    def score(self) -> float | None:
+        """The mean of the feedback's scores, 0 to 1; None without any."""
+        scores = [f.score for f in self.feedback if f.score is not None]
+        return sum(scores) / len(scores) if scores else None
+
+    @property
+    def correction(self) -> str:
+        """The answer that a user gave instead; the last one."""
+        return next((f.correction for f in reversed(self.feedback) if f.correction), "")
+
+
+@dataclass(slots=True)
+class Found:
+    """What a source holds: calls, and feedback by the names of what it is about."""
+
+    calls: list[Call] = field(default_factory=list)
+    feedback: list[tuple[frozenset[str], Feedback]] = field(default_factory=list)
+
+
+def assemble(found: Found) -> list[Trace]:
+    """The traces of all calls, the oldest first; a call that was found twice counts once."""
+    by_trace: dict[str, dict[str, Call]] = {}
+    for call in found.calls:
+        if call.messages:
+            by_trace.setdefault(call.trace, {}).setdefault(call.span, call)
+    said: dict[str, list[Feedback]] = {}
+    for names, feedback in found.feedback:
+        for name in names:
+            said.setdefault(name, []).append(feedback)
+    traces = []
+    for identity, calls in by_trace.items():
+        ordered = tuple(sorted(calls.values(), key=lambda c: c.started))
+        about = {identity} | {c.span for c in ordered} | {name for c in ordered for name in c.names}
+        given = [f for c in ordered for f in c.feedback]
+        for name in sorted(about):
+            given += [f for f in said.get(name, ()) if not any(f is g for g in given)]
+        traces.append(Trace(identity, ordered, tuple(given)))
+    return sorted(traces, key=lambda t: (t.calls[0].started, t.id))
+
+
+def with_feedback(found: Found, more: Iterable[tuple[frozenset[str], Feedback]]) -> Found:
+    """The same calls with further feedback."""
+    return replace(found, feedback=[*found.feedback, *more])
+
+
+def text_of(message: Message | None) -> str:
+    """The text of a message, its parts joined."""
+    content = (message or {}).get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        parts = [p.get("text") for p in content if isinstance(p, Mapping)]
+        return "\n".join(p for p in parts if isinstance(p, str))
+    return ""

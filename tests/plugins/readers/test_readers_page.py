@@ -1,0 +1,202 @@
+"""docs/readers.md, run as it stands there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ajet import Task, WorkflowOutput
+from ajet.cli import run_program
+from ajet.config import Layers
+from ajet.environments import serving
+from ajet.job import build_plugin
+from ajet.plugins import load_plugins
+from ajet.reader import Reader
+from ajet.testing.readers import check_reader
+
+from .scripted_endpoint import Endpoint, endpoint, write_tasks
+
+for needed in ("datasets", "gymnasium", "reasoning_gym", "datasketch"):
+    pytest.importorskip(needed)
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "readers.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## ([\w ]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+FILES = dict(re.findall(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+
+
+def blocks(section: str, language: str) -> list[str]:
+    """The code blocks of a section."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", SECTIONS[section], re.MULTILINE | re.DOTALL)
+    return [text for name, text in found if name == language]
+
+
+def load(path: Path) -> Any:
+    """A Python file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def answer(system: str, given: Any) -> str:
+    if system.startswith("You choose"):
+        return json.dumps({"score": 1.0 if "tree" in json.dumps(given) else 0.0})
+    return write_tasks(system, given)
+
+
+@pytest.fixture
+def model() -> Iterator[Endpoint]:
+    with endpoint(answer) as served:
+        yield served
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's files, some documents and a data set."""
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        rows = [{"question": f"{split} {i}", "answer": f"so\n#### {i}"} for i in range(4)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data" / f"{split}.parquet")
+    (tmp_path / "docs").mkdir()
+    for name in ("oaks", "elms", "yews", "limes", "planes", "maples"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"The {name} grow old.\n\nSome {name} do not.")
+    return tmp_path
+
+
+def readers(text: str, folder: Path, model: Endpoint | None = None, service: str = "") -> list[Reader]:
+    """The readers of a job file's block."""
+    text = text.replace("http://127.0.0.1:8000/v1", model.url if model else "")
+    job = yaml.safe_load(text.replace("http://127.0.0.1:8080", service))
+    layers = Layers()
+    layers.add(job, "job.yaml", folder)
+    built = [build_plugin(layers, "reader", layers.values["task"][key], f"task.{key}") for key in job["task"]]
+    assert all(isinstance(reader, Reader) for reader in built)
+    return built  # type: ignore[return-value]
+
+
+def ajet(command: str, model: Endpoint, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run ``ajet …`` in this process; its output."""
+    words = shlex.split(command.replace("http://127.0.0.1:8000/v1", model.url))
+    assert words[0] == "ajet"
+    code = run_program(words[1:])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return printed.out + printed.err
+
+
+def test_every_reader_has_its_place_on_the_page() -> None:
+    names = {name for kind, name in load_plugins().classes if kind == "reader"}
+    assert {"jsonl", "huggingface", "generated", "traces"} <= names
+    ours = {n for n in names if load_plugins().classes["reader", n].distribution == "ajet-plugin-readers"}
+    assert ours == set(SECTIONS) - {"What all of them share"} | {"random"}
+
+
+def test_the_first_block(folder: Path) -> None:
+    text = PAGE.split("```yaml\n")[1].split("```")[0]
+    [reader, held_out] = readers(
+        text.replace("jsonl, path: train.jsonl", "jsonl, query: problem, path: train.jsonl"), folder
+    )
+    assert len(check_reader(reader)) == 5
+    assert 0 <= len(list(held_out.tasks())) < 5
+
+
+def test_jsonl(folder: Path) -> None:
+    [reader] = readers(blocks("jsonl", "yaml")[0], folder)
+    found = [(t.query, t.metadata["answer"]) for t in check_reader(reader)]
+    assert found == [("12 * 3", "36"), ("100 - 1", "99"), ("9 * 9", "81")]
+
+
+def test_huggingface(folder: Path) -> None:
+    train, test = (check_reader(r) for r in readers(blocks("huggingface", "yaml")[0], folder))
+    assert len(train) == 4 and [t.metadata["answer"] for t in test] == ["0", "1"]
+
+
+def test_reasoning_gym(folder: Path) -> None:
+    train, test = (check_reader(r) for r in readers(blocks("reasoning_gym", "yaml")[0], folder))
+    assert len(train) == 100 and not {t.query for t in train} & {t.query for t in test}
+    judge: dict[str, Any] = {}
+    exec(blocks("reasoning_gym", "python")[0], judge)
+    assert judge["judge"](train[0], WorkflowOutput(response=train[0].metadata["answer"])) == 1.0
+    assert judge["judge"](train[0], WorkflowOutput(response="1")) < 0.1
+
+
+def test_gymnasium(folder: Path) -> None:
+    import asyncio
+
+    train, test = (check_reader(r) for r in readers(blocks("gymnasium", "yaml")[0], folder))
+    assert len(train) == 200 and test[0].metadata["seed"] == 10000 and train[0].query == "Cross the lake."
+    workflow: dict[str, Any] = {}
+    exec(blocks("gymnasium", "python")[0], workflow)
+    assert asyncio.run(workflow["run"](train[0])) == 0.0
+
+
+def test_environment(folder: Path, capsys: pytest.CaptureFixture[str], model: Endpoint) -> None:
+    with serving(load(folder / "lake.py").Guess) as url:
+        job = blocks("environment", "yaml")[0]
+        train, test = (check_reader(r) for r in readers(job, folder, service=url))
+        assert len(train) == 79 and len(test) == 20
+        (folder / "script.yaml").write_text("- {say: '50'}\n")
+        debug = (
+            "backbone: {name: debug, debug: {answers: {type: script, path: script.yaml}, group_size: 1}}\n"
+        )
+        if ("judge", "environment") not in load_plugins().classes:
+            job = job.replace("judge: {type: environment}", "judge: lake.py:judge")
+            with (folder / "lake.py").open("a") as file:
+                file.write("\n\ndef judge(task, output):\n    return output.metadata['score']\n")
+        limited = job.replace("env_type: guess}", "env_type: guess, shuffle: 0, limit: 4}")
+        (folder / "job.yaml").write_text(
+            f"{limited}workflow: guess_agent.py:run\n{debug}".replace("http://127.0.0.1:8080", url)
+        )
+        out = ajet("ajet run job.yaml --steps 1 --set train.batch_size=4", model, capsys)
+        assert "reward" in out
+        import httpx2
+
+        counts = httpx2.get(f"{url}/health").json()
+        assert counts["created"] == counts["released"] >= 4 and counts["open"] == 0
+
+
+def test_gymnasium_is_served_as_the_page_says() -> None:
+    command = shlex.split(blocks("environment", "")[0])
+    assert command[:3] == ["python", "-m", "ajet_readers.gymnasium_service"]
+    from ajet_readers.gymnasium_service import served
+
+    assert served(command[3], json.loads(command[command.index("--options") + 1])).env_type == "FrozenLake-v1"
+
+
+def test_generated(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ajet(blocks("generated", "")[0], model, capsys)
+    counts = [int(n) for n in re.findall(r"^(\d+) tasks in", out, re.MULTILINE)]
+    assert sum(counts) == 12 and len((folder / "tasks.jsonl").read_text().splitlines()) == counts[1]
+    [reader] = readers(blocks("generated", "yaml")[0], folder, model)
+    tasks = check_reader(reader)
+    assert tasks and {t.metadata["source"].rpartition("/")[2] for t in tasks} == {"examples.jsonl"}
+
+
+def test_traces(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+    command = blocks("traces", "")[0]
+    assert "3 new tasks added" in ajet(command, model, capsys)
+    assert "0 new tasks added" in ajet(command, model, capsys)
+    [reader] = readers(blocks("traces", "yaml")[0], folder, model)
+    [task] = check_reader(reader)
+    assert (task.query, task.metadata["answer"]) == ("Which trees are red?", "Red maples and sumacs.")
+    assert isinstance(task, Task) and task.metadata["feedback"]["score"] == 0.25
