@@ -59,8 +59,9 @@ $(NODE_INSTALLED): tests/node/package.json
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/math/demo.py --seed $(SEED)
 
+# One process for each core, up to four, and one thread in each: torch's threads would fight for the same cores.
 test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some of them)
-	.venv/bin/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --maxprocesses=4 --dist loadfile $(ARGS)
 
 test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
