@@ -159,6 +159,12 @@ def _checked_name(cls: Any, hook: str) -> str:
     return name
 
 
+def entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
+    """The entry points of plugins by name, each with its distribution and version."""
+    found = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name)
+    return [(e, e.dist.name if e.dist else "?", e.dist.version if e.dist else "?") for e in found]
+
+
 @functools.cache
 def load_plugins() -> Plugins:
     """The core's plugins and all entry points of group ``ajet``, loaded once per process."""
@@ -166,10 +172,9 @@ def load_plugins() -> Plugins:
 
     plugins = Plugins()
     plugins.register(builtin, "ajet", importlib.metadata.version("ajet"))
-    for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
-        distribution = entry.dist.name if entry.dist else "?"
+    for entry, distribution, version in entry_points():
         try:
-            plugins.register(entry.load(), distribution, entry.dist.version if entry.dist else "?")
+            plugins.register(entry.load(), distribution, version)
         except ConfigError:
             raise
         except Exception as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import ajet
 from ajet import plugins as plugin_module
-from ajet.plugins import Plugins
 
 from .conftest import Folder
 
@@ -92,9 +92,8 @@ class Commands:
 
 
 def with_plugin(monkeypatch: pytest.MonkeyPatch, plugin: Any) -> None:
-    plugins = Plugins()
-    plugins.register(plugin, "ajet-plugin-x", "0.1.0")
-    monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
+    entry = SimpleNamespace(load=lambda: plugin)
+    monkeypatch.setattr(plugin_module, "entry_points", lambda: [(entry, "ajet-plugin-x", "0.1.0")])
 
 
 def test_a_plugin_adds_its_command(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,23 +100,26 @@ def _print_version(asked: bool) -> None:
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:
-    """Let plugins add theirs. One that fails loses its commands only."""
-    from ajet.plugins import load_plugins
-    from ajet.types import ConfigError
+    """Let plugins add theirs. One that fails loses its commands only. Nothing else is asked of them here, as
+    numpy alone would double the time that ``--help`` takes."""
+    from ajet.plugins import entry_points
 
-    try:
-        hook = load_plugins().manager.hook.ajet_commands
-    except ConfigError:
-        return  # whatever needs plugins raises it again
-    for implementation in hook.get_hookimpls():
+    for entry, distribution, _ in entry_points():
         try:
-            implementation.function(app)
+            plugin = entry.load()
+        except Exception:
+            continue  # `ajet plugins` tells, and whatever needs it
+        try:
+            getattr(plugin, "ajet_commands", _no_commands)(app)
         except Exception as error:
-            name = implementation.plugin_name
             print(
-                f"warning: plugin {name}: its commands are missing: {type(error).__name__}: {error}",
+                f"warning: plugin {distribution}: its commands are missing: {type(error).__name__}: {error}",
                 file=sys.stderr,
             )
+
+
+def _no_commands(app: typer.Typer) -> None:
+    """What a plugin adds that has no such hook."""
 
 
 def _tell(error: object) -> None:
