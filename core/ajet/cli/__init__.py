@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli import check, config, doctor, evaluate, plugins, run, serve, sft, show
+from ajet.cli import check, config, doctor, evaluate, export, plugins, run, serve, sft, show
 
 INTERRUPTED = 130
 SECONDS_TO_END = 10.0
@@ -68,6 +68,7 @@ def build_app() -> typer.Typer:
     app.command("show")(show.show)
     app.command("check")(check.check)
     app.command("serve")(serve.serve)
+    app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
