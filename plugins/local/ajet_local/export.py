@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from transformers.utils.logging import disable_progress_bar
+
 from ajet.types import ConfigError
 from ajet_local.adapters import Adapters, base_of, saved_adapters
 from ajet_local.modeling import load_model
@@ -24,6 +26,7 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
     if not checkpoint.is_dir():
         raise ConfigError(f"{checkpoint}: there is no such folder.")
     if saved_adapters(checkpoint):
+        disable_progress_bar()
         model, tokenizer = load_whole(checkpoint, target, dtype="auto")
         model.save_pretrained(output)
         tokenizer.save_pretrained(output)

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from ajet.config import LoraSettings  # noqa: E402
 from ajet.learning.algorithms import GRPO, SFT  # noqa: E402
 from ajet.progress import Silent  # noqa: E402
+from ajet.runtime import adapter_of  # noqa: E402
 from ajet.types import AjetError, Batch, ConfigError, GenerateRequest, Sample, Sampling, Span  # noqa: E402
-from ajet_local import Local  # noqa: E402
+from ajet_local import Local, LocalEnginePlugin  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
@@ -395,3 +396,31 @@ def test_a_missing_base_model_is_named(folder, tmp_path):
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(AjetError, match=r"its base model .*base is not there.*base_model_name_or_path"):
         Local(device="cpu").load(str(tmp_path / "saved"), 0, Silent())
+
+
+@pytest.mark.parametrize(
+    "there, target, named, adapter",
+    [
+        ((), "policy", False, None),
+        ((), "solver", True, None),
+        (("solver",), "policy", False, "solver"),
+        (("solver", "critic"), "critic", True, "critic"),
+    ],
+)
+def test_a_target_is_answered_by_its_adapter_or_by_the_only_one(
+    folder, tmp_path, there, target, named, adapter
+):
+    model = folder
+    if there:
+        from_folder(folder, *there).save(tmp_path / "saved")
+        model = tmp_path / "saved"
+    engine = LocalEnginePlugin(device="cpu").build(str(model), 0, Silent())
+    assert adapter_of(target, engine, named=named) == adapter
+
+
+def test_it_is_an_error_if_it_is_not_clear_which_adapter_answers(folder, tmp_path):
+    from_folder(folder, "solver", "critic").save(tmp_path / "saved")
+    engine = LocalEnginePlugin(device="cpu").build(str(tmp_path / "saved"), 0, Silent())
+    for target, named in (("policy", False), ("judge", True)):
+        with pytest.raises(ConfigError, match="holds the adapters of critic, solver"):
+            adapter_of(target, engine, named=named)
