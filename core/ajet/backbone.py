@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -43,7 +43,8 @@ class Trainer(Protocol):
         ...
 
     def save(self, path: Path) -> None:
-        """Write model and tokenizer (Hugging Face layout) and the optimizer's state into a new folder."""
+        """Write tokenizer, optimizers' states, and the model (Hugging Face layout) or the adapters (peft's
+        layout, ``adapters/<name>/``) into a new folder."""
         ...
 
     def load(self, path: Path) -> None:
@@ -111,11 +112,18 @@ class Backbone(Plugin):
         deterministic: bool,
         progress: Progress,
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
+        trained: Collection[str] | None = None,
     ) -> Trainer:
         """A Trainer over a model, for backbones that the core's own loop can drive. Raises ConfigError.
 
-        ``adapters`` are those that it trains, by name; with any, the model's own weights are left alone.
+        ``adapters`` are those that answer, by name, and of them ``trained`` (default: all) learn; with any, the
+        model's own weights are left alone.
         """
         raise ConfigError(
             f"the backbone {self.name!r} owns its training loop; use one with a trainer, such as local."
         )
+
+    def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
+        """Write a whole model, of its adapter ``target`` if the checkpoint holds adapters, into the new folder
+        ``output`` (Hugging Face layout). Raises AjetError."""
+        raise ConfigError(f"the backbone {self.name!r} cannot export its checkpoints.")

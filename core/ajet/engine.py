@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ajet.base import Plugin
@@ -21,6 +21,11 @@ class Engine(Protocol):
     """The Hugging Face tokenizer of the model; `ajet.chat` renders with it."""
     model_type: str
     """The architecture's name in Hugging Face configs ("qwen3", "llama", …): a hint at the chat family."""
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """Names that `GenerateRequest.adapter` may have."""
+        ...
 
     async def start(self) -> None: ...
 

@@ -303,6 +303,10 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
             raise ConfigError(
                 f"targets.{name}: a frozen_model answers it, so its lora has nothing to do. Remove one of the two."
             )
+        if target.lora and not re.fullmatch(r"[\w-]+", name):
+            raise ConfigError(
+                f"targets.{name}: has a lora, and so a folder in checkpoints; name it with letters, digits, _ and - alone."
+            )
         if target.frozen_model is None and not trained and not target.lora:
             raise ConfigError(
                 f"targets.{name}: is neither trained nor has a frozen_model. Add it to train.targets or give it {where}."

@@ -90,7 +90,7 @@ async def open_runtime(
         for plan in job.targets:
             model = plan.model or answers
             live = await portal.run(models.enter_async_context(model.open())) if model else None
-            adapter = plan.name if plan.lora else None
+            adapter = None if model or not engine else adapter_of(plan.name, engine, named=bool(plan.lora))
             targets.append(Target(plan.name, plan.agents, live, plan.trained, adapter))
         chat = Chat(engine.tokenizer, engine.model_type) if engine else None
         lockstep = Lockstep(engine) if engine and job.config.run.deterministic else None
@@ -138,9 +138,25 @@ def frameworks_prepared(hook: Any, capture: Capture) -> Iterator[None]:
         yield
 
 
+def adapter_of(target: str, engine: Engine, *, named: bool) -> str | None:
+    """Which adapter answers a target: its own where it has one (``named``); otherwise, and for a model outside
+    of its job, the only one that there is. Raises ConfigError if it is not clear which."""
+    there = list(engine.adapters)
+    if not there:
+        return None  # the base model, which is what a new adapter answers, too
+    if named and target in there:
+        return target
+    if len(there) == 1 and not named:
+        return there[0]
+    raise ConfigError(
+        f"target {target!r}: the model holds the adapters of {', '.join(there)}, so it is not clear which of them answers. "
+        "Name the targets like these, with a lora, or give CHECKPOINT/adapters/NAME as the model."
+    )
+
+
 def local_engine(job: Job) -> Engine:
-    """The engine plugin ``local`` over the job's model, for answering without training; it takes those
-    of the job's ``backbone.local`` keys that it has."""
+    """The engine plugin ``local`` over the job's model or checkpoint, for answering without training; it
+    takes those of the job's ``backbone.local`` keys that it has."""
     return _local_plugin(job).build(job.model, job.config.run.seed, job.progress)
 
 

@@ -21,6 +21,7 @@ from ajet.capture.wires import Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat import Chat
 from ajet.engine import Engine
+from ajet.runtime import adapter_of
 
 MOST_CALLS = 1_000
 MOST_TOKENS = 4_000_000
@@ -71,7 +72,8 @@ def serve(
     portal = Portal()
     try:
         portal.submit(engine.start()).result()
-        answerer = Answerer(engine, Chat(engine.tokenizer, engine.model_type), (Target("policy"),), policy)
+        target = Target("policy", adapter=adapter_of("policy", engine, named=False))
+        answerer = Answerer(engine, Chat(engine.tokenizer, engine.model_type), (target,), policy)
         sessions = Sessions(key, answerer)
         gateway = Gateway(
             portal, sessions.find, wires, models=models, host=host, port=port, most_calls=most_calls

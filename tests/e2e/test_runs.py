@@ -24,9 +24,19 @@ def weights(run_dir: Path) -> dict[str, bytes]:
     from safetensors.numpy import load_file
 
     last = checkpoints(run_dir)[-1]
-    arrays = {name: array.tobytes() for name, array in load_file(last / "model.safetensors").items()}
-    state = torch.load(last / "trainer.pt", weights_only=True)["optimizer"]["state"]
-    moments = {f"{i}.{k}": v.numpy().tobytes() for i, s in state.items() for k, v in s.items()}
+    arrays = {
+        f"{file.relative_to(last)}:{name}": array.tobytes()
+        for file in last.rglob("*.safetensors")
+        for name, array in load_file(file).items()
+    }
+    assert arrays
+    optimizers = torch.load(last / "trainer.pt", weights_only=True)["optimizers"]
+    moments = {
+        f"{name}.{i}.{k}": v.numpy().tobytes()
+        for name, optimizer in optimizers.items()
+        for i, s in optimizer["state"].items()
+        for k, v in s.items()
+    }
     return arrays | moments
 
 

@@ -15,7 +15,20 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli import check, config, data, doctor, evaluate, new_plugin, plugins, run, serve, sft, show
+from ajet.cli import (
+    check,
+    config,
+    data,
+    doctor,
+    evaluate,
+    export,
+    new_plugin,
+    plugins,
+    run,
+    serve,
+    sft,
+    show,
+)
 
 INTERRUPTED = 130
 SECONDS_TO_END = 10.0
@@ -69,6 +82,7 @@ def build_app() -> typer.Typer:
     app.command("check")(check.check)
     app.command("serve")(serve.serve)
     app.add_typer(data.app, name="data")
+    app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
     app.add_typer(new_plugin.app, name="plugin")
     app.add_typer(config.app, name="config")

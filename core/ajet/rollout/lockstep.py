@@ -26,6 +26,7 @@ class Lockstep:
         self.context_length = engine.context_length
         self.tokenizer: Any = engine.tokenizer
         self.model_type = engine.model_type
+        self.adapters = engine.adapters
         self._running: set[str] = set()
         self._waiting: dict[str, deque[tuple[GenerateRequest, asyncio.Future[Generation]]]] = {}
         self._round: asyncio.Task[None] | None = None

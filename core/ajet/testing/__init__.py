@@ -39,6 +39,7 @@ class ScriptedEngine:
         self.tokenizer = tokenizer
         self.context_length = context_length
         self.model_type = model_type
+        self.adapters: tuple[str, ...] = ()
         self.version = 0
         self.requests: list[GenerateRequest] = []
         self.cancelled = 0

@@ -18,6 +18,7 @@ import torch
 from transformers import DynamicCache
 
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet_local.adapters import Adapters
 from ajet_local.completion import Completion
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.scheduler import Scheduler
@@ -33,8 +34,8 @@ class LocalEngine:
     values (default: a quarter of the device's), ``prefill_tokens`` the tokens of prompts in one step.
     ``context_length`` defaults to what the model's positions reach. A ``deterministic`` engine forgets
     its cache whenever it has nothing to do, so that what it samples depends on the requests of one burst
-    alone and on nothing that was cached, or not, before. Raises `AjetError` for a model whose attention
-    it does not know.
+    alone and on nothing that was cached, or not, before. ``adapters`` are those of the model, one of which
+    a request may name. Raises `AjetError` for a model whose attention it does not know.
     """
 
     def __init__(
@@ -46,16 +47,18 @@ class LocalEngine:
         cache_mib: int | None = None,
         prefill_tokens: int = 1024,
         deterministic: bool = False,
+        adapters: Adapters | None = None,
     ) -> None:
         _check_attention(model)
         self.model = model
         self.tokenizer = tokenizer
         self.context_length = context_length or model_context_length(model)
         self.deterministic = deterministic
+        self._adapters = adapters or Adapters(model)
         self.model_type: str = model.config.model_type
         self.scheduler = Scheduler(
             model,
-            self.activate,
+            self._adapters.activate,
             max_batch=max_batch,
             cache_bytes=_quarter_of_memory(model.device) if cache_mib is None else cache_mib << 20,
             prefill_tokens=prefill_tokens,
@@ -77,10 +80,10 @@ class LocalEngine:
         self._version = version
         self.scheduler.restart()
 
-    def activate(self, adapter: str | None) -> None:
-        """Let the model answer as ``adapter`` from now on. Raises ValueError if it has none of this name."""
-        if adapter is not None:
-            raise ValueError(f"the model has no adapter {adapter!r}")
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that requests may name."""
+        return self._adapters.names
 
     async def start(self) -> None:
         """Start the worker on the running loop. Starting twice is an error of the caller."""
@@ -112,7 +115,7 @@ class LocalEngine:
         if self._worker is None or self._wake is None or self._worker.done():
             raise RuntimeError("the engine is not running: await engine.start() on this loop first")
         limit = self._room(request)
-        self.activate(request.adapter)
+        self._adapters.check(request.adapter)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         completion = Completion(request, self.tokenizer, limit, future)
         self.scheduler.waiting.append(completion)
@@ -122,12 +125,13 @@ class LocalEngine:
     async def score(self, ids: Int32, temperature: float = 1.0, adapter: str | None = None) -> Float32:
         """``log_softmax(logits / temperature)`` of given tokens, float32[T]; the first is NaN.
 
-        Temperature 0 means 1, as for greedy calls. Raises ValueError beyond the context.
+        Temperature 0 means 1, as for greedy calls. Raises ValueError beyond the context, and for an adapter
+        that the model does not have.
         """
         ids = np.asarray(ids, dtype=np.int32)
         if not 0 < len(ids) <= self.context_length:
             raise ValueError(f"cannot score {len(ids)} tokens: the context holds 1 to {self.context_length}")
-        self.activate(adapter)
+        self._adapters.activate(adapter)
         tokens = torch.as_tensor(ids, dtype=torch.long, device=self.model.device)[None]
         cache = DynamicCache(config=self.model.config)
         scored = [np.array([np.nan], dtype=np.float32)]

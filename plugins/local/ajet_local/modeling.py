@@ -29,12 +29,12 @@ def default_device() -> torch.device:
 def load_model(
     name: str | Path,
     device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
 ) -> tuple[Any, Any]:
     """Model (in eval mode: no dropout, in sampling or in training) and tokenizer.
 
     ``name`` is a folder in the Hugging Face layout or the id of a model on the Hub. Weights are
-    float32 unless ``dtype`` says otherwise. Raises `AjetError` when the folder is missing or
+    float32 unless ``dtype`` says otherwise ("auto": as they are stored). Raises `AjetError` when the folder is missing or
     incomplete, or the id cannot be fetched.
     """
     source = _checked_source(name)

@@ -1,9 +1,9 @@
-"""The trainer: samples in, AdamW steps out, on the model that the engine samples from."""
+"""The trainer: samples in, AdamW steps out, on the model that the engine samples from, or on its adapters."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from ajet.types import AjetError, Batch, Loss, Metrics, Sample
+from ajet.types import AjetError, Batch, Float32, Loss, Metrics, Sample
+from ajet_local.adapters import FOLDER, Adapters
 from ajet_local.engine import LocalEngine
 from ajet_local.modeling import checkpointing, enable_checkpointing
 from ajet_local.plan import plan, score
@@ -22,12 +23,12 @@ from ajet_local.trees import enable_trees
 log = logging.getLogger("ajet")
 
 STATE_FILE = "trainer.pt"
-"""Beside the Hugging Face files: the optimizer's state and the weight version."""
+"""In a checkpoint: the optimizers' states and the weight version."""
 
 
 @dataclass(slots=True)
 class _Sums:
-    """What an update adds up over its mini-batches."""
+    """What an update of one optimizer's weights adds up over its mini-batches."""
 
     loss: float = 0.0
     grad_norm: float = 0.0
@@ -37,6 +38,24 @@ class _Sums:
     logprob_diff_max: float = 0.0
     entropy: float = 0.0
     reference_kl: float = 0.0
+
+    @classmethod
+    def of(cls, parts: Iterable[_Sums]) -> _Sums:
+        """All of them together."""
+        total = cls()
+        for part in parts:
+            for name in cls.__slots__:
+                one, other = getattr(total, name), getattr(part, name)
+                setattr(total, name, max(one, other) if name == "logprob_diff_max" else one + other)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Learner:
+    """What one optimizer moves: all weights of the model, or those of one adapter."""
+
+    parameters: Sequence[torch.nn.Parameter]
+    optimizer: torch.optim.Optimizer
 
 
 class LocalTrainer:
@@ -50,6 +69,11 @@ class LocalTrainer:
     bounds the tokens of one forward pass, ``gradient_checkpointing`` keeps only each layer's input and
     computes the rest again: both change memory, not results. ``reference`` is a frozen model on the same
     device, which fills `Sample.reference` for losses that need it.
+
+    With ``adapters``, those of ``model``, the model's own weights stay as they are and each adapter in
+    ``trained`` (default: all) learns from the samples that name it, as if it were alone: its gradients are
+    clipped to their own norm, its optimizer has its own state, and it takes no step where it has no credit.
+    The reference is then the model without an adapter, if no other is given.
     """
 
     def __init__(
@@ -65,8 +89,11 @@ class LocalTrainer:
         micro_batch_tokens: int = 16384,
         gradient_checkpointing: bool = False,
         reference: Any = None,
+        adapters: Adapters | None = None,
+        trained: Collection[str] | None = None,
     ) -> None:
         self.model = model
+        self.adapters = adapters
         self.tokenizer = tokenizer
         self.engine = engine
         self.max_grad_norm = max_grad_norm
@@ -78,14 +105,20 @@ class LocalTrainer:
                 log.warning("%ssamples are computed as rows, not as trees: %s.", name, cannot.rstrip("."))
         if gradient_checkpointing:
             enable_checkpointing(model)
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(
-            self._parameters,
-            betas=betas,
-            weight_decay=weight_decay,
-            eps=adam_epsilon,
-            fused=model.device.type in ("cpu", "cuda"),
-        )
+
+        def learner(parameters: Iterable[torch.nn.Parameter]) -> _Learner:
+            moved = [p for p in parameters if p.requires_grad]
+            fused = model.device.type in ("cpu", "cuda")
+            settings = {"betas": betas, "weight_decay": weight_decay, "eps": adam_epsilon, "fused": fused}
+            return _Learner(moved, torch.optim.AdamW(moved, **settings))
+
+        self._learners: dict[str | None, _Learner] = {}
+        if adapters is None:
+            self._learners[None] = learner(model.parameters())
+        else:
+            names = adapters.names if trained is None else [n for n in adapters.names if n in trained]
+            adapters.train(names)
+            self._learners |= {name: learner(adapters.parameters(name)) for name in names}
 
     @property
     def version(self) -> int:
@@ -93,7 +126,7 @@ class LocalTrainer:
         return self.engine.version
 
     def update(self, batch: Batch) -> Metrics:
-        """One AdamW step per mini-batch on ``Σ weights · loss`` over its trained tokens.
+        """One AdamW step per mini-batch, and per adapter in it, on ``Σ weights · loss`` over its trained tokens.
 
         Samples without credit are not computed (where `Batch.zero_costs_nothing`), and a mini-batch of
         none but such takes no step: not even the optimizer's momentum moves the weights. Returns ``loss``
@@ -101,20 +134,22 @@ class LocalTrainer:
         ``tokens_zero_advantage`` (together all masked tokens of the mini-batches), ``logprob_diff_max``:
         max |new − old| in the first mini-batch computed, when the weights are still the sampling ones (0 if
         nothing was sampled), and, where the loss needs them, the means over tokens of ``entropy`` and of
-        ``reference_kl``, new − reference. Raises FloatingPointError at a non-finite loss or gradient,
-        before the step that it would spoil.
+        ``reference_kl``, new − reference; with several adapters also ``loss/<adapter>`` and
+        ``grad_norm/<adapter>``. Raises FloatingPointError at a non-finite loss or gradient, before any step of
+        the mini-batch that has it, and ValueError for a sample whose adapter is not trained.
         """
-        for group in self._optimizer.param_groups:
-            group["lr"] = batch.learning_rate
-        sums = _Sums()
+        for learner in self._learners.values():
+            for group in learner.optimizer.param_groups:
+                group["lr"] = batch.learning_rate
+        sums_of: dict[str | None, _Sums] = {name: _Sums() for name in self._learners}
         samples = self._prepared(batch)
         for number, indices in enumerate(batch.mini_batches, 1):
             place = f"mini-batch {number} of {len(batch.mini_batches)}"
-            self._mini_batch([samples[i] for i in indices], batch, sums, place)
-        steps, trained = max(sums.steps, 1), max(sums.trained, 1)
+            self._mini_batch([samples[i] for i in indices], batch, sums_of, place)
+        sums = _Sums.of(sums_of.values())
+        trained = max(sums.trained, 1)
         metrics = {
-            "loss": sums.loss / steps,
-            "grad_norm": sums.grad_norm / steps,
+            **_means("", sums),
             "optimizer_steps": float(sums.steps),
             "tokens_trained": float(sums.trained),
             "tokens_zero_advantage": float(sums.skipped),
@@ -124,36 +159,71 @@ class LocalTrainer:
             metrics["entropy"] = sums.entropy / trained
         if "reference" in batch.needs:
             metrics["reference_kl"] = sums.reference_kl / trained
+        if len(sums_of) > 1:
+            for name, part in sums_of.items():
+                metrics |= _means(f"/{name}", part)
         return metrics
 
     def _prepared(self, batch: Batch) -> Sequence[Sample]:
         """The batch's samples, with the logprobs that its loss needs and that they do not bring."""
         samples = list(batch.samples)
+        for unknown in {s.adapter for s in samples} - self._learners.keys():
+            raise ValueError(f"a sample is to train {_named(unknown)}, but that is not trained")
         live = [i for i, s in enumerate(samples) if _counts(s, batch)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
-            if self.reference is None:
-                raise AjetError(
-                    "the loss needs a reference model, but this trainer has none: set train.kl or train.reference."
-                )
-            found = score(self.reference, [samples[i] for i in missing], self.micro_batch_tokens)
+            found = self._reference_logprobs([samples[i] for i in missing])
             for i, logprobs in zip(missing, found, strict=True):
                 samples[i] = replace(samples[i], reference=logprobs)
         if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `new` is just that
-            found = score(self.model, [samples[i] for i in live], self.micro_batch_tokens)
-            for i, logprobs in zip(live, found, strict=True):
-                samples[i] = replace(samples[i], before=logprobs)
+            for adapter in self._learners:
+                own = [i for i in live if samples[i].adapter == adapter]
+                self._activate(adapter)
+                found = score(self.model, [samples[i] for i in own], self.micro_batch_tokens)
+                for i, logprobs in zip(own, found, strict=True):
+                    samples[i] = replace(samples[i], before=logprobs)
         return samples
 
-    def _mini_batch(self, samples: Sequence[Sample], batch: Batch, sums: _Sums, place: str) -> None:
-        live = [s for s in samples if _counts(s, batch)]
-        trained = sum(int(s.mask.sum()) for s in live)
-        sums.trained += trained
-        sums.skipped += sum(int(s.mask.sum()) for s in samples) - trained
-        if not live:
-            return
-        self._optimizer.zero_grad(set_to_none=True)
-        for micro_batch in plan(self.model, live, self.micro_batch_tokens):
+    def _reference_logprobs(self, samples: Sequence[Sample]) -> Sequence[Float32]:
+        if self.reference is not None:
+            return score(self.reference, samples, self.micro_batch_tokens)
+        if self.adapters is None:
+            raise AjetError(
+                "the loss needs a reference model, but this trainer has none: set train.kl or train.reference."
+            )
+        self._activate(None)
+        return score(self.model, samples, self.micro_batch_tokens)
+
+    def _activate(self, adapter: str | None) -> None:
+        if self.adapters is not None:
+            self.adapters.activate(adapter)
+
+    def _mini_batch(
+        self, samples: Sequence[Sample], batch: Batch, sums_of: dict[str | None, _Sums], place: str
+    ) -> None:
+        """The gradients of all adapters first, then their steps: either all that have credit step, or none."""
+        stepping = []
+        for adapter, learner in self._learners.items():
+            own = [s for s in samples if s.adapter == adapter]
+            live = [s for s in own if _counts(s, batch)]
+            sums = sums_of[adapter]
+            trained = sum(int(s.mask.sum()) for s in live)
+            sums.trained += trained
+            sums.skipped += sum(int(s.mask.sum()) for s in own) - trained
+            learner.optimizer.zero_grad(set_to_none=True)
+            if live:
+                self._activate(adapter)
+                self._gradients(learner, live, batch, sums, place)
+                stepping.append(learner)
+        for learner in stepping:
+            learner.optimizer.step()
+            learner.optimizer.zero_grad(set_to_none=True)
+
+    def _gradients(
+        self, learner: _Learner, samples: Sequence[Sample], batch: Batch, sums: _Sums, place: str
+    ) -> None:
+        """The clipped gradients of samples that all train the active adapter."""
+        for micro_batch in plan(self.model, samples, self.micro_batch_tokens):
             with checkpointing(self.model):
                 tokens = micro_batch.tokens(self.model, batch.needs)
                 total = _total_loss(batch.loss, tokens, micro_batch.samples, place)
@@ -165,17 +235,15 @@ class LocalTrainer:
                 sums.reference_kl += (tokens.new.detach() - tokens.reference).sum().item()
             if sums.steps == 0:
                 sums.logprob_diff_max = max(sums.logprob_diff_max, _largest_difference(tokens))
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(learner.parameters, self.max_grad_norm)
         if not torch.isfinite(norm):
             raise FloatingPointError(f"the gradient's norm is {norm.item()} in {place}; no step was taken")
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
         sums.steps += 1
         sums.grad_norm += norm.item()
 
     async def publish(self) -> int:
         """Bring the weights to the engine, on its own loop, if it does not sample from these anyway; the
-        version rises."""
+        version rises. Frozen weights that its model shares with this one stay where they are."""
         self._copy_to_engine()
         self.engine.version += 1
         return self.engine.version
@@ -184,28 +252,57 @@ class LocalTrainer:
         if self.engine.model is not self.model:
             with torch.no_grad():
                 for theirs, ours in zip(self.engine.model.parameters(), self.model.parameters(), strict=True):
-                    theirs.copy_(ours)
+                    if theirs is not ours:
+                        theirs.copy_(ours)
 
     def save(self, path: Path) -> None:
-        """Write weights (safetensors), config, tokenizer and `STATE_FILE` into ``path``."""
+        """Write tokenizer, `STATE_FILE`, and the model (Hugging Face layout) or, where adapters are trained, all
+        adapters (peft's layout, each in a folder of its own) into ``path``."""
         path.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
-        torch.save({"optimizer": self._optimizer.state_dict(), "version": self.version}, path / STATE_FILE)
+        if self.adapters is None:
+            self.model.save_pretrained(path)
+        else:
+            for name in self.adapters.names:
+                self.adapters.save(name, path / FOLDER / name)
+        optimizers = {name: learner.optimizer.state_dict() for name, learner in self._learners.items()}
+        torch.save({"optimizers": optimizers, "version": self.version}, path / STATE_FILE)
 
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit, for the engine too.
 
-        Raises `AjetError` when ``path`` was not written by `save`.
+        Raises `AjetError` when ``path`` was not written by `save`, or for other adapters.
         """
         if not (path / STATE_FILE).is_file():
             raise AjetError(f"checkpoint {path}: no {STATE_FILE}. Give a folder written by this backbone.")
-        saved = AutoModelForCausalLM.from_pretrained(path, dtype=self.model.dtype)
-        self.model.load_state_dict(saved.state_dict())
-        self._copy_to_engine()
         state = torch.load(path / STATE_FILE, map_location=self.model.device, weights_only=True)
-        self._optimizer.load_state_dict(state["optimizer"])
+        if state["optimizers"].keys() != self._learners.keys():
+            trained, found = (
+                ", ".join(map(_named, names)) for names in (self._learners, state["optimizers"])
+            )
+            raise AjetError(
+                f"checkpoint {path}: holds the training of {found}, but the job trains {trained}."
+            )
+        if self.adapters is None:
+            saved = AutoModelForCausalLM.from_pretrained(path, dtype=self.model.dtype)
+            self.model.load_state_dict(saved.state_dict())
+        else:
+            for adapter in self.adapters.names:
+                self.adapters.restore(adapter, path / FOLDER / adapter)
+        self._copy_to_engine()
+        for name, learner in self._learners.items():
+            learner.optimizer.load_state_dict(state["optimizers"][name])
         self.engine.version = state["version"]
+
+
+def _means(suffix: str, sums: _Sums) -> Metrics:
+    """Over the steps taken."""
+    steps = max(sums.steps, 1)
+    return {f"loss{suffix}": sums.loss / steps, f"grad_norm{suffix}": sums.grad_norm / steps}
+
+
+def _named(adapter: str | None) -> str:
+    return "all weights" if adapter is None else f"the adapter {adapter!r}"
 
 
 def _counts(sample: Sample, batch: Batch) -> bool:

@@ -10,8 +10,10 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
+from ajet.config import LoraSettings  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local import engine as engine_module  # noqa: E402
+from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 
 VOCABULARY = 200
@@ -328,15 +330,10 @@ def test_requests_that_end_differently_share_a_batch(model):
 
 
 def test_adapters_share_neither_a_pass_nor_a_cache(model):
-    """Stands in for LoRA: the adapter "loud" doubles the output weights."""
-
-    class Adapted(LocalEngine):
-        def activate(self, adapter):
-            if adapter not in (None, "loud"):
-                raise ValueError(f"the model has no adapter {adapter!r}")
-            model.lm_head.weight.data = loud if adapter else plain
-
-    plain, loud = model.lm_head.weight.data.clone(), model.lm_head.weight.data * 2
+    adapters = Adapters(model)
+    adapters.add("loud", LoraSettings(rank=4), seed=0)
+    for weights in adapters.parameters("loud"):
+        torch.nn.init.normal_(weights, std=0.3)
     counts = counted(model)
 
     async def scenario(engine):
@@ -345,13 +342,14 @@ def test_adapters_share_neither_a_pass_nor_a_cache(model):
         got = await all_of(engine, asked)
         assert counts[:2] == [30, 30] and sum(counts) == 2 * (30 + 3 * 11)
         for one, answer in zip(asked, got, strict=True):
-            engine.activate(one.adapter)
+            adapters.activate(one.adapter)
             assert_exact(model, one, answer)
             full = np.concatenate([one.prompt_ids, answer.token_ids])
             scored = await engine.score(full, adapter=one.adapter)
             np.testing.assert_allclose(answer.logprobs, scored[30:], atol=1e-4)
+        assert got[0].logprobs[0] != got[1].logprobs[0]
 
-    run(Adapted(model, None), scenario)
+    run(LocalEngine(model, None, adapters=adapters), scenario)
 
 
 def test_an_unknown_adapter_is_a_value_error(model):

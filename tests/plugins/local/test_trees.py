@@ -18,11 +18,13 @@ from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
 from ajet.builtin import ajet_algorithms  # noqa: E402
+from ajet.config import LoraSettings  # noqa: E402
 from ajet.learning.algorithms import GRPO  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.packing import pack, split  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.types import Batch, Sample, Span  # noqa: E402
+from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.plan import plan, score  # noqa: E402
@@ -33,6 +35,7 @@ from ajet_local.trees import ComputedTree, enable_trees, tree_tokens  # noqa: E4
 
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+TRAINED = {"all weights": (), "an adapter": ("solver",), "two adapters": ("solver", "critic")}
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 LOGS = ("tool30", "werewolf", "retry", "fanout", "drift", "retok", "grow", "mixed")
 
@@ -119,16 +122,61 @@ def of_tree(model, samples):
     return tree_tokens(model, ComputedTree(pack(samples)))
 
 
-def loss_and_gradients(model, groups, tokens):
+def loss_and_gradients(model, groups, tokens, adapters=None):
+    """Each group goes through the model by the adapter that its samples name."""
     model.zero_grad(set_to_none=True)
     loss = 0.0
     for group in groups:
+        if adapters:
+            (adapter,) = {s.adapter for s in group}
+            adapters.activate(adapter)
         with checkpointing(model):
             found = tokens(model, group)
             total = (found.weights * clipped(torch, found)).sum()
             total.backward()
         loss += total.item()
-    return loss, torch.cat([p.grad.flatten() for p in model.parameters()])
+    return loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+
+
+def with_adapters(model, names):
+    """The model's adapters of these names, all trained, whose weights do something already; None for no names."""
+    if not names:
+        return None
+    adapters = Adapters(model)
+    for number, name in enumerate(names):
+        adapters.add(name, LoraSettings(rank=3 + number), seed=0)
+        for weights in adapters.parameters(name):
+            torch.nn.init.normal_(weights, std=0.1, generator=torch.Generator().manual_seed(number))
+    adapters.train(names)
+    return adapters
+
+
+def by_target(samples, names):
+    """The samples of each adapter, by turns; all of them together if there is none."""
+    if not names:
+        return [samples]
+    return [[replace(s, adapter=name) for s in samples[n :: len(names)]] for n, name in enumerate(names)]
+
+
+def one_row_a_call(sample):
+    """The sample's trained tokens as one sample for each of its calls, as long as that call's context."""
+    inside = [
+        (np.arange(len(sample.token_ids)) >= s.start) & (np.arange(len(sample.token_ids)) < s.end)
+        for s in sample.spans
+    ]
+    return [
+        Sample(
+            sample.token_ids[: span.end],
+            (sample.mask & there)[: span.end],
+            sample.logprobs[: span.end],
+            sample.advantages[: span.end],
+            sample.weights[: span.end],
+            (span,),
+            sample.episode,
+            sample.adapter,
+        )
+        for span, there in zip(sample.spans, inside, strict=True)
+    ]
 
 
 def assert_equal(found, expected, tolerance):
@@ -232,16 +280,19 @@ def test_the_block_mask_for_gpus_gives_the_same_attention():
 # --------------------------------------------------------------------------- exactness
 
 
+@pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype):
+def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, trained):
     model = tiny(ARCHITECTURES[name], dtype)
+    adapters = with_adapters(model, TRAINED[trained])
     assert enable_trees(model) == ""
     for seed in range(3):
-        samples = random_forest(seed, longest=40 if seed else 2 * CHUNK + 9)
-        naive = loss_and_gradients(model, [[s] for s in samples], of_rows)
-        assert_equal(loss_and_gradients(model, [samples], of_rows), naive, TOLERANCE[dtype])
-        assert_equal(loss_and_gradients(model, [samples], of_tree), naive, TOLERANCE[dtype])
+        targets = by_target(random_forest(seed, longest=40 if seed else 2 * CHUNK + 9), TRAINED[trained])
+        each = [[s] for samples in targets for s in samples]
+        naive = loss_and_gradients(model, each, of_rows, adapters)
+        assert_equal(loss_and_gradients(model, targets, of_rows, adapters), naive, TOLERANCE[dtype])
+        assert_equal(loss_and_gradients(model, targets, of_tree, adapters), naive, TOLERANCE[dtype])
 
 
 @pytest.fixture(scope="module")
@@ -254,20 +305,31 @@ def call_logs():
         yield lambda log: bench.make_samples(log, 0, 0.01 if log == "werewolf" else 0.02, 50)
 
 
+@pytest.mark.parametrize("trained", ["all weights", "two adapters"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("log", LOGS)
 def test_call_logs_give_one_loss_and_gradient_by_calls_by_linear_rows_and_by_trees(
-    call_logs, log, name, dtype
+    call_logs, log, name, dtype, trained
 ):
     model = tiny(ARCHITECTURES[name], dtype, vocab_size=1000)
+    names = TRAINED[trained]
+    adapters = with_adapters(model, names)
     assert enable_trees(model) == ""
     calls, timelines = (with_a_twin(samples) for samples in call_logs(log))
-    naive = loss_and_gradients(model, micro_batches(calls, 1000), of_rows)
-    assert_equal(loss_and_gradients(model, micro_batches(timelines, 2000), of_rows), naive, TOLERANCE[dtype])
+    targets = by_target(timelines, names)
+    calls_of = [[c for s in samples for c in one_row_a_call(s)] for samples in targets] if names else [calls]
+
+    def found(groups, tokens):
+        return loss_and_gradients(model, groups, tokens, adapters)
+
+    naive = found([g for samples in calls_of for g in micro_batches(samples, 1000)], of_rows)
+    linear = [g for samples in targets for g in micro_batches(samples, 2000)]
+    assert_equal(found(linear, of_rows), naive, TOLERANCE[dtype])
     longest = max(len(s.token_ids) for s in timelines)
-    for groups in ([timelines], split(timelines, longest)):
-        assert_equal(loss_and_gradients(model, groups, of_tree), naive, TOLERANCE[dtype])
+    parts = [g for samples in targets for g in split(samples, longest)]
+    for groups in (targets, parts):
+        assert_equal(found(groups, of_tree), naive, TOLERANCE[dtype])
 
 
 def with_a_twin(samples):

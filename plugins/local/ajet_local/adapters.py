@@ -1,0 +1,250 @@
+"""LoRA adapters over one base model, one for each target, by peft.
+
+peft puts layers of its own into the model, in place: they add what the active adapter makes of their
+input. The base weights are frozen, so any number of adapters stand on one copy of them, and the base model
+is what remains when none is active. A checkpoint holds adapters alone, in peft's layout, one folder each.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import (
+    LoraConfig,
+    PeftConfig,
+    get_peft_model,
+    get_peft_model_state_dict,
+    set_peft_model_state_dict,
+)
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors.torch import load_file, save_file
+
+from ajet.types import AjetError, ConfigError
+
+if TYPE_CHECKING:
+    from ajet.config import LoraSettings
+
+FOLDER = "adapters"
+"""The folder in a checkpoint whose folders are adapters, by target."""
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of an adapter, as peft names them."""
+
+
+class Adapters:
+    """The adapters of ``model``, a Hugging Face causal model that they change in place; none is active at first.
+
+    Their weights are float32, or what more precise type the model has. With the first one, the model's own
+    weights are frozen.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.active: str | None = None
+        self._peft: Any = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order in which they were added."""
+        return tuple(map(_target, self._peft.peft_config)) if self._peft else ()
+
+    def add(self, name: str, settings: LoraSettings, seed: int) -> None:
+        """A new adapter, which changes nothing yet; its weights are a function of seed and name. Raises
+        ConfigError if the model has no layers of the names that ``settings`` give."""
+        linear = self._linear_layers()
+        for end in settings.modules or ():
+            if not any(found == end or found.endswith(f".{end}") for found in linear):
+                known = ", ".join(sorted({found.rpartition(".")[2] for found in linear}))
+                raise ConfigError(
+                    f"targets.{name}.lora.modules: no linear layer of the model is called {end!r}; it has {known}."
+                )
+        config = LoraConfig(
+            r=settings.rank,
+            lora_alpha=_alpha(settings),
+            target_modules=list(settings.modules) if settings.modules else "all-linear",
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big"))
+            self._put(name, config)
+
+    def load(self, name: str, folder: Path) -> None:
+        """An adapter of peft's layout. Raises AjetError if it is none for this model."""
+        self._put(name, _config(folder))
+        self.restore(name, folder)
+
+    def restore(self, name: str, folder: Path) -> None:
+        """Give an adapter the weights that `save` wrote, bit for bit. Raises AjetError if they do not fit."""
+        if not (folder / WEIGHTS).is_file():
+            raise AjetError(f"adapter {folder}: no {WEIGHTS}. Give a folder in peft's layout.")
+        weights = load_file(folder / WEIGHTS)
+        own = self._weights(name)
+        if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
+            raise AjetError(
+                f"adapter {folder}: its weights do not fit the model; was it trained on another one?"
+            )
+        set_peft_model_state_dict(self._peft, weights, adapter_name=_inner(name))
+
+    def save(self, name: str, folder: Path) -> None:
+        """Write an adapter in peft's layout; `peft.PeftModel.from_pretrained` reads it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = copy.copy(self._peft.peft_config[_inner(name)])
+        config.inference_mode = True
+        if not isinstance(config.target_modules, str):
+            config.target_modules = sorted(config.target_modules)  # sets have no order to repeat
+        config.save_pretrained(str(folder))
+        weights = {key: value.contiguous().cpu() for key, value in self._weights(name).items()}
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+    def activate(self, name: str | None) -> None:
+        """Let the model answer as an adapter, or without one. Raises ValueError if it has none of this name."""
+        self.check(name)
+        if name == self.active or self._peft is None:
+            return
+        # peft's own switch also says which weights are trained; here `train` does, for several at once.
+        for layer in self.model.modules():
+            if isinstance(layer, BaseTunerLayer):
+                layer._disable_adapters = name is None
+                layer._active_adapter = [] if name is None else [_inner(name)]
+        self.active = name
+
+    def check(self, name: str | None) -> None:
+        """Raises ValueError if there is no adapter of this name."""
+        if name is not None and name not in self.names:
+            raise ValueError(f"the model has no adapter {name!r}")
+
+    def train(self, names: Collection[str]) -> None:
+        """Let gradients flow into these adapters, and into nothing else."""
+        self.model.requires_grad_(False)
+        for name in names:
+            for parameter in self.parameters(name):
+                parameter.requires_grad_(True)
+
+    def parameters(self, name: str) -> list[torch.nn.Parameter]:
+        """The weights of an adapter."""
+        part = f".{_inner(name)}."
+        return [p for key, p in self.model.named_parameters() if part in key]
+
+    def twin(self) -> Adapters:
+        """A second model over the same base tensors, with copies of the adapters and a switch of its own: what
+        one thread samples from while another one trains."""
+        mine = {id(p) for name in self.names for p in self.parameters(name)}
+        shared = {id(p): p for p in self.model.parameters() if id(p) not in mine}
+        return copy.deepcopy(self, shared)
+
+    def merge(self, name: str) -> Any:
+        """The plain model with an adapter's product in its weights. Nothing else here is of use afterwards."""
+        self.activate(name)
+        return self._peft.merge_and_unload(adapter_names=[_inner(name)])
+
+    def _put(self, name: str, config: LoraConfig) -> None:
+        config.base_model_name_or_path = self.model.name_or_path or None
+        try:
+            if self._peft is not None:
+                self._peft.add_adapter(_inner(name), config)
+            else:
+                with warnings.catch_warnings():  # it asks transformers by a name that gets another one
+                    warnings.simplefilter("ignore", FutureWarning)
+                    self._peft = get_peft_model(self.model, config, adapter_name=_inner(name))
+        except ValueError as error:
+            raise AjetError(f"the adapter {name!r} does not fit the model: {error}") from error
+        self.active = name  # whatever it was, the switch is set anew
+        self.activate(None)
+        self.train(())
+
+    def _weights(self, name: str) -> dict[str, torch.Tensor]:
+        return get_peft_model_state_dict(self._peft, adapter_name=_inner(name), save_embedding_layers=False)
+
+    def _linear_layers(self) -> set[str]:
+        head = self.model.get_output_embeddings()
+        linear = (torch.nn.Linear, BaseTunerLayer)
+        return {
+            name
+            for name, module in self.model.named_modules()
+            if isinstance(module, linear)
+            and module is not head
+            and not re.search(r"\.(lora_|base_layer$)", name)
+        }
+
+
+def prepare(
+    model: Any,
+    saved: Mapping[str, Path],
+    wanted: Mapping[str, LoraSettings] | None,
+    seed: int,
+) -> Adapters | None:
+    """The adapters of a job: those of ``wanted``, from ``saved`` where they are there, else new ones. None
+    wanted means all that are saved. Returns None if there is none at all. Raises ConfigError where settings
+    and what was saved differ."""
+    if not saved and not wanted:
+        return None
+    adapters = Adapters(model)
+    for name in saved if wanted is None else wanted:
+        if name in saved:
+            if wanted is not None:
+                _check_settings(name, wanted[name], saved[name])
+            adapters.load(name, saved[name])
+        else:
+            assert wanted is not None
+            adapters.add(name, wanted[name], seed)
+    return adapters
+
+
+def saved_adapters(source: str | Path) -> dict[str, Path]:
+    """The adapters in a checkpoint by name, or the single one of a folder in peft's layout; {} if ``source`` is
+    a whole model."""
+    folder = Path(source).expanduser()
+    if (folder / CONFIG).is_file():
+        return {folder.resolve().name: folder}
+    return {found.parent.name: found.parent for found in sorted(folder.glob(f"{FOLDER}/*/{CONFIG}"))}
+
+
+def base_of(adapter: Path) -> str:
+    """The model that an adapter stands on. Raises AjetError if it does not say."""
+    base = _config(adapter).base_model_name_or_path
+    if not base:
+        raise AjetError(f"adapter {adapter}: names no base model; set base_model_name_or_path in {CONFIG}.")
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        raise AjetError(
+            f"adapter {adapter}: its base model {base} is not there. Bring it back, or set base_model_name_or_path in "
+            f"its {CONFIG} to where it is."
+        )
+    return str(base)
+
+
+def _config(folder: Path) -> LoraConfig:
+    config = PeftConfig.from_pretrained(str(folder))
+    if not isinstance(config, LoraConfig):
+        raise AjetError(f"adapter {folder}: is of the type {config.peft_type}, but only LoRA is supported.")
+    return config
+
+
+def _check_settings(name: str, settings: LoraSettings, folder: Path) -> None:
+    config = _config(folder)
+    for key, asked, found in (
+        ("rank", settings.rank, config.r),
+        ("alpha", _alpha(settings), config.lora_alpha),
+    ):
+        if asked != found:
+            raise ConfigError(
+                f"targets.{name}.lora.{key}: is {asked:g}, but the adapter in {folder} has {found:g}. Set it to that."
+            )
+
+
+def _alpha(settings: LoraSettings) -> float:
+    return 2 * settings.rank if settings.alpha is None else settings.alpha
+
+
+def _inner(name: str) -> str:
+    """peft's name of a target's adapter: modules are attributes, and this is none of torch's."""
+    return f"target-{name}"
+
+
+def _target(inner: str) -> str:
+    return inner.removeprefix("target-")
