@@ -125,13 +125,13 @@ def attend(
     scaling: float,
     cached: Pass,
     softcap: float | None = None,
-    sliding_window: int | None = None,
     s_aux: Any = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """``query`` [1, H, N, D], ``key`` and ``value`` [1, heads, N, D] of the N tokens of ``cached``: keeps keys
-    and values, and returns what the tokens read, [1, N, H, D]."""
-    if softcap is not None or sliding_window is not None or s_aux is not None:
+    and values, and returns what the tokens read, [1, N, H, D]. The engine sees to it that none is beyond a
+    sliding window."""
+    if softcap is not None or s_aux is not None:
         raise NotImplementedError("the local engine samples from models with plain full attention only")
     layer = module.layer_idx
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))

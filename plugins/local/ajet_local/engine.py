@@ -9,7 +9,9 @@ runs that are equal bit for bit.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -23,6 +25,9 @@ from ajet_local.completion import Completion
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.scheduler import Scheduler
 
+log = logging.getLogger("ajet")
+
+_KINDS = {"full_attention", "sliding_attention"}
 SCORED_TOGETHER = 1024
 """Tokens whose logits exist at a time while a text is scored."""
 
@@ -32,7 +37,7 @@ class LocalEngine:
 
     ``max_batch`` bounds the requests that are sampled together, ``cache_mib`` the memory for keys and
     values (default: a quarter of the device's), ``prefill_tokens`` the tokens of prompts in one step.
-    ``context_length`` defaults to what the model's positions reach. A ``deterministic`` engine forgets
+    ``context_length`` defaults to what the model's positions reach, a sliding window at most. A ``deterministic`` engine forgets
     its cache whenever it has nothing to do, so that what it samples depends on the requests of one burst
     alone and on nothing that was cached, or not, before. ``adapters`` are those of the model, one of which
     a request may name. Raises `AjetError` for a model whose attention it does not know.
@@ -49,10 +54,9 @@ class LocalEngine:
         deterministic: bool = False,
         adapters: Adapters | None = None,
     ) -> None:
-        _check_attention(model)
         self.model = model
         self.tokenizer = tokenizer
-        self.context_length = context_length or model_context_length(model)
+        self.context_length = min(context_length or model_context_length(model), _full_attention(model))
         self.deterministic = deterministic
         self._adapters = adapters or Adapters(model)
         self.model_type: str = model.config.model_type
@@ -193,14 +197,21 @@ class LocalEngine:
             await asyncio.sleep(0)
 
 
-def _check_attention(model: Any) -> None:
+def _full_attention(model: Any) -> int:
+    """How many tokens a model attends to in full. A sliding window ends it: within one there is nothing to
+    slide. AjetError for a model whose attention is of another kind."""
     config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if not getattr(model, "_supports_attention_backend", False) or kinds != {"full_attention"}:
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
+    if not getattr(model, "_supports_attention_backend", False) or not kinds <= _KINDS:
         raise AjetError(
             f"the local engine cannot sample from {config.model_type!r}: it knows models with full attention "
             "through transformers' attention interface (Qwen2, Qwen3, Llama and their like)."
         )
+    if "sliding_attention" not in kinds or not window:
+        return sys.maxsize
+    log.warning("the local engine takes %d tokens at most: the model's sliding window.", window)
+    return int(window)
 
 
 def _quarter_of_memory(device: torch.device) -> int:

@@ -42,6 +42,8 @@ class VLLMEngine:
         self.model_type = model_type
         self.context_length: int = config.model_config.max_model_len
         self.version = 0
+        self.adapters: tuple[str, ...] = ()
+        """It serves none: export a merged model and serve that."""
         self._vocabulary: int = config.model_config.get_vocab_size()
         self._llm: AsyncLLM | None = None
         self._shapes: checkpoint.Shapes = {}

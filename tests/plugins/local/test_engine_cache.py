@@ -395,7 +395,23 @@ def test_a_long_text_is_scored_in_pieces(model, monkeypatch):
     run(LocalEngine(model, None), scenario)
 
 
-def test_a_model_with_other_attention_is_refused():
+def test_a_sliding_window_is_the_longest_context(caplog):
     model = make_model(Qwen2Config, use_sliding_window=True, max_window_layers=1, sliding_window=8)
+    engine = LocalEngine(model, None)
+    assert engine.context_length == 8 and "8 tokens at most" in caplog.text
+
+    async def scenario(engine):
+        got = await engine.generate(GenerateRequest(np.arange(3, dtype=np.int32), Sampling(temperature=0)))
+        ids = torch.tensor([0, 1, 2, *got.token_ids.tolist()])
+        assert (
+            len(ids) == 8 and got.token_ids.tolist() == model(ids[None]).logits[0, 2:-1].argmax(-1).tolist()
+        )
+
+    run(engine, scenario)
+
+
+def test_a_model_with_other_attention_is_refused():
+    model = make_model(Qwen2Config)
+    model.config.layer_types = ["linear_attention"] * model.config.num_hidden_layers
     with pytest.raises(AjetError, match="cannot sample from 'qwen2'"):
         LocalEngine(model, None)
