@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from ajet.engine import room_for
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet_local.adapters import Adapters
 from ajet_local.completion import Completion
@@ -118,7 +119,7 @@ class LocalEngine:
         be served."""
         if self._worker is None or self._wake is None or self._worker.done():
             raise RuntimeError("the engine is not running: await engine.start() on this loop first")
-        limit = self._room(request)
+        limit = room_for(request, self.context_length, self._vocabulary)
         self._adapters.check(request.adapter)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         completion = Completion(request, self.tokenizer, limit, future)
@@ -155,23 +156,6 @@ class LocalEngine:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
         self.scheduler.fail(RuntimeError("the engine was closed"), waiting=True)
-
-    def _room(self, request: GenerateRequest) -> int:
-        """Most tokens to sample for ``request``; ValueError when it cannot be served."""
-        ids, wanted = request.prompt_ids, request.sampling.max_tokens
-        room = self.context_length - len(ids)
-        if len(ids) == 0:
-            raise ValueError("the prompt is empty")
-        if room < 1:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens, but the model's context holds {self.context_length} "
-                "and needs one free. Shorten the chat or take a model with a longer context."
-            )
-        if int(np.min(ids)) < 0 or int(np.max(ids)) >= self._vocabulary:
-            raise ValueError(f"the prompt has token ids outside 0..{self._vocabulary - 1}")
-        if wanted is not None and wanted < 1:
-            raise ValueError(f"max_tokens must be at least 1, not {wanted}")
-        return room if wanted is None else min(room, wanted)
 
     async def _work(self) -> None:
         assert self._wake is not None
