@@ -165,7 +165,11 @@ def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
     assert fault(tmp_path).startswith(f"{tmp_path}: cannot be read")
 
 
-@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(b'{"query": "q"}\n' * 9)[:-12]])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip at all", gzip.compress(b'{"query": "q"}\n' * 9)[:-12]],
+    ids=["another format", "cut off"],
+)
 def test_a_broken_gz_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tasks.jsonl.gz"
     path.write_bytes(content)
