@@ -13,7 +13,7 @@ INSTALLED := .venv/.installed
 ALL_INSTALLED := .venv/.all_installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow test-matrix lint format wheels bench clean
+.PHONY: help .venv demo test test-slow test-matrix lint format wheels bench bench-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -74,6 +74,9 @@ wheels: $(ALL_INSTALLED) ## all distributions as wheels, in dist/
 
 bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the end
 	.venv/bin/python bench/learning.py $(ARGS)
+
+bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per second, memory, trees beside rows
+	.venv/bin/python bench/gpu.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
