@@ -15,7 +15,7 @@ ALL_INSTALLED := .venv/.all_installed
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow test-vllm test-matrix lint format wheels bench bench-all clean
+.PHONY: help .venv demo test test-slow test-vllm test-matrix lint format wheels bench bench-all bench-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -103,6 +103,9 @@ bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the
 
 bench-all: $(ALL_INSTALLED) ## every benchmark of the core: the last line of each
 	.venv/bin/python bench/all.py $(ARGS)
+
+bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per second, memory, trees beside rows
+	.venv/bin/python bench/gpu.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

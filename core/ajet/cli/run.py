@@ -29,6 +29,10 @@ def run(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Seed = None,
     deterministic: Annotated[bool | None, typer.Option(help="Make two runs equal bit for bit.")] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Most memory that the local backbone may take, like 2GiB."),
+    ] = None,
     sets: Sets = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the resolved job; run nothing.")
@@ -61,6 +65,7 @@ def run(
     lay_flag(layers, "--steps", "train.steps", steps)
     lay_flag(layers, "--seed", "run.seed", seed)
     lay_flag(layers, "--[no-]deterministic", "run.deterministic", deterministic)
+    lay_flag(layers, "--memory-limit", "backbone.local.memory_limit", memory_limit)
     lay_sets(layers, sets)
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
     import_from_here()

@@ -38,7 +38,7 @@ class TrainSettings(Settings):
         0.0,
         ge=0,
         description="Weight of the KL penalty (k3) against a reference model: the initial weights, kept as a second copy in "
-        "memory, or those of train.reference.",
+        "memory (with a lora: the model without it, which takes none), or those of train.reference.",
     )
     reference: str | None = Field(
         None,

@@ -9,13 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ajet import Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
 from ajet.backbone import OPTIONAL_KEYS, Capabilities, RunResult
+from ajet_local.sizes import format_size, parse_size
 from ajet_local.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
+    import torch
+
     from ajet.config import LoraSettings
     from ajet.job import Job
     from ajet.learning.settings import TrainSettings
@@ -31,6 +34,11 @@ class OnDevice(Plugin):
     """The settings that sampling and training share."""
 
     device: Device = Field("auto", description="Where the model lives; auto takes cuda, else mps, else cpu.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="What the model computes in; auto: bfloat16 on cuda, else float32. Trained weights and their optimizer are "
+        "float32 in any case.",
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice.")
     max_batch: int = Field(64, ge=1, description="Most requests that are sampled together.")
     cache_mib: int | None = Field(
@@ -44,25 +52,30 @@ class OnDevice(Plugin):
         description="Most tokens of prompts in one pass of sampling, so that nobody waits for long.",
     )
 
+    def place(self) -> tuple[torch.device, torch.dtype]:
+        """The device, and the type that the model computes in."""
+        import torch
+
+        from ajet_local.modeling import default_device
+
+        device = default_device() if self.device == "auto" else torch.device(self.device)
+        dtype = {"cuda": "bfloat16"}.get(device.type, "float32") if self.dtype == "auto" else self.dtype
+        return device, getattr(torch, dtype)
+
     def load(
         self,
-        model: str,
+        source: str | Path,
         seed: int,
-        progress: Progress,
-        *,
-        deterministic: bool = False,
-        adapters: Mapping[str, LoraSettings] | None = None,
-    ) -> tuple[LocalEngine, Adapters | None]:
-        """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe.
-
-        With it the model's adapters: ``adapters``, of which those that a checkpoint holds go on from there; None
-        means just what it holds.
+        adapters: Mapping[str, LoraSettings] | None,
+        dtype: torch.dtype,
+    ) -> tuple[Any, Any, Adapters | None]:
+        """Model, tokenizer and the model's adapters, from a model folder, a checkpoint or a Hugging Face id: those
+        of ``adapters``, of which the ones that a checkpoint holds go on from there; None means just what it holds.
         """
         import torch
         from transformers.utils.logging import disable_progress_bar
 
-        from ajet_local.adapters import base_of, prepare, saved_adapters
-        from ajet_local.engine import LocalEngine
+        from ajet_local.adapters import prepare, saved_adapters
         from ajet_local.heap import share_heap
         from ajet_local.modeling import load_model
 
@@ -70,26 +83,36 @@ class OnDevice(Plugin):
         if self.threads:
             torch.set_num_threads(self.threads)
         disable_progress_bar()  # a run has its own
-        source = _source(model, seed, progress)
         saved = saved_adapters(source)
         if saved and adapters is not None and not saved.keys() & adapters.keys():
             raise ConfigError(
                 f"model: {source} holds the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
                 "name. Give it one, or make a whole model of them: ajet export CHECKPOINT OUT."
             )
-        base = base_of(next(iter(saved.values()))) if saved else source
-        network, tokenizer = load_model(base, None if self.device == "auto" else self.device)
-        on_top = prepare(network, saved, adapters, seed)
-        engine = LocalEngine(
-            network,
+        model, tokenizer = load_model(_base(source), self.place()[0], dtype)
+        return model, tokenizer, prepare(model, saved, adapters, seed)
+
+    def engine(
+        self,
+        model: Any,
+        tokenizer: Any,
+        adapters: Adapters | None,
+        *,
+        deterministic: bool = False,
+        cache_mib: int | None = None,
+    ) -> LocalEngine:
+        """A `LocalEngine` with these settings; ``cache_mib`` is used where they say none."""
+        from ajet_local.engine import LocalEngine
+
+        return LocalEngine(
+            model,
             tokenizer,
             max_batch=self.max_batch,
-            cache_mib=self.cache_mib,
+            cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
-            adapters=on_top,
+            adapters=adapters,
         )
-        return engine, on_top
 
 
 class Local(OnDevice, Backbone):
@@ -99,12 +122,26 @@ class Local(OnDevice, Backbone):
     capabilities: ClassVar[Capabilities] = Capabilities(
         lora=True, several_targets=True, deterministic=True, keys=OPTIONAL_KEYS
     )
-    micro_batch_tokens: int = Field(
-        16384, ge=1, description="Most tokens of one forward pass in training: memory, not results."
+    micro_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most tokens of one forward pass in training: memory, not results. Default: 16384, or what fits.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Keep only each layer's input and compute the rest again: less memory, more time."
     )
+    memory_limit: str | None = Field(
+        None,
+        description="Most memory of the device that the job may take, like 2GiB; a job that cannot keep to it is refused. "
+        "Default: what is free.",
+    )
+
+    @field_validator("memory_limit", mode="before")
+    @classmethod
+    def _size(cls, value: Any) -> Any:
+        if value is not None:
+            parse_size(value)
+        return value if value is None else str(value)
 
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop."""
@@ -140,27 +177,90 @@ class Local(OnDevice, Backbone):
 
         from ajet_local.trainer import LocalTrainer
 
+        source = _source(model, seed, progress)
+        names = adapters.keys() if trained is None else adapters.keys() & set(trained)
+        tokens, cache = self._within_memory(source, train, adapters, names, progress)
         if deterministic:
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(seed)
-        engine, on_top = self.load(model, seed, progress, deterministic=deterministic, adapters=adapters)
-        network = engine.model
-        if train.asynchronous:  # sampling beside an update must not see half of it
-            on_top = on_top and on_top.twin()
-            network = on_top.model if on_top else copy.deepcopy(network)
+        _, compute = self.place()
+        whole = not adapters  # then its weights are trained, and so float32
+        network, tokenizer, on_top = self.load(source, seed, adapters, torch.float32 if whole else compute)
+        sampled, of_sampled = network, on_top
+        if on_top is not None and train.asynchronous:  # sampling beside an update must not see half of it
+            of_sampled = on_top.twin()
+            sampled = of_sampled.model
+        elif whole and (train.asynchronous or compute != torch.float32):
+            sampled = copy.deepcopy(network).to(compute)
         return LocalTrainer(
             network,
-            engine.tokenizer,
-            engine,
+            tokenizer,
+            self.engine(
+                sampled, tokenizer, of_sampled, deterministic=deterministic, cache_mib=max(cache >> 20, 1)
+            ),
             weight_decay=train.weight_decay,
             adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
-            micro_batch_tokens=self.micro_batch_tokens,
+            micro_batch_tokens=tokens,
             gradient_checkpointing=self.gradient_checkpointing,
-            reference=_reference(engine, train, seed, progress),
+            reference=_reference(sampled, tokenizer, on_top, train, seed, progress),
             adapters=on_top,
-            trained=trained,
+            trained=names,
+            autocast=compute if whole and compute != torch.float32 else None,
         )
+
+    def _within_memory(
+        self,
+        source: str | Path,
+        train: TrainSettings,
+        adapters: Mapping[str, LoraSettings],
+        trained: Collection[str],
+        progress: Progress,
+    ) -> tuple[int, int]:
+        """Tokens of a micro-batch, and bytes of the sampler's cache, with which the job fits into memory. Raises
+        ConfigError if it cannot."""
+        from ajet_local.memory import (
+            FEWEST_TOKENS,
+            MOST_TOKENS,
+            Demand,
+            Shape,
+            fitting_tokens,
+            free_memory,
+            refuse,
+            resident,
+        )
+
+        device, compute = self.place()
+        limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
+        shape = Shape.of(_base(source))
+        sizes = {name: shape.adapter_parameters(lora) for name, lora in adapters.items()}
+        reference = 0
+        if train.reference:
+            reference = Shape.of(_base(train.reference)).parameters
+        elif train.kl and not adapters:
+            reference = shape.parameters
+        demand = Demand(
+            shape,
+            self.micro_batch_tokens or FEWEST_TOKENS,
+            self.cache_mib << 20 if self.cache_mib else limit // 4,
+            number=compute.itemsize,
+            adapters=sum(sizes.values()) if adapters else None,
+            trained=sum(sizes[name] for name in trained),
+            asynchronous=train.asynchronous,
+            reference=reference,
+            checkpointing=self.gradient_checkpointing,
+            entropy=train.entropy > 0,
+            program=resident() if self.memory_limit and device.type == "cpu" else 0,
+        )
+        tokens = self.micro_batch_tokens or fitting_tokens(demand, limit)
+        if tokens is None or demand.total > limit:
+            raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
+        if tokens < MOST_TOKENS or self.memory_limit:
+            taken = format_size(replace(demand, tokens=tokens).total)
+            progress.say(
+                f"memory: at most about {taken} of {format_size(limit)}, with micro-batches of {tokens} tokens"
+            )
+        return tokens, demand.cache
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
         """See `Backbone.export`."""
@@ -178,20 +278,31 @@ def _source(model: str, seed: int, progress: Progress) -> str | Path:
     return cached_starter(seed, progress.stage)
 
 
-def _reference(engine: LocalEngine, train: TrainSettings, seed: int, progress: Progress) -> Any:
+def _base(source: str | Path) -> str | Path:
+    """The whole model below a checkpoint of adapters; any other source itself."""
+    from ajet_local.adapters import base_of, saved_adapters
+
+    saved = saved_adapters(source)
+    return base_of(next(iter(saved.values()))) if saved else source
+
+
+def _reference(
+    model: Any, tokenizer: Any, adapters: Adapters | None, train: TrainSettings, seed: int, progress: Progress
+) -> Any:
     """The frozen model of a KL penalty, or a teacher: ``train.reference``, else a copy of the initial
     weights; None where the job needs neither, or where these are there anyway, below the adapters."""
     from ajet_local.export import load_whole
 
     if train.reference is None:
-        return copy.deepcopy(engine.model).requires_grad_(False) if train.kl and not engine.adapters else None
-    model, tokenizer = load_whole(_source(train.reference, seed, progress), device=engine.model.device)
-    if tokenizer.get_vocab() != engine.tokenizer.get_vocab():
+        return copy.deepcopy(model).requires_grad_(False) if train.kl and adapters is None else None
+    source = _source(train.reference, seed, progress)
+    reference, its_tokenizer = load_whole(source, device=model.device, dtype=model.dtype)
+    if its_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
             f"train.reference: {train.reference} has another tokenizer than the trained model, so it cannot judge "
             "its tokens. Name a model of the same family."
         )
-    return model.requires_grad_(False)
+    return reference.requires_grad_(False)
 
 
 class LocalEnginePlugin(OnDevice, EnginePlugin):
@@ -201,7 +312,7 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
 
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
-        return self.load(model, seed, progress)[0]
+        return self.engine(*self.load(_source(model, seed, progress), seed, None, self.place()[1]))
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
         """See `EnginePlugin.tokenizer`. The starter's is the same before it has learned anything."""
@@ -209,8 +320,6 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
             from ajet_local.starter.tokenizer import build_tokenizer
 
             return build_tokenizer(seed), "qwen3"
-        from ajet_local.adapters import base_of, saved_adapters
         from ajet_local.modeling import load_tokenizer
 
-        saved = saved_adapters(model)
-        return load_tokenizer(base_of(next(iter(saved.values()))) if saved else model)
+        return load_tokenizer(_base(model))

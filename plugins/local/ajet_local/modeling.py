@@ -37,12 +37,12 @@ def load_model(
     float32 unless ``dtype`` says otherwise ("auto": as they are stored). Raises `AjetError` when the folder is missing or
     incomplete, or the id cannot be fetched.
     """
-    source = _checked_source(name)
+    source = checked_source(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError) as error:
-        raise AjetError(f"model {source}: {_first_line(error)}. Check the path or the Hub id.") from error
+        raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
     return model.to(device or default_device()).eval(), tokenizer
 
 
@@ -53,7 +53,7 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
     try:
         return AutoTokenizer.from_pretrained(source), str(AutoConfig.from_pretrained(source).model_type)
     except (OSError, ValueError) as error:
-        raise AjetError(f"model {source}: {_first_line(error)}. Check the path or the Hub id.") from error
+        raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
 
 
 def context_length(model: Any) -> int:
@@ -91,8 +91,8 @@ def checkpointing(model: Any) -> Iterator[None]:
             layer.training = False
 
 
-def _checked_source(name: str | Path) -> str:
-    """``name`` as Hugging Face wants it; folders are looked into before anything is loaded."""
+def checked_source(name: str | Path) -> str:
+    """``name`` as Hugging Face wants it; folders are looked into before anything is loaded. Raises `AjetError`."""
     folder = Path(name).expanduser()
     looks_like_a_path = (
         isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1
@@ -116,5 +116,5 @@ def _checked_source(name: str | Path) -> str:
     return str(folder)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ class LocalTrainer:
     With ``adapters``, those of ``model``, the model's own weights stay as they are and each adapter in
     ``trained`` (default: all) learns from the samples that name it, as if it were alone: its gradients are
     clipped to their own norm, its optimizer has its own state, and it takes no step where it has no credit.
-    The reference is then the model without an adapter, if no other is given.
+    The reference is then the model without an adapter, if no other is given. ``autocast`` is the type that the
+    model computes in where its weights, being trained, are of a more precise one.
     """
 
     def __init__(
@@ -91,9 +93,11 @@ class LocalTrainer:
         reference: Any = None,
         adapters: Adapters | None = None,
         trained: Collection[str] | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.adapters = adapters
+        self.autocast = autocast
         self.tokenizer = tokenizer
         self.engine = engine
         self.max_grad_norm = max_grad_norm
@@ -179,7 +183,8 @@ class LocalTrainer:
             for adapter in self._learners:
                 own = [i for i in live if samples[i].adapter == adapter]
                 self._activate(adapter)
-                found = score(self.model, [samples[i] for i in own], self.micro_batch_tokens)
+                with self._computing():
+                    found = score(self.model, [samples[i] for i in own], self.micro_batch_tokens)
                 for i, logprobs in zip(own, found, strict=True):
                     samples[i] = replace(samples[i], before=logprobs)
         return samples
@@ -193,6 +198,11 @@ class LocalTrainer:
             )
         self._activate(None)
         return score(self.model, samples, self.micro_batch_tokens)
+
+    def _computing(self) -> AbstractContextManager[None]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.model.device.type, dtype=self.autocast)
 
     def _activate(self, adapter: str | None) -> None:
         if self.adapters is not None:
@@ -225,7 +235,8 @@ class LocalTrainer:
         """The clipped gradients of samples that all train the active adapter."""
         for micro_batch in plan(self.model, samples, self.micro_batch_tokens):
             with checkpointing(self.model):
-                tokens = micro_batch.tokens(self.model, batch.needs)
+                with self._computing():
+                    tokens = micro_batch.tokens(self.model, batch.needs)
                 total = _total_loss(batch.loss, tokens, micro_batch.samples, place)
                 total.backward()
             sums.loss += total.item()

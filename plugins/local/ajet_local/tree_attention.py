@@ -264,6 +264,10 @@ def tree_attention(
         if kwargs.get(name) is not None:
             raise NotImplementedError(f"its attention has {name}")
     tree.uses += 1
+    query, key = (
+        query.to(value.dtype),
+        key.to(value.dtype),
+    )  # autocast leaves them wider where positions go in
     repeats = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)

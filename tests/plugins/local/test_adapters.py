@@ -352,9 +352,7 @@ def test_a_job_goes_on_from_the_adapters_of_a_checkpoint(folder, tmp_path):
     with pytest.raises(ConfigError, match="but no target of the job with a lora has such a name"):
         from_folder(tmp_path / "saved")
     with pytest.raises(ConfigError, match=r"targets\.solver\.lora\.rank: is 2, but the adapter in .* has 4"):
-        Local(device="cpu").load(
-            str(tmp_path / "saved"), 0, Silent(), adapters={"solver": LoraSettings(rank=2)}
-        )
+        Local(device="cpu").load(tmp_path / "saved", 0, {"solver": LoraSettings(rank=2)}, torch.float32)
 
 
 def test_export_merges_an_adapter_into_a_whole_model(folder, tmp_path):
@@ -395,7 +393,7 @@ def test_a_missing_base_model_is_named(folder, tmp_path):
     trainer.save(tmp_path / "saved")
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(AjetError, match=r"its base model .*base is not there.*base_model_name_or_path"):
-        Local(device="cpu").load(str(tmp_path / "saved"), 0, Silent())
+        LocalEnginePlugin(device="cpu").build(str(tmp_path / "saved"), 0, Silent())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ajet.learning.settings import TrainSettings  # noqa: E402
+from ajet.progress import Silent  # noqa: E402
 from ajet.types import AjetError, Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
+from ajet_local import Local  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import load_model  # noqa: E402
 from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
@@ -215,3 +218,56 @@ def test_a_model_folder_says_what_it_lacks(trainer, tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(AjetError, match="no weights"):
         load_model(tmp_path, "cpu")
+
+
+# --------------------------------------------------------------------------- bfloat16
+
+
+def test_bfloat16_trains_float32_weights_and_samples_from_a_copy(model, tokenizer, tmp_path):
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    updates = {}
+    for dtype in ("float32", "bfloat16"):
+        made = Local(device="cpu", dtype=dtype).trainer(
+            str(tmp_path / "model"),
+            TrainSettings(kl=0.1, adam_epsilon=1.0),
+            seed=0,
+            deterministic=False,
+            progress=Silent(),
+        )
+        before = weights(made)
+        assert {p.dtype for p in made.model.parameters()} == {torch.float32}
+        loss = batch(SAMPLES, loss=negative_log_likelihood, learning_rate=1.0)
+        metrics = made.update(replace(loss, needs=frozenset({"reference"})))
+        assert np.isfinite(metrics["loss"]) and metrics["optimizer_steps"] == 1
+        asyncio.run(made.publish())
+        sampled = made.engine.model
+        assert {p.dtype for p in sampled.parameters()} == {getattr(torch, dtype)}
+        for theirs, ours in zip(sampled.parameters(), made.model.parameters(), strict=True):
+            torch.testing.assert_close(theirs, ours.to(theirs.dtype), atol=0, rtol=0)
+        updates[dtype] = torch.cat([(p - before[n]).flatten() for n, p in weights(made).items()])
+    difference = (updates["bfloat16"] - updates["float32"]).norm() / updates["float32"].norm()
+    assert 0 < difference < 0.1
+
+
+def test_bfloat16_samples_and_trains_by_trees_and_rows_alike(model, tokenizer, tmp_path, monkeypatch):
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    losses = []
+    for blocks in (-1e12, 1e12):
+        monkeypatch.setattr("ajet_local.plan.BLOCK_FLOPS", blocks)
+        made = Local(device="cpu", dtype="bfloat16").trainer(
+            str(tmp_path / "model"), TrainSettings(), seed=0, deterministic=False, progress=Silent()
+        )
+
+        async def scenario(engine=made.engine):
+            await engine.start()
+            request = GenerateRequest(np.array([300, 5, 6], np.int32), Sampling(max_tokens=5, seed=1))
+            try:
+                return await engine.generate(request)
+            finally:
+                await engine.close()
+
+        assert len(asyncio.run(scenario()).token_ids)
+        losses.append(made.update(batch(SAMPLES))["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
