@@ -22,7 +22,7 @@ from ajet_local.starter.tokenizer import build_tokenizer
 VOCABULARY = 1068
 PROMPT, COMPLETION = 32, 32
 SUMS = [(a, b) for a in range(5) for b in range(5)]
-RIGHT = 0.3
+RIGHT = 0.2
 """Share of answers that are not random among those that the model is shown last."""
 
 
@@ -66,8 +66,8 @@ def digit_sums(folder: Path, seed: int) -> Work:
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed)
     rng = random.Random(seed)
-    imitate(model, tokenizer, lambda a, b: a + b, lambda right: right >= 0.9)
-    imitate(model, tokenizer, lambda a, b: habit(rng, a, b), lambda right: right <= 0.4)
+    imitate(model, tokenizer, lambda a, b: a + b, lambda right: right >= 0.9, rate=1e-3)
+    imitate(model, tokenizer, lambda a, b: habit(rng, a, b), lambda right: right <= 0.4, rate=3e-4)
     tasks = [{"id": f"{a}+{b}", "query": f"{a}+{b}=", "answer": str(a + b)} for a, b in SUMS]
     work = Work(str(folder), max_tokens=8, learning_rate=1e-4, adam_epsilon=1e-6)
     work.write(model, tokenizer, tasks)
@@ -137,11 +137,15 @@ def habit(rng: random.Random, a: int, b: int) -> int:
 
 
 def imitate(
-    model: Any, tokenizer: Any, answer: Callable[[int, int], int], done: Callable[[float], bool]
+    model: Any,
+    tokenizer: Any,
+    answer: Callable[[int, int], int],
+    done: Callable[[float], bool],
+    rate: float,
 ) -> None:
     """Supervised fine-tuning on answers, all sums in a batch, until the mean probability of the right ones is
     as wanted."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     prompts = [prompt_ids(tokenizer, f"{a}+{b}=") for a, b in SUMS]  # of one length, as digits are tokens
     digits = tokenizer.convert_tokens_to_ids(list(string.digits))
     right = torch.tensor([[digits[a + b]] for a, b in SUMS])

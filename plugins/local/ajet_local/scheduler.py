@@ -55,7 +55,7 @@ class Scheduler:
         """Tokens for which memory is held, or will be when those who are admitted decode."""
         lanes = self._lanes.values()
         promised = sum(
-            _slot_tokens(node.end) for lane in lanes for node in lane.pending for _ in node.awaiting
+            _slot_tokens(node.end) * len(node.awaiting) for lane in lanes for node in lane.pending
         )
         return self.cache.tokens + promised + sum(lane.slots.tokens for lane in lanes)
 

@@ -129,6 +129,8 @@ class LocalTrainer:
     def _prepared(self, batch: Batch) -> Sequence[Sample]:
         """The batch's samples, with the logprobs that its loss needs and that they do not bring."""
         samples = list(batch.samples)
+        if not {"before", "reference"} & set(batch.needs):
+            return samples
         live = [i for i, s in enumerate(samples) if _counts(s, batch)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
