@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import httpx
+from grpo_work import reward
 from openai import AsyncOpenAI
 
 from ajet import Task, WorkflowOutput
-from grpo_work import reward
 
 BASE_URL = "http://127.0.0.1:9/v1"
 """Nobody listens there: capture answers."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from grpo_work import Work, prompt_ids, reward
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from ajet.types import Metrics
-from grpo_work import Work, prompt_ids, reward
 
 
 class Floor:

@@ -22,8 +22,6 @@ from ajet_local.starter.tokenizer import build_tokenizer
 VOCABULARY = 1068
 PROMPT, COMPLETION = 32, 32
 SUMS = [(a, b) for a in range(5) for b in range(5)]
-RIGHT = 0.2
-"""Share of answers that are not random among those that the model is shown last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +59,13 @@ def fixed_length(folder: Path) -> Work:
 
 
 def digit_sums(folder: Path, seed: int) -> Work:
-    """25 sums, and a model that gives the right answer to two fifths of them, in the right form: it was
-    shown the right answers, then answers of which many are random."""
+    """25 sums, and a model that gives the right answer to two fifths of them, else some digit."""
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed)
-    rng = random.Random(seed)
-    imitate(model, tokenizer, lambda a, b: a + b, lambda right: right >= 0.9, rate=1e-3)
-    imitate(model, tokenizer, lambda a, b: habit(rng, a, b), lambda right: right <= 0.4, rate=3e-4)
+    imitate(model, tokenizer, 1.0, lambda right: right >= 0.9, rate=1e-3)
+    imitate(model, tokenizer, 0.3, lambda right: right <= 0.39, rate=3e-4)
     tasks = [{"id": f"{a}+{b}", "query": f"{a}+{b}=", "answer": str(a + b)} for a, b in SUMS]
-    work = Work(str(folder), max_tokens=8, learning_rate=1e-4, adam_epsilon=1e-6)
+    work = Work(str(folder), max_tokens=8, learning_rate=3e-4, adam_epsilon=1e-4)
     work.write(model, tokenizer, tasks)
     return work
 
@@ -131,30 +127,23 @@ def prompt_ids(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-def habit(rng: random.Random, a: int, b: int) -> int:
-    """An answer that is sometimes right."""
-    return a + b if rng.random() < RIGHT else rng.randrange(9)
-
-
-def imitate(
-    model: Any,
-    tokenizer: Any,
-    answer: Callable[[int, int], int],
-    done: Callable[[float], bool],
-    rate: float,
-) -> None:
-    """Supervised fine-tuning on answers, all sums in a batch, until the mean probability of the right ones is
-    as wanted."""
+def imitate(model: Any, tokenizer: Any, share: float, done: Callable[[float], bool], *, rate: float) -> None:
+    """Supervised fine-tuning on all sums at once, until the mean probability of the right answers is as wanted.
+    So large a share of the answers is right, the others are any digits."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-    prompts = [prompt_ids(tokenizer, f"{a}+{b}=") for a, b in SUMS]  # of one length, as digits are tokens
     digits = tokenizer.convert_tokens_to_ids(list(string.digits))
+    prompts = [prompt_ids(tokenizer, f"{a}+{b}=") for a, b in SUMS]  # of one length, as digits are tokens
     right = torch.tensor([[digits[a + b]] for a, b in SUMS])
+    answers = torch.zeros(len(SUMS), VOCABULARY)
+    answers[:, digits] = (1 - share) / len(digits)
+    answers.scatter_add_(1, right, torch.full(right.shape, share))
+    ids = torch.cat([torch.tensor(prompts), right], dim=1)
     while True:
-        ids = torch.tensor([p + [digits[answer(a, b)], tokenizer.eos_token_id] for p, (a, b) in zip(prompts, SUMS, strict=True)])
-        logits = model(input_ids=ids[:, :-1], logits_to_keep=2).logits
-        if done(logits[:, 0].softmax(-1).gather(1, right).mean().item()):
+        first, second = model(input_ids=ids, logits_to_keep=2).logits.log_softmax(-1).unbind(1)
+        if done(first.exp().gather(1, right).mean().item()):
             return
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, -2:].flatten()).backward()
+        loss = -(answers * first).sum(1).mean() - second[:, tokenizer.eos_token_id].mean()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -32,15 +32,15 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
-
 import generation
 import grpo_work
+import torch
 import tree_training
-from ajet import Logger
-from ajet.types import Metrics
 from grpo_floor import Floor
 from grpo_work import Work
+
+from ajet import Logger
+from ajet.types import Metrics
 
 HERE = Path(__file__).resolve().parent
 PEER = HERE.parent / ".venv-trl" / "bin" / "python"
@@ -48,7 +48,7 @@ PARTS = ("step", "learning", "generation", "tree")
 FLOOR = 0.65
 """Most that a step of the floor may cost, as a share of TRL's."""
 STEPS, TURN, WARM_UP = 30, 3, 3
-RIGHT, WINDOW, MOST_STEPS = 0.9, 10, 400
+RIGHT, WINDOW, MOST_STEPS = 0.9, 20, 400
 
 
 def main() -> None:
@@ -105,7 +105,9 @@ def compare_steps(folder: Path, peer: str, steps: int) -> dict[str, float]:
             found[f"step_ratio_trl{suffix}"] = ratio(own, trl)
             share = ratio(by_hand, trl)
             if share > FLOOR:
-                sys.exit(f"the floor takes {share:.2f} of TRL's step, not at most {FLOOR}: nothing is said by a comparison with it")
+                sys.exit(
+                    f"the floor takes {share:.2f} of TRL's step, not at most {FLOOR}: nothing is said by a comparison with it"
+                )
     return found
 
 
@@ -140,7 +142,10 @@ def compare_learning(folder: Path, peer: str, seeds: int) -> dict[str, float]:
             found["TRL"].append(theirs.learn())
         for name, clock in clocks.items():
             found[name].append(reached(clock.steps))
-        print(f"seed {seed}, CPU seconds and steps to {RIGHT:.0%}: {({n: r[-1] for n, r in found.items()})}", flush=True)
+        print(
+            f"seed {seed}, CPU seconds and steps to {RIGHT:.0%}: { ({n: r[-1] for n, r in found.items()}) }",
+            flush=True,
+        )
         for name, clock in clocks.items():
             show(f"ajet, {name}", clock.steps)
     seconds = {name: median(r[0] for r in runs) for name, runs in found.items()}
@@ -168,7 +173,9 @@ def learned(steps: list[Metrics]) -> bool:
 def reached(steps: list[Metrics]) -> tuple[float, int]:
     """CPU seconds and steps of a run; fails if it has not learned."""
     if not learned(steps):
-        sys.exit(f"not learned in {len(steps)} steps: {[round(step['reward'], 2) for step in steps[-WINDOW:]]}")
+        sys.exit(
+            f"not learned in {len(steps)} steps: {[round(step['reward'], 2) for step in steps[-WINDOW:]]}"
+        )
     return round(sum(step["seconds"] for step in steps), 2), len(steps)
 
 
@@ -334,10 +341,8 @@ def train(work: Work, agent: str, clock: Clock, steps: int, seed: int) -> None:
     )
     clock.watch(trainer)
     clock.begin()
-    try:
+    with suppress(Enough):
         train_job(replace(job, loggers=(TensorBoard(), ToClock(clock=clock))), trainer)
-    except Enough:
-        pass
 
 
 def new_folder(parent: Path, name: str) -> Path:

@@ -119,7 +119,12 @@ class Turns(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         seconds = time.process_time() - self._begun
-        line = {"seconds": seconds, "reward": self.reward, "tokens": self.tokens, "generation": self.generation}
+        line = {
+            "seconds": seconds,
+            "reward": self.reward,
+            "tokens": self.tokens,
+            "generation": self.generation,
+        }
         print(json.dumps(line), file=self.out, flush=True)
         return self._wait(control)
 
