@@ -32,10 +32,11 @@ CONVERSATIONS, TURNS = 64, 10
 VOCABULARY = 1068
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """The figures; prints them too."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    rounds = parser.parse_args().rounds
+    rounds = parser.parse_args(arguments).rounds
     torch.set_num_threads(1)
     model = make_model()
     ours, theirs = asyncio.run(groups(model, rounds))
@@ -50,7 +51,9 @@ def main() -> None:
     # Rounds are compared one by one: what else the machine does changes from one to the next.
     ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
     figures = {"generation_ratio_hf": ratio, "prefilled_ratio_unique": computed / unique}
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+    figures = {name: round(value, 4) for name, value in figures.items()}
+    print(json.dumps(figures))
+    return figures
 
 
 def make_model() -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,14 +46,15 @@ Passes = Callable[[], Iterator[TrainedTokens]]
 """Forward passes, one micro-batch after the other."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """The figures; prints them too."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", default=",".join(SCENARIOS), help="some of the logs, with commas between")
     parser.add_argument("--scale", type=float, help="of all texts, instead of the stated lengths")
     parser.add_argument("--model", choices=ARCHITECTURES, default="qwen3")
     parser.add_argument("--exact", action="store_true", help="compare in float64, once")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     model = make_model(options.model, torch.float64 if options.exact else torch.float32)
     print(f"{options.model}, {sum(p.numel() for p in model.parameters()):,} parameters, {model.dtype}")
@@ -65,6 +66,7 @@ def main() -> None:
         ways = make_ways(model, name, options.seed, options.scale or SCALES.get(name, SCALE))
         found[name] = compare(model, name, ways, 1 if options.exact else ROUNDS)
     print(json.dumps({"tree": found}))
+    return {"tree": found}
 
 
 def make_model(name: str, dtype: torch.dtype = torch.float32) -> Any:

@@ -9,12 +9,16 @@ come from the family or the template, never from constants here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ajet.chat_family import find_family
 from ajet.chat_stream import CLOSE, OPEN, AnswerReader, Rules
@@ -31,6 +35,8 @@ _STREAMED = ("qwen3", "llama-3")
 CAUSES = (STRIPPED, REWRITTEN, REFUSED)
 """Why a turn cannot be continued from its stored ids."""
 
+REMEMBERED = 64
+"""Rendered chats that are kept, as episodes of one task ask for the same."""
 _ALWAYS_COMPARED = 8
 """Chats of so few messages are compared with a whole rendering at every turn, longer ones whenever
 their length passes a power of two: the work stays linear."""
@@ -102,12 +108,25 @@ class Chat:
         stops += self._template.stop_token_ids() if self._template else []
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
         """Tokens that end an answer, the template's own turn end first."""
+        self._rendered: dict[bytes, NDArray[np.int32]] = {}
 
     # ---------------------------------------------------------------- messages to ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         """Prompt ids of a chat, up to where the assistant begins to write. Raises AjetError if the
         chat format refuses the chat."""
+        # The members of a group begin with the same chat.
+        chat = hashlib.blake2b(json.dumps([messages, tools]).encode(), digest_size=16).digest()
+        ids = self._rendered.get(chat)
+        if ids is None:
+            ids = np.array(self._render(messages, tools), dtype=np.int32)
+            if len(self._rendered) == REMEMBERED:
+                del self._rendered[next(iter(self._rendered))]
+            self._rendered[chat] = ids
+        found: list[int] = ids.tolist()
+        return found
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         if self._family is None:
             assert self._template
             return self._template.render(messages, tools)

@@ -52,7 +52,7 @@ def pack(samples: Sequence[Sample]) -> SampleTree:
 
 def useful_length(sample: Sample) -> int:
     """Up to which token it is of use: the last trained one."""
-    return int(np.flatnonzero(sample.mask)[-1]) + 1 if sample.mask.any() else 0
+    return len(sample.mask) - int(sample.mask[::-1].argmax()) if sample.mask.any() else 0
 
 
 def split(samples: Sequence[Sample], max_tokens: int, enough: int | None = None) -> list[list[Sample]]:

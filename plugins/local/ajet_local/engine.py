@@ -31,6 +31,9 @@ log = logging.getLogger("ajet")
 _KINDS = {"full_attention", "sliding_attention"}
 SCORED_TOGETHER = 1024
 """Tokens whose logits exist at a time while a text is scored."""
+BURST = 0.003
+"""Seconds between requests that belong to a burst: about what a pass costs, so that an idle engine never loses
+more by waiting for the next one than by a pass without it."""
 
 
 class LocalEngine:
@@ -174,11 +177,12 @@ class LocalEngine:
             await asyncio.sleep(0)
 
     async def _gather(self) -> None:
-        """Let the loop turn until no further request arrives, so that a burst is admitted together."""
+        """Wait until no further request arrives or all slots would be taken, so that a burst is admitted
+        together. In a deterministic engine no clock has a say, but the turns of the loop."""
         seen = -1
-        while seen < len(self.scheduler.waiting):
+        while seen < len(self.scheduler.waiting) < self.scheduler.max_batch:
             seen = len(self.scheduler.waiting)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if self.deterministic else BURST)
 
 
 def _full_attention(model: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ def plan(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[MicroBa
     if not has_trees(model):
         return rows
     trees = [MicroBatch(group, ComputedTree(pack(group))) for group in split(samples, max_tokens, enough)]
-    cost = _Cost(model)
+    cost = _costs.get(model) or _costs.setdefault(model, _Cost(model))
     return trees if sum(map(cost, trees)) <= sum(map(cost, rows)) else rows
 
 
@@ -84,3 +85,7 @@ class _Cost:
         work = micro_batch.tree.layout.work
         blocks = BLOCK_FLOPS * self.layers * (work.blocks + PASS_BLOCKS)
         return self.token * len(micro_batch.tree.token_ids) + self.pair * work.pairs + blocks
+
+
+_costs: WeakKeyDictionary[Any, _Cost] = WeakKeyDictionary()
+"""Of each model."""

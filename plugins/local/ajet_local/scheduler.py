@@ -54,9 +54,7 @@ class Scheduler:
     def held_tokens(self) -> int:
         """Tokens for which memory is held, or will be when those who are admitted decode."""
         lanes = self._lanes.values()
-        promised = sum(
-            _slot_tokens(node.end) for lane in lanes for node in lane.pending for _ in node.awaiting
-        )
+        promised = sum(_slot_tokens(node.end) * len(node.awaiting) for lane in lanes for node in lane.pending)
         return self.cache.tokens + promised + sum(lane.slots.tokens for lane in lanes)
 
     @torch.inference_mode()

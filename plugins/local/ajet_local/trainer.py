@@ -173,6 +173,8 @@ class LocalTrainer:
         samples = list(batch.samples)
         for unknown in {s.adapter for s in samples} - self._learners.keys():
             raise ValueError(f"a sample is to train {_named(unknown)}, but that is not trained")
+        if not {"before", "reference"} & set(batch.needs):
+            return samples
         live = [i for i, s in enumerate(samples) if _counts(s, batch)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:

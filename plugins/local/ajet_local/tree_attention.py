@@ -32,6 +32,8 @@ NAME = "ajet_tree"
 """Attention implementation of models that can compute trees: `sdpa` unless a `TreeLayout` is given."""
 CHUNK = 128
 """Most tokens of a causal block. The kernel computes short causal blocks in full and throws half away."""
+DENSE = 256
+"""Up to so many tokens, one block of all pairs under a mask costs less than the tree's blocks."""
 PADDING = 0.25
 """Chunks are batched with those that have up to this share of tokens fewer."""
 MOVED_PAIRS = 20
@@ -119,9 +121,22 @@ class TreeLayout:
             batches[-1].append((start, stop))
         return [_triangles(batch) for batch in batches]
 
+    @cached_property
+    def dense(self) -> bool:
+        """Whether it is computed as one block under a mask."""
+        return len(self.parents) <= DENSE and len(self.triangles) + len(self.rectangles) > 2
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """bool[N, N]: which tokens (columns) each token attends to."""
+        places = np.arange(len(self.ends))
+        return torch.as_tensor((places <= places[:, None]) & (places[:, None] < self.ends))
+
     @property
     def work(self) -> Work:
         """What attention over it costs."""
+        if self.dense:
+            return Work(len(self.parents) ** 2, 1)
         pairs = sum(t.index.shape[0] * t.index.shape[1] ** 2 for t in self.triangles)
         moved = len(self.parents)
         for r in self.rectangles:
@@ -271,7 +286,11 @@ def tree_attention(
     repeats = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
-    if query.device.type == "cpu":
+    if query.device.type == "cpu" and tree.dense:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=tree.mask, scale=scale
+        )
+    elif query.device.type == "cpu":
         out = _TreeAttention.apply(query, key, value, tree, scale)
     else:
         out = _compiled_flex_attention()(
