@@ -54,6 +54,13 @@ def error_of(project, *arguments: str, code: int | None = None) -> str:
             ],
             ["targets.critic", "neither trained nor has a frozen_model"],
         ),
+        (["--set", "targets={a.b: {lora: {rank: 2}}}"], ["targets.a.b: has a lora", "letters, digits"]),
+        (
+            ["--set", "targets={solver: {lora: {modules: [query]}}}"],
+            ["targets.solver.lora.modules", "'query'", "q_proj"],
+        ),
+        (["--memory-limit", "much"], ["backbone.local.memory_limit", "write it like 2GiB"]),
+        (["--memory-limit", "50MiB"], ["the job needs about", "there are 50 MiB (memory_limit)", "weights"]),
         (["--resume", "nowhere"], ["nowhere"]),
     ],
 )

@@ -154,6 +154,7 @@ class Adapters:
                     self._peft = get_peft_model(self.model, config, adapter_name=_inner(name))
         except ValueError as error:
             raise AjetError(f"the adapter {name!r} does not fit the model: {error}") from error
+        self.model.eval()  # as it was: new layers think that they are trained
         self.active = name  # whatever it was, the switch is set anew
         self.activate(None)
         self.train(())

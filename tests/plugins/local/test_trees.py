@@ -379,17 +379,19 @@ def test_two_runs_are_bit_equal():
     assert one[0] == other[0] and torch.equal(one[1], other[1])
 
 
+@pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("tokens", [of_rows, of_tree])
-def test_gradient_checkpointing_changes_memory_not_results(tokens):
+def test_gradient_checkpointing_changes_memory_not_results(tokens, trained):
     model = tiny(attention_dropout=0.5)
+    adapters = with_adapters(model, TRAINED[trained])
     enable_trees(model)
-    samples = random_forest(0)
-    expected = loss_and_gradients(model, [samples], tokens)
+    targets = by_target(random_forest(0), TRAINED[trained])
+    expected = loss_and_gradients(model, targets, tokens, adapters)
     enable_checkpointing(model)
     calls = []
     model.model.layers[0].input_layernorm.register_forward_hook(lambda *_: calls.append(1))
-    assert_equal(loss_and_gradients(model, [samples], tokens), expected, 1e-6)
-    assert len(calls) == 2 and not any(m.training for m in model.modules())
+    assert_equal(loss_and_gradients(model, targets, tokens, adapters), expected, 1e-6)
+    assert len(calls) == 2 * len(targets) and not any(m.training for m in model.modules())
 
 
 def test_a_model_still_answers_as_before():
