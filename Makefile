@@ -15,7 +15,7 @@ ALL_INSTALLED := .venv/.all_installed
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow test-vllm test-matrix lint format wheels bench bench-all bench-gpu clean
+.PHONY: help .venv demo test test-slow test-vllm test-matrix lint format wheels bench bench-all bench-gpu bench-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -106,6 +106,15 @@ bench-all: $(ALL_INSTALLED) ## every benchmark of the core: the last line of eac
 
 bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per second, memory, trees beside rows
 	.venv/bin/python bench/gpu.py $(ARGS)
+
+# TRL pins its own versions of what we use, so it gets an environment of its own.
+.venv-trl/.installed: bench/peers/requirements.txt
+	@python3 -m venv --clear .venv-trl
+	@.venv-trl/bin/python -m pip install -qq --no-input -r bench/peers/requirements.txt </dev/null
+	@touch $@
+
+bench-local: $(INSTALLED) .venv-trl/.installed ## the local backbone beside TRL: step, learning, generation, trees (ARGS="step")
+	OMP_NUM_THREADS=1 .venv/bin/python bench/local.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -3,7 +3,7 @@
     python bench/all.py                  # all of them: about an hour
     python bench/all.py gateway tracker  # some
 
-Benchmarks that need an environment of their own stand in folders below this one, and are not run.
+`local.py` is not run: it needs an environment of its own (`make bench-local`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+NOT_RUN = {"all", "local"}
 
 
 def main() -> None:
-    names = [p.stem for p in sorted(HERE.glob("*.py")) if p != Path(__file__).resolve() and _is_program(p)]
+    names = [p.stem for p in sorted(HERE.glob("*.py")) if p.stem not in NOT_RUN and _is_program(p)]
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
     chosen = parser.parse_args().names or names
