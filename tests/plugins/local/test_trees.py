@@ -24,8 +24,8 @@ from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.packing import pack, split  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.types import Batch, Sample, Span  # noqa: E402
-from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local import tree_attention  # noqa: E402
+from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.plan import plan, score  # noqa: E402
@@ -281,14 +281,11 @@ def test_the_block_mask_for_gpus_gives_the_same_attention():
 # --------------------------------------------------------------------------- exactness
 
 
+@pytest.mark.parametrize("dense", [0, tree_attention.DENSE], ids=["blocks", "dense"])
 @pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, trained):
-@pytest.mark.parametrize("dense", [0, tree_attention.DENSE], ids=["blocks", "dense"])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, dense, monkeypatch):
+def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, trained, dense, monkeypatch):
     monkeypatch.setattr(tree_attention, "DENSE", dense)
     model = tiny(ARCHITECTURES[name], dtype)
     adapters = with_adapters(model, TRAINED[trained])
