@@ -4,7 +4,7 @@
     python bench/algorithms.py rloo gspo  # some
 
 The model, 0.2 M parameters made here, was shown the right answers, then answers of which half are random:
-it still gives the right one to a quarter of the sums. Each algorithm then takes the same steps with the
+it still gives the right one to some of the sums. Each algorithm then takes the same steps with the
 same settings and its own defaults. ``sft`` learns from right transcripts instead, and ``distillation`` from
 a teacher, the model before it was shown wrong answers. Last line: one JSON object, for each algorithm the
 accuracy before and after, its steps and CPU seconds (validation included).

@@ -8,8 +8,8 @@ thread, as a machine that does something else at the same time spoils any other 
 
 Step: 8 prompts × 8 completions, 32 + 32 tokens, an agent that speaks raw HTTP through capture, then one that
 uses the OpenAI SDK; rounds of a few steps, in turn with TRL and with the floor, a loop written by hand that
-computes each group's prompt once. A floor slower than `FLOOR` of TRL's step fails the bench: it would be TRL
-that is slow. Learning: digit sums, from about two fifths right until `RIGHT` are, over the last `WINDOW`
+computes each group's prompt once. The bench fails if that takes more than `FLOOR` of TRL's step, as it is to
+show what a step must cost. Learning: digit sums, from about two fifths right until `RIGHT` are, over the last `WINDOW`
 steps. Generation and tree: `generation.py` and `tree_training.py`. Last line: one JSON object.
 """
 
@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, TextIO
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -106,7 +106,7 @@ def compare_steps(folder: Path, peer: str, steps: int) -> dict[str, float]:
             share = ratio(by_hand, trl)
             if share > FLOOR:
                 sys.exit(
-                    f"the floor takes {share:.2f} of TRL's step, not at most {FLOOR}: nothing is said by a comparison with it"
+                    f"the floor takes {share:.2f} of TRL's step, more than {FLOOR}: it is no floor, so the ratios say nothing"
                 )
     return found
 
@@ -185,17 +185,21 @@ def reached(steps: list[Metrics]) -> tuple[float, int]:
 class Peer:
     """TRL in a process of its own: a step when it is asked for one."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], said: TextIO) -> None:
         self._process = process
+        self._said = said
 
     def step(self) -> Metrics:
         """Let it take a step: CPU ``seconds``, ``reward``, ``tokens``, ``generation``."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # then there is no answer either
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            sys.exit(f"TRL ended with exit code {self._process.wait()}; what it said stands above")
+            code = self._process.wait()
+            self._said.seek(0)
+            sys.exit(f"TRL ended with exit code {code}: {self._said.read().strip().rpartition(chr(10))[2]}")
         step: Metrics = json.loads(line)
         return step
 
@@ -209,7 +213,7 @@ class Peer:
 
 @contextmanager
 def running(peer: str, work: Work, seed: int) -> Iterator[Peer]:
-    """A peer that is started, and ends with the block. What it says is shown if it fails."""
+    """A peer that is started, and ends with the block."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [peer, str(HERE / "peers" / "trl_grpo.py"), work.folder, str(seed)]
@@ -220,12 +224,11 @@ def running(peer: str, work: Work, seed: int) -> Iterator[Peer]:
         ) as process,
     ):
         try:
-            yield Peer(process)
-        except SystemExit:
+            yield Peer(process, said)
+        finally:
             process.kill()
-            said.seek(0)
-            print(said.read()[-3000:], file=sys.stderr)
-            raise
+            with suppress(BrokenPipeError):
+                process.communicate()
 
 
 class Enough(Exception):
