@@ -61,7 +61,7 @@ demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 
 # One process for each core, up to four, and one thread in each: torch's threads would fight for the same cores.
 test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some of them)
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --maxprocesses=4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)

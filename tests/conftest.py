@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,12 @@ from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board
 from ajet.types import Task
 from ajet.workflow import Workflow
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in what tests start, also if they run as a background job, which is to ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -153,8 +153,6 @@ def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # The tests may run as a background job, whose children inherit an ignored SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30
     while not (folder.path / "started").exists() and time.monotonic() < deadline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Project:
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.folder = folder
+        self._started: list[subprocess.Popen[str]] = []
         (folder / "agent.py").write_text(AGENT)
         (folder / "tasks.jsonl").write_text(
             "".join(json.dumps({"id": f"q{i}", "query": f"say {i}"}) + "\n" for i in range(6))
@@ -79,13 +81,22 @@ class Project:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `ajet` in the folder."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "ajet", *arguments],
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill what a failed test left running."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
 
     def ajet(self, *arguments: str, code: int = 0) -> str:
         """Run `ajet` to its end; its output."""
@@ -99,5 +110,7 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, tiny_model: Path) -> Project:
-    return Project(tmp_path, tiny_model)
+def project(tmp_path: Path, tiny_model: Path) -> Iterator[Project]:
+    project = Project(tmp_path, tiny_model)
+    yield project
+    project.end()
