@@ -402,15 +402,15 @@ def prepared_chat() -> Any:
     class Prepared(Chat):
         def __init__(self, tokenizer: Any, model_type: str) -> None:
             super().__init__(tokenizer, model_type)
-            self._rendered = 0
+            self._renderings = 0
             asked = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
             self._prepared = np.array(super().render(asked, [])[-PROMPT:], np.int32)
             assert len(self._prepared) == PROMPT
 
         def render(self, messages: Any, tools: Any) -> Any:
-            self._rendered += 1
+            self._renderings += 1
             ids = self._prepared.copy()
-            ids[:2] = divmod(self._rendered, 500)
+            ids[:2] = divmod(self._renderings, 500)
             return ids
 
     return Prepared(build_tokenizer(0), "qwen3")
