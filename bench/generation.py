@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from shape import SHAPE
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from ajet.types import GenerateRequest, Sampling
@@ -61,14 +62,8 @@ def make_model() -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
-        hidden_size=160,
-        intermediate_size=432,
-        num_hidden_layers=4,
-        num_attention_heads=5,
-        num_key_value_heads=5,
-        head_dim=32,
+        **SHAPE,
         max_position_embeddings=1024,
-        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=0,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shape import SHAPE
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from ajet_local.starter.tokenizer import build_tokenizer
@@ -85,14 +86,8 @@ def make_model(tokenizer: Any, seed: int) -> Any:
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
-        hidden_size=160,
-        intermediate_size=432,
-        num_hidden_layers=4,
-        num_attention_heads=5,
-        num_key_value_heads=5,
-        head_dim=32,
+        **SHAPE,
         max_position_embeddings=512,
-        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

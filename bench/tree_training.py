@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from call_logs import SCENARIOS, VOCABULARY, make_log
+from shape import SHAPE
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from ajet.learning.batch import timeline_sample
@@ -73,15 +74,9 @@ def make_model(name: str, dtype: torch.dtype = torch.float32) -> Any:
     """The model of the local backbone's measurements: 1.4 M parameters, of one of `ARCHITECTURES`."""
     config = ARCHITECTURES[name](
         vocab_size=VOCABULARY,
-        hidden_size=160,
-        intermediate_size=432,
-        num_hidden_layers=4,
-        num_attention_heads=5,
-        num_key_value_heads=5,
-        head_dim=32,
+        **SHAPE,
         max_position_embeddings=65536,
         initializer_range=0.05,
-        tie_word_embeddings=True,
     )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()

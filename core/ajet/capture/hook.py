@@ -270,17 +270,10 @@ class _Timeout:
 
 def _response(events: Any, portal: Portal, timeout: _Timeout, reply: Reply, started: float) -> Any:
     """The client's response; ``events`` is the class of streams that its module wants."""
-    module, headers = timeout.module, reply.headers
-    if reply.events is not None:
-        stream = events(portal, timeout, reply.events)
-    else:
-        headers["content-length"] = str(len(reply.body))
-        stream = module.ByteStream(reply.body)
-    response = module.Response(reply.status, headers=headers, request=timeout.request, stream=stream)
-    if reply.events is None:
-        # As `read` would leave it, which costs more than all the rest of a response.
-        response._content = reply.body
-        response.is_closed = response.is_stream_consumed = True
+    body: Any = (
+        {"content": reply.body} if reply.events is None else {"stream": events(portal, timeout, reply.events)}
+    )
+    response = timeout.module.Response(reply.status, headers=reply.headers, request=timeout.request, **body)
     response.elapsed = timedelta(seconds=time.monotonic() - started)
     return response
 
