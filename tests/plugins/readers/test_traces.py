@@ -480,12 +480,28 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
         write(tmp_path / "silent.jsonl", silent)
     )
     log = write(tmp_path / "log.jsonl", {"prompt": "q"})
-    assert fault(log) == f"{log}:1: no `messages` of a chat completion in it; the record has 'prompt'."
+    unread = f"{log}:1: cannot be read as a call of chat completions"
+    assert fault(log) == f"{unread} (no `messages` in it; the record has 'prompt')."
     database = tmp_path / "other.sqlite"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE x (y)")
     connection.close()
     assert fault(database).startswith(f"{database}: not a database of AgentScope Studio (no such table")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"body": '{"messages": []}'},
+        {"request": "Who?", "messages": [{"role": "user", "content": "Who?"}]},
+        {"messages": [{"role": "user", "content": "Who?"}], "completion": "Me."},
+        {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": ["Me."]}},
+        {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": [{"message": "Me."}]}},
+    ],
+)
+def test_a_log_of_another_layout_is_named_with_its_line(tmp_path: Path, record: Any) -> None:
+    log = write(tmp_path / "log.jsonl", record)
+    assert fault(log).startswith(f"{log}:1: cannot be read as a call of chat completions (")
 
 
 @pytest.mark.parametrize(
