@@ -44,7 +44,7 @@ class OnDevice(Plugin):
     cache_mib: int | None = Field(
         None,
         ge=1,
-        description="Most MiB for keys and values while sampling; default: a quarter of the memory.",
+        description="Most MiB for keys and values while sampling; default: a quarter of what is free.",
     )
     prefill_tokens: int = Field(
         1024,
