@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -181,6 +182,9 @@ class Local(OnDevice, Backbone):
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         tokens, cache = self._within_memory(source, train, adapters, names, progress)
         if deterministic:
+            os.environ.setdefault(
+                "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+            )  # else CUDA's products refuse to repeat
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(seed)
         _, compute = self.place()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,11 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
 def context_length(model: Any) -> int:
     """Most tokens the model's positions reach (``max_position_embeddings``)."""
     return int(model.config.get_text_config().max_position_embeddings)
+
+
+def is_called(name: str, ends: Collection[str] | None) -> bool:
+    """Whether a module's name is one of ``ends`` or ends with one of them; all are, where none are given."""
+    return ends is None or any(name == end or name.endswith(f".{end}") for end in ends)
 
 
 def enable_checkpointing(model: Any) -> None:
