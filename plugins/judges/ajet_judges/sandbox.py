@@ -104,7 +104,7 @@ async def run_python(
         "walls": isolation == "full",
         "as_user": as_user,
         "python": interpreter,
-        "show": [os.path.dirname(os.path.dirname(interpreter)), *(installed if packages else [])],
+        "show": [*_installation(interpreter), *(installed if packages else [])],
         "packages": installed if packages else [],
         "mark": f"ajet-sandbox-{os.getpid()}-{next(_numbers)}",
         **limits.model_dump(),
@@ -142,6 +142,13 @@ async def run_python(
     cause = "output" if over else ended.get("cause")
     said_out, said_err = (text.decode("utf-8", "replace") for text in (stdout, stderr))
     return Ran(ended.get("code"), cause, said_out, said_err, ended.get("memory", 0))
+
+
+def _installation(interpreter: str) -> list[str]:
+    """The folders of an interpreter and its libraries; not all that lies beside them, as it may be installed in
+    somebody's home."""
+    folder = os.path.dirname(interpreter)
+    return [folder, *(os.path.join(os.path.dirname(folder), name) for name in ("lib", "lib64"))]
 
 
 def doctor() -> tuple[str, str, str]:

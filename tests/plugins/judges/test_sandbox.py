@@ -193,6 +193,20 @@ def test_a_cancelled_run_ends_at_once_with_all_it_started() -> None:
 
 
 @with_walls
+def test_of_a_home_where_python_was_installed_only_its_folders_are_seen(tmp_path: Path) -> None:
+    if not os.path.exists(SYSTEM_PYTHON):
+        pytest.skip(f"makes a home of {SYSTEM_PYTHON}")
+    (tmp_path / "bin").mkdir()
+    shutil.copy(os.path.realpath(SYSTEM_PYTHON), tmp_path / "bin" / "python3")
+    (tmp_path / "lib").symlink_to("/usr/lib")
+    (tmp_path / ".ssh").mkdir()
+    ran = run(
+        f"import os\nprint(sorted(os.listdir({str(tmp_path)!r})))", python=str(tmp_path / "bin" / "python3")
+    )
+    assert ran.ok and ran.stdout == "['bin', 'lib']\n", ran
+
+
+@with_walls
 def test_a_caller_that_is_killed_takes_the_program_with_it() -> None:
     code = (
         "import asyncio\nfrom ajet_judges.sandbox import run_python, Limits\n"
