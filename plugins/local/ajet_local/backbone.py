@@ -176,6 +176,7 @@ class Local(OnDevice, Backbone):
         """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
         import torch
 
+        from ajet_local.modeling import copy_in
         from ajet_local.trainer import LocalTrainer
 
         source = _source(model, seed, progress)
@@ -195,7 +196,7 @@ class Local(OnDevice, Backbone):
             of_sampled = on_top.twin()
             sampled = of_sampled.model
         elif whole and (train.asynchronous or compute != torch.float32):
-            sampled = copy.deepcopy(network).to(compute)
+            sampled = copy_in(network, compute)
         return LocalTrainer(
             network,
             tokenizer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,15 @@ def load_model(
     except (OSError, ValueError) as error:
         raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
     return model.to(device or default_device()).eval(), tokenizer
+
+
+def copy_in(model: Any, dtype: torch.dtype) -> Any:
+    """A copy whose weights are of another type, as `load_model` would have them: the frequencies of positions stay
+    what they are, as rounded ones would be other positions."""
+    copied = copy.deepcopy(model)
+    for parameter in copied.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return copied
 
 
 def load_tokenizer(name: str | Path) -> tuple[Any, str]:
