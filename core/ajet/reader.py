@@ -157,13 +157,12 @@ def tasks_of_step(tasks: Sequence[Task], step: int, batch_size: int, seed: int) 
 
     Every epoch is a permutation of its own, seeded by (seed, epoch).
     """
-    first = step * batch_size
-    chosen = []
-    for position in range(first, first + batch_size):
-        epoch, offset = divmod(position, len(tasks))
+    chosen: list[Task] = []
+    while len(chosen) < batch_size:
+        epoch, offset = divmod(step * batch_size + len(chosen), len(tasks))
         order = list(range(len(tasks)))
         random.Random(f"{seed}:{epoch}").shuffle(order)
-        chosen.append(tasks[order[offset]])
+        chosen += [tasks[i] for i in order[offset : offset + batch_size - len(chosen)]]
     return chosen
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ajet.chat import Chat
 from ajet.engine import ChatModelPlugin, Engine
 from ajet.job import Job
 from ajet.learning.loop import Loop, train
-from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, sampled_under, validate
+from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, reusable, sampled_under, validate
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
 from ajet.listeners import Listeners
@@ -45,17 +46,10 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
     done = json.loads((finished[-1] / CHECKPOINT_STATE).read_text())["step"] if finished else 0
     recorder = RunRecorder(run_dir)
     listeners = Listeners(job, run_dir)
-    reusable: dict[str, Episode] = {}
     if job.resume:
-        reusable = _reusable(job, run_dir, done + 1)
         if finished:
             trainer.load(finished[-1])
-        reusable = {name: e for name, e in reusable.items() if sampled_under(e, trainer.version)}
-        recorder.supersede(done + 1 if finished else 0, reusable)
         progress.started(run_dir)
-        progress.say(
-            f"resuming {run_dir} after step {done}; {len(reusable)} finished episodes of the next step can be reused"
-        )
 
     def on_step(step: int, metrics: Metrics) -> None:
         progress.step(step, config.train.steps, metrics)
@@ -63,8 +57,18 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
 
     try:
         async with open_runtime(job, engine=trainer.engine) as runtime:
+            rollout = runtime.rollout(training_policy(job))
+            reused: Mapping[str, Episode] = {}
+            if job.resume:
+                finished_episodes = _finished(job, run_dir, done + 1)
+                fresh = {n: e for n, e in finished_episodes.items() if sampled_under(e, trainer.version)}
+                reused = reusable(rollout, fresh)
+                recorder.supersede(done + 1 if finished else 0, reused)
+                progress.say(
+                    f"resuming {run_dir} after step {done}; {len(reused)} finished episodes of the next step can be reused"
+                )
             source = RolloutSource(
-                runtime.rollout(training_policy(job)),
+                rollout,
                 job.tasks,
                 job.algorithm,
                 config.train,
@@ -72,7 +76,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
                 recorder,
                 progress.episodes,
                 job.filters,
-                reusable,
+                reused,
                 [target.name for target in job.targets if target.lora],
             )
 
@@ -204,7 +208,7 @@ def describe_metrics(metrics: Metrics) -> str:
     return ", ".join(parts)
 
 
-def _reusable(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
+def _finished(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
     """Finished training episodes of an interrupted step. None in a deterministic run, where batches must
     be the same again."""
     if job.config.run.deterministic:

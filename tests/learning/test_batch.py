@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -82,3 +83,17 @@ def test_tasks_come_in_seeded_epochs_that_need_no_state() -> None:
     assert [sorted(drawn[i : i + 5]) for i in (0, 5, 10)] == [["0", "1", "2", "3", "4"]] * 3
     assert drawn[:5] != drawn[5:10], "each epoch has its own order"
     assert drawn != [t.id for step in range(5) for t in tasks_of_step(tasks, step, 3, seed=2)]
+
+
+def test_an_epoch_is_shuffled_once_a_step_however_large_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [Task(str(i)) for i in range(5)]
+    one_by_one = [tasks_of_step(tasks, position, 1, seed=1)[0] for position in range(24)]
+    seeds: list[str] = []
+
+    def counted(seed: str, plain: Any = random.Random) -> random.Random:
+        seeds.append(seed)
+        return plain(seed)
+
+    monkeypatch.setattr(random, "Random", counted)
+    assert tasks_of_step(tasks, 1, 12, seed=1) == one_by_one[12:]
+    assert seeds == ["1:2", "1:3", "1:4"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -12,9 +14,9 @@ import pytest
 
 from ajet.judge import GroupJudge
 from ajet.learning.algorithms import GRPO
-from ajet.learning.rollouts import RolloutSource
+from ajet.learning.rollouts import RolloutSource, reusable
 from ajet.learning.settings import TrainSettings
-from ajet.rollout.recorder import RunRecorder, live_lines
+from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task
 
@@ -196,18 +198,29 @@ def source(made: Any, tmp_path: Any, judge: Ranked, **more: Any) -> RolloutSourc
     )
 
 
-def test_a_resumed_step_judges_whole_groups_again(bench, tokenizer, tmp_path) -> None:
+def test_a_resumed_step_judges_whole_groups_again_and_the_journal_tells_of_what_is_trained(
+    bench, tokenizer, tmp_path
+) -> None:
     made = bench(ScriptedEngine(tokenizer, numbered))
-    first = asyncio.run(source(made, tmp_path / "a", Ranked()).batch(1, 0))
-    assert first is not None
-    line_ids = [line["id"] for line in live_lines(tmp_path / "a" / "episodes.jsonl")]
+    before = source(made, tmp_path, Ranked())
+    asyncio.run(before.batch(1, 0))
     episodes = {e.plan.id: e for e in asyncio.run(_episodes(made))}
-    kept = dict(list(episodes.items())[:4])  # one whole group, and one member of the other
+    assert {line["id"] for line in live_lines(tmp_path / JOURNAL)} == set(episodes)
+
     judge = Ranked()
-    batch = asyncio.run(source(made, tmp_path / "b", judge, reusable=kept).batch(1, 0))
-    assert sorted(line_ids) == sorted(episodes)
+    resumed = source(made, tmp_path, judge)
+    finished = dict(list(episodes.items())[:4])  # one whole group, and one member of the other
+    kept = reusable(resumed.rollout, finished)
+    resumed.recorder.supersede(1, kept)
+    batch = asyncio.run(replace(resumed, reusable=kept).batch(1, 0))
     assert [len(group) for _, group in judge.seen] == [3], "the other group is run anew, whole"
     assert batch.metrics["episodes_reused"] == 3
+    lines = (json.loads(line) for line in (tmp_path / JOURNAL).read_text().splitlines())
+    told = [line["id"] for line in lines if line["type"] == "episode"]
+    assert sorted(told) == sorted([*episodes, *(episodes.keys() - kept.keys())]), (
+        "what ran again is told again"
+    )
+    assert {line["id"] for line in live_lines(tmp_path / JOURNAL)} == set(episodes)
 
 
 async def _episodes(made: Any) -> Any:

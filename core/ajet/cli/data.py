@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -131,7 +131,8 @@ def _write(path: Path, tasks: Sequence[Task]) -> int:
     """Write a file of tasks, whole or not at all; their number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text("".join(_lines(tasks)), encoding="utf-8")
+    with _opened(unfinished, "w") as file:
+        file.writelines(_lines(tasks))
     unfinished.replace(path)
     return len(tasks)
 
@@ -143,19 +144,24 @@ def _add(path: Path, tasks: Sequence[Task]) -> int:
     seen_file = path.with_name(f"{path.name}.seen")
     seen = set(seen_file.read_text(encoding="utf-8").split("\n")) if seen_file.exists() else set()
     content = path.read_text(encoding="utf-8") if path.exists() else ""
-    for line in content.splitlines():  # an earlier run may have ended between the two files
+    for line in content.split("\n"):  # an earlier run may have ended between the two files
         try:
             seen.add(str(json.loads(line)["id"]))
         except (ValueError, LookupError, TypeError):
             continue  # a line of the user's own
     new = [task for task in tasks if task.id not in seen]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    with _opened(path, "a") as file:
         file.write("" if not content or content.endswith("\n") else "\n")
         file.writelines(_lines(new))
-    with seen_file.open("a", encoding="utf-8") as file:
+    with _opened(seen_file, "a") as file:
         file.writelines(f"{task.id}\n" for task in new)
     return len(new)
+
+
+def _opened(path: Path, mode: Literal["w", "a"]) -> TextIO:
+    """Half of a surrogate pair, which traces may hold, is written as JSON's escape of it."""
+    return path.open(mode, encoding="utf-8", errors="backslashreplace")
 
 
 def _lines(tasks: Iterable[Task]) -> Iterable[str]:

@@ -84,7 +84,8 @@ def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, 
 @dataclass(frozen=True, slots=True)
 class RolloutSource:
     """A `BatchSource` that runs groups of episodes. ``reusable`` are finished ones of an interrupted
-    step that the serving weights sampled, by id; they are taken instead of being run again.
+    step that the serving weights sampled, by id, such as `reusable` gives; they are taken instead of being run
+    again.
 
     A step runs in rounds. The first has `batch_size` groups; with `dynamic_sampling` each further one
     replaces the groups whose rewards are all equal, until the batch is full or the bound is reached. With
@@ -185,7 +186,7 @@ class _Step:
         """Run the groups of these plans until ``needed`` of them are complete."""
         source = self.source
         size = source.rollout.settings.group_size
-        reused = self._reused(plans)
+        reused = [e for p in plans if (e := source.reusable.get(p.id))]
         held = {e.plan.id for e in reused}
         groups: dict[int, list[Episode]] = {}
         complete: list[int] = []
@@ -220,15 +221,6 @@ class _Step:
             self._count("groups_unused", len(started) - len(complete))
             self._count("episodes_cancelled", len(plans) - sum(map(len, groups.values())))
             self._count("tokens_unused", sum(e.record.sampled_tokens for e in unused))
-
-    def _reused(self, plans: Sequence[Plan]) -> list[Episode]:
-        """The episodes that need not be run again; for a judge of groups, those of whole groups."""
-        reused = [e for p in plans if (e := self.source.reusable.get(p.id))]
-        if isinstance(self.source.rollout.judge, GroupJudge):
-            size = self.source.rollout.settings.group_size
-            found = Counter(e.plan.group for e in reused)
-            reused = [e for e in reused if found[e.plan.group] == size]
-        return reused
 
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
@@ -279,6 +271,15 @@ def _why_nothing(episodes: Sequence[Episode], counts: Metrics) -> str:
         "no call of any episode was answered by a trained target, or filters dropped all of them; check "
         "`targets`, `train.targets` and `train.filters`"
     )
+
+
+def reusable(rollout: Rollout, finished: Mapping[str, Episode]) -> dict[str, Episode]:
+    """Of finished episodes, by id, those that need not be run again: all, or for a judge of groups those of whole
+    groups."""
+    if not isinstance(rollout.judge, GroupJudge):
+        return dict(finished)
+    members = Counter(e.plan.group for e in finished.values())
+    return {n: e for n, e in finished.items() if members[e.plan.group] == rollout.settings.group_size}
 
 
 def sampled_under(episode: Episode, version: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -74,14 +75,10 @@ class Combine(Judge):
                 for s, verdict in zip(sums, verdicts, strict=True):
                     s.add(name, part, verdict)
             return
-        for s in sums:
-            if s.view.failure is None:
-                try:
-                    verdict = await judge.judge(task, s.view.output, s.view)
-                except Exception as error:
-                    s.add(name, part, error)
-                else:
-                    s.add(name, part, verdict)
+        asked = [s for s in sums if s.view.failure is None]
+        found = await asyncio.gather(*(_asked(judge, task, s.view) for s in asked))
+        for s, given in zip(asked, found, strict=True):
+            s.add(name, part, given)
 
 
 class CombineOverGroups(Combine, GroupJudge):
@@ -94,6 +91,14 @@ class CombineOverGroups(Combine, GroupJudge):
         self, task: Task, episodes: Sequence[EpisodeView]
     ) -> Sequence[JudgeOutput | Exception | None]:
         return await self.score(task, episodes)
+
+
+async def _asked(judge: Judge, task: Task, view: EpisodeView) -> JudgeOutput | Exception:
+    """A judge's verdict on one episode, or what it raised."""
+    try:
+        return await judge.judge(task, view.output, view)
+    except Exception as error:
+        return error
 
 
 class _Sum:

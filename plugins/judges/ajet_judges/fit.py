@@ -24,7 +24,7 @@ STEPS = 4
 
 def fit(met: Float64, labels: Float64) -> Float64:
     """Weights, float64[C] from 0 to 1, of criteria ``met`` float64[N, C] (1 where it speaks for a response, 0
-    where not), from ``labels`` float64[N], higher for better. All 0 where nothing separates anything."""
+    where not), from ``labels`` float64[N], higher for better; equal ones where nothing separates anything."""
     import numpy as np
 
     better, worse = np.nonzero(labels[:, None] > labels[None, :])

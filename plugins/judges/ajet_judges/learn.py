@@ -17,7 +17,7 @@ from ajet import ConfigError
 from ajet_judges.endpoint import Asker, Endpoint, Usage
 from ajet_judges.questions import Question, Verdict
 from ajet_judges.rubric import rubric_question
-from ajet_judges.rubric_file import Criterion, Rubric
+from ajet_judges.rubric_file import TAKEN, Criterion, Rubric
 
 if TYPE_CHECKING:
     from ajet.types import Float64
@@ -211,7 +211,7 @@ async def _propose(
         about=f" ({about})" if about else "", count=count, known=KNOWN if state.criteria else ""
     )
     answer, _ = await asker.ask(Question(instructions, data, Proposals))
-    taken = {c.name for c in state.criteria} | {"reason"}
+    taken = {c.name for c in state.criteria} | TAKEN
     texts = {c.text for c in state.criteria}
     new = []
     for proposed in answer.criteria[:count]:

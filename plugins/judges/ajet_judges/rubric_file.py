@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ajet import ConfigError, Settings
 
+TAKEN = frozenset({"reason", *dir(BaseModel)})
+"""Names that fields of a verdict cannot have."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
 
@@ -37,8 +39,8 @@ class Rubric(Settings):
         twice = next((n for n in names if names.count(n) > 1), None)
         if twice:
             raise ValueError(f"two criteria are called {twice}")
-        if "reason" in names:
-            raise ValueError("`reason` is no name for a criterion: the judge model's reason has it")
+        if used := next((n for n in names if n in TAKEN), None):
+            raise ValueError(f"`{used}` is no name for a criterion: a verdict has it already")
         if not any(c.weight for c in self.criteria):
             raise ValueError("every weight is 0, so all responses would be equal")
         return self

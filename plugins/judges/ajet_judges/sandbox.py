@@ -17,6 +17,8 @@ from pydantic import Field
 from ajet import AjetError, Settings
 
 LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
+LATE = 6.0
+"""Seconds after a program's own that the launcher is waited for: it ends it in time, unless it was ended itself."""
 GRACE = 2.0
 """Seconds that the launcher has to end everything before it is ended itself."""
 _numbers = count()
@@ -91,7 +93,7 @@ async def run_python(
     run it, in its own installation's ``bin``. ``as_user`` builds the walls as a user who is not root does.
 
     Raises NoSandbox if that cannot be had. Whatever happens, nothing it started survives (without walls: but
-    for what the launcher could not end, if it is killed itself).
+    for a program that kills the launcher, as it may where both are yours; that is not waited for).
     """
     limits = limits or Limits()
     interpreter = os.path.realpath(python or sys.executable)
@@ -102,7 +104,7 @@ async def run_python(
         "walls": isolation == "full",
         "as_user": as_user,
         "python": interpreter,
-        "show": [os.path.dirname(os.path.dirname(interpreter)), *(installed if packages else [])],
+        "show": [*_installation(interpreter), *(installed if packages else [])],
         "packages": installed if packages else [],
         "mark": f"ajet-sandbox-{os.getpid()}-{next(_numbers)}",
         **limits.model_dump(),
@@ -129,7 +131,8 @@ async def run_python(
         os.close(write)
     with open(read, "rb", buffering=0) as status:
         try:
-            stdout, stderr, over = await _talk(process, json.dumps(job).encode() + b"\n", limits.output << 10)
+            line = json.dumps(job).encode() + b"\n"
+            stdout, stderr, over = await _talk(process, line, limits.output << 10, limits.seconds + LATE)
         finally:
             await _end(process)
         said = status.read(1 << 16)  # its writer has ended
@@ -141,6 +144,13 @@ async def run_python(
     return Ran(ended.get("code"), cause, said_out, said_err, ended.get("memory", 0))
 
 
+def _installation(interpreter: str) -> list[str]:
+    """The folders of an interpreter and its libraries; not all that lies beside them, as it may be installed in
+    somebody's home."""
+    folder = os.path.dirname(interpreter)
+    return [folder, *(os.path.join(os.path.dirname(folder), name) for name in ("lib", "lib64"))]
+
+
 def doctor() -> tuple[str, str, str]:
     """A line for `ajet doctor`: whether programs can be walled in here. If not, only the judge `code` misses it."""
     try:
@@ -150,43 +160,54 @@ def doctor() -> tuple[str, str, str]:
     return "code sandbox", "full: namespaces, another user, no network", ""
 
 
-async def _talk(process: asyncio.subprocess.Process, job: bytes, most: int) -> tuple[bytes, bytes, bool]:
+async def _talk(
+    process: asyncio.subprocess.Process, job: bytes, most: int, seconds: float
+) -> tuple[bytes, bytes, bool]:
     """The outputs up to ``most`` bytes together, and whether there was more."""
     assert process.stdin and process.stdout and process.stderr
     process.stdin.write(job)
     left = most
     over = asyncio.Event()
 
-    async def take(stream: asyncio.StreamReader) -> bytes:
+    async def take(stream: asyncio.StreamReader, parts: list[bytes]) -> None:
         nonlocal left
-        parts = []
         while part := await stream.read(1 << 16):
             parts.append(part[: max(left, 0)])
             left -= len(part)
             if left < 0:
                 over.set()  # the rest is read and dropped until its writers have ended
-        return b"".join(parts)
 
-    takes = [asyncio.ensure_future(take(s)) for s in (process.stdout, process.stderr)]
+    outputs: tuple[list[bytes], list[bytes]] = ([], [])
+    streams = (process.stdout, process.stderr)
+    takes = [asyncio.ensure_future(take(s, parts)) for s, parts in zip(streams, outputs, strict=True)]
+    whole = asyncio.gather(*takes)
     overflow = asyncio.ensure_future(over.wait())
     try:
-        done = asyncio.gather(*takes)
-        await asyncio.wait({done, overflow}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
-        if over.is_set():
+        await asyncio.wait({whole, overflow}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        if not whole.done():
             await _end(process)
-        stdout, stderr = await asyncio.gather(*takes)
-        return stdout, stderr, over.is_set()
+            await asyncio.wait(takes, timeout=GRACE)
+        return b"".join(outputs[0]), b"".join(outputs[1]), over.is_set()
     finally:
         for task in (*takes, overflow):
             task.cancel()
+        await asyncio.gather(whole, overflow, return_exceptions=True)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """End the launcher, and with it everything: by closing its stdin, then by force."""
     assert process.stdin
     process.stdin.close()
-    wait = asyncio.ensure_future(process.wait())
-    await asyncio.wait({wait}, timeout=GRACE)
-    if process.returncode is None:
+    if not await _ended(process):
         process.kill()
-    await wait
+        await _ended(process)
+    # What survives without walls may hold the outputs: they are given up.
+    process._transport.close()  # type: ignore[attr-defined]
+
+
+async def _ended(process: asyncio.subprocess.Process) -> bool:
+    """Whether the launcher has ended within its grace. `Process.wait` would also wait for whoever holds its outputs."""
+    until = asyncio.get_running_loop().time() + GRACE
+    while process.returncode is None and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(0.002)
+    return process.returncode is not None

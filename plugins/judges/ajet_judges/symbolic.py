@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("symbolic_worker.py")
@@ -28,26 +29,14 @@ class Symbolic:
         ``gold`` is no expression, RuntimeError if math-verify does not run."""
         line = json.dumps({"gold": _as_latex(gold), "answer": answer[-LONGEST:]}) + "\n"
         async with self._one:
-            process = self._process or await self._start()
-            assert process.stdin is not None and process.stdout is not None
             try:
-                async with asyncio.timeout(self._seconds):
-                    process.stdin.write(line.encode())
-                    await process.stdin.drain()
-                    said = await process.stdout.readline()
-            except TimeoutError:
+                process = self._process or await self._start()
+                said = await asyncio.wait_for(_asked(process, line.encode()), self._seconds)
+            except BaseException as error:  # what is on its way must not be the next question's answer
                 await self.close()
-                return None
-            except asyncio.CancelledError:  # the answer that is on its way must not be the next one's
-                await self.close()
+                if isinstance(error, TimeoutError):
+                    return None
                 raise
-            except ConnectionError:
-                said = b""
-            if not said:
-                await self.close()
-                raise RuntimeError(
-                    "the process of math-verify ended; is it installed? pip install math-verify"
-                )
         found = json.loads(said)
         if not found["gold"]:
             raise ValueError("is no number and no expression")
@@ -66,10 +55,25 @@ class Symbolic:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", str(WORKER), stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
         )
-        async with asyncio.timeout(60):  # sympy alone takes a second to import, on a busy machine many
-            assert self._process.stdout is not None
-            await self._process.stdout.readline()
+        assert self._process.stdout is not None
+        try:  # sympy alone takes a second to import, on a busy machine many
+            await asyncio.wait_for(self._process.stdout.readline(), 60)
+        except TimeoutError:
+            raise RuntimeError("the process of math-verify did not start within 60 s") from None
         return self._process
+
+
+async def _asked(process: asyncio.subprocess.Process, line: bytes) -> bytes:
+    """The line that answers a line. Raises RuntimeError if the process has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    said = b""
+    with suppress(ConnectionError):
+        process.stdin.write(line)
+        await process.stdin.drain()
+        said = await process.stdout.readline()
+    if not said:
+        raise RuntimeError("the process of math-verify ended; is it installed? pip install math-verify")
+    return said
 
 
 def _as_latex(text: str) -> str:

@@ -27,6 +27,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 
 from ajet.types import AjetError, ConfigError
+from ajet_local.modeling import is_called
 
 if TYPE_CHECKING:
     from ajet.config import LoraSettings
@@ -59,7 +60,7 @@ class Adapters:
         ConfigError if the model has no layers of the names that ``settings`` give."""
         linear = self._linear_layers()
         for end in settings.modules or ():
-            if not any(found == end or found.endswith(f".{end}") for found in linear):
+            if not any(is_called(found, [end]) for found in linear):
                 known = ", ".join(sorted({found.rpartition(".")[2] for found in linear}))
                 raise ConfigError(
                     f"targets.{name}.lora.modules: no linear layer of the model is called {end!r}; it has {known}."
@@ -78,6 +79,16 @@ class Adapters:
         """An adapter of peft's layout. Raises AjetError if it is none for this model."""
         self._put(name, _config(folder))
         self.restore(name, folder)
+
+    def check_modules(self, name: str, settings: LoraSettings) -> None:
+        """Raises ConfigError if an adapter is over other layers than ``settings`` say."""
+        layers = {n: m for n, m in self.model.named_modules() if isinstance(m, BaseTunerLayer)}
+        adapted = {n for n, layer in layers.items() if _inner(name) in layer.lora_A}
+        if adapted != {n for n in self._linear_layers() if is_called(n, settings.modules)}:
+            ends = ", ".join(sorted({n.rpartition(".")[2] for n in adapted}))
+            raise ConfigError(
+                f"targets.{name}.lora.modules: the adapter that is there is over other layers: {ends}. Set it to these."
+            )
 
     def restore(self, name: str, folder: Path) -> None:
         """Give an adapter the weights that `save` wrote, bit for bit. Raises AjetError if they do not fit."""
@@ -191,6 +202,8 @@ def prepare(
             if wanted is not None:
                 _check_settings(name, wanted[name], saved[name])
             adapters.load(name, saved[name])
+            if wanted is not None:
+                adapters.check_modules(name, wanted[name])
         else:
             assert wanted is not None
             adapters.add(name, wanted[name], seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ class OnDevice(Plugin):
     cache_mib: int | None = Field(
         None,
         ge=1,
-        description="Most MiB for keys and values while sampling; default: a quarter of the memory.",
+        description="Most MiB for keys and values while sampling; default: a quarter of what is free.",
     )
     prefill_tokens: int = Field(
         1024,
@@ -175,12 +176,16 @@ class Local(OnDevice, Backbone):
         """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
         import torch
 
+        from ajet_local.modeling import copy_in
         from ajet_local.trainer import LocalTrainer
 
         source = model_source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         tokens, cache = self._within_memory(source, train, adapters, names, progress)
         if deterministic:
+            os.environ.setdefault(
+                "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+            )  # else CUDA's products refuse to repeat
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(seed)
         _, compute = self.place()
@@ -191,7 +196,7 @@ class Local(OnDevice, Backbone):
             of_sampled = on_top.twin()
             sampled = of_sampled.model
         elif whole and (train.asynchronous or compute != torch.float32):
-            sampled = copy.deepcopy(network).to(compute)
+            sampled = copy_in(network, compute)
         return LocalTrainer(
             network,
             tokenizer,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -23,6 +22,7 @@ from ajet.engine import room_for
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet_local.adapters import Adapters
 from ajet_local.completion import Completion
+from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.scheduler import Scheduler
 
@@ -40,7 +40,7 @@ class LocalEngine:
     """`ajet.engine.Engine` over a Hugging Face causal model, which it shares with the trainer.
 
     ``max_batch`` bounds the requests that are sampled together, ``cache_mib`` the memory for keys and
-    values (default: a quarter of the device's), ``prefill_tokens`` the tokens of prompts in one step.
+    values (default: a quarter of what the device has left), ``prefill_tokens`` the tokens of prompts in one step.
     ``context_length`` defaults to what the model's positions reach, a sliding window at most. A ``deterministic`` engine forgets
     its cache whenever it has nothing to do, so that what it samples depends on the requests of one burst
     alone and on nothing that was cached, or not, before. ``adapters`` are those of the model, one of which
@@ -68,7 +68,7 @@ class LocalEngine:
             model,
             self._adapters.activate,
             max_batch=max_batch,
-            cache_bytes=_quarter_of_memory(model.device) if cache_mib is None else cache_mib << 20,
+            cache_bytes=free_memory(model.device) // 4 if cache_mib is None else cache_mib << 20,
             prefill_tokens=prefill_tokens,
         )
         self._version = 0
@@ -200,12 +200,3 @@ def _full_attention(model: Any) -> int:
         return sys.maxsize
     log.warning("the local engine takes %d tokens at most: the model's sliding window.", window)
     return int(window)
-
-
-def _quarter_of_memory(device: torch.device) -> int:
-    """Bytes: a quarter of all that the device has."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory) // 4
-    if device.type == "mps":
-        return int(torch.mps.recommended_max_memory()) // 4
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

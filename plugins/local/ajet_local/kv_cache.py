@@ -121,10 +121,10 @@ class PrefixCache:
 
     def insert(self, parent: Node, ids: Int32, kv: torch.Tensor) -> Node:
         """Keep the computed ``kv`` ([layers, 2, heads, T, head_dim]) of ``ids`` (int32[T]) below ``parent``, as
-        far as it is not there yet; returns where they end. ``kv`` belongs to the cache from now on."""
+        far as it is not there yet; returns the deepest node on their way. ``kv`` belongs to the cache from now on."""
         node = self._descend(parent, ids)
         known = node.end - parent.end
-        if known == len(ids):
+        if known == len(ids) or not node.ready:  # nothing computed lies below what is still to be computed
             return node
         return self.add(node, ids[known:], kv[..., known:, :].contiguous())
 

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ajet.types import AjetError, ConfigError
-from ajet_local.modeling import checked_source, first_line
+from ajet_local.modeling import checked_source, first_line, is_called
 from ajet_local.sizes import format_size
 
 if TYPE_CHECKING:
@@ -80,11 +80,10 @@ class Shape:
 
     def adapter_parameters(self, settings: LoraSettings) -> int:
         """Of one adapter."""
-        ends = settings.modules
         return settings.rank * sum(
             inputs + outputs
             for name, (inputs, outputs) in self.linear.items()
-            if ends is None or any(name == end or name.endswith(f".{end}") for end in ends)
+            if is_called(name, settings.modules)
         )
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,15 @@ def load_model(
     return model.to(device or default_device()).eval(), tokenizer
 
 
+def copy_in(model: Any, dtype: torch.dtype) -> Any:
+    """A copy whose weights are of another type, as `load_model` would have them: the frequencies of positions stay
+    what they are, as rounded ones would be other positions."""
+    copied = copy.deepcopy(model)
+    for parameter in copied.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return copied
+
+
 def load_tokenizer(name: str | Path) -> tuple[Any, str]:
     """Tokenizer of a model as in `load_model`, and the name of its architecture. Raises `AjetError`."""
     folder = Path(name).expanduser()
@@ -59,6 +69,11 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
 def context_length(model: Any) -> int:
     """Most tokens the model's positions reach (``max_position_embeddings``)."""
     return int(model.config.get_text_config().max_position_embeddings)
+
+
+def is_called(name: str, ends: Collection[str] | None) -> bool:
+    """Whether a module's name is one of ``ends`` or ends with one of them; all are, where none are given."""
+    return ends is None or any(name == end or name.endswith(f".{end}") for end in ends)
 
 
 def enable_checkpointing(model: Any) -> None:

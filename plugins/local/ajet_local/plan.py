@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from ajet.learning.packing import pack, split
 from ajet.types import Float32, Need, Sample
-from ajet_local.rows import micro_batches, padded_size, trained_tokens
+from ajet_local.rows import micro_batches, padded_size, shares_prefixes, trained_tokens
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import ComputedTree, has_trees, tree_tokens
 
@@ -50,7 +49,7 @@ def plan(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[MicroBa
     if not has_trees(model):
         return rows
     trees = [MicroBatch(group, ComputedTree(pack(group))) for group in split(samples, max_tokens, enough)]
-    cost = _costs.get(model) or _costs.setdefault(model, _Cost(model))
+    cost = _Cost(model)
     return trees if sum(map(cost, trees)) <= sum(map(cost, rows)) else rows
 
 
@@ -74,18 +73,15 @@ class _Cost:
         config = model.config.get_text_config()
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         embedded = model.get_input_embeddings().weight.numel()
+        self.sharing = shares_prefixes(model)
         self.layers = config.num_hidden_layers
         self.token = 2 * max(sum(p.numel() for p in model.parameters()) - embedded, embedded)
         self.pair = 4 * self.layers * config.num_attention_heads * size
 
     def __call__(self, micro_batch: MicroBatch) -> float:
         if micro_batch.tree is None:
-            tokens, pairs = padded_size(micro_batch.samples)
+            tokens, pairs = padded_size(micro_batch.samples, sharing=self.sharing)
             return self.token * tokens + self.pair * pairs
         work = micro_batch.tree.layout.work
         blocks = BLOCK_FLOPS * self.layers * (work.blocks + PASS_BLOCKS)
         return self.token * len(micro_batch.tree.token_ids) + self.pair * work.pairs + blocks
-
-
-_costs: WeakKeyDictionary[Any, _Cost] = WeakKeyDictionary()
-"""Of each model."""

@@ -29,11 +29,16 @@ def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sampl
     return groups
 
 
-def padded_size(samples: Sequence[Sample]) -> tuple[int, int]:
-    """How many tokens `trained_tokens` computes for these samples, and pairs of query and key."""
+def shares_prefixes(model: Any) -> bool:
+    """Whether what rows share is computed once: checkpointing layers have no cache for it."""
+    return not checkpointed_layers(model)
+
+
+def padded_size(samples: Sequence[Sample], *, sharing: bool) -> tuple[int, int]:
+    """How many tokens `trained_tokens` computes for these samples, and pairs of query and key; ``sharing`` as
+    `shares_prefixes` says."""
     longest = max(len(s.token_ids) for s in samples)
-    first_trained = min(int(s.mask.argmax()) for s in samples)
-    shared = common_prefix([s.token_ids for s in samples], first_trained - 1)
+    shared = _shared_prefix(samples) if sharing else 0
     own = len(samples) * (longest - shared)
     if shared:  # attention to a cache has a mask, whose pairs are computed all
         return shared + own, _causal_pairs(shared) + own * longest
@@ -54,9 +59,7 @@ def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need
     device = model.device
     rows, columns = np.nonzero(_padded([s.mask for s in samples]))
     ids = _padded([s.token_ids for s in samples])
-    shared = 0  # checkpointing layers have no cache
-    if not checkpointed_layers(model):
-        shared = common_prefix([s.token_ids for s in samples], int(columns.min()) - 1)
+    shared = _shared_prefix(samples) if shares_prefixes(model) else 0
     cache = None
     if shared:
         prefix = torch.as_tensor(ids[:1, :shared], dtype=torch.long, device=device)
@@ -72,6 +75,12 @@ def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need
     ).logits
     chosen = logits[torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)]
     return TrainedTokens.of(samples, chosen, needs)
+
+
+def _shared_prefix(samples: Sequence[Sample]) -> int:
+    """How many tokens all rows begin with, before the one that predicts the first trained token."""
+    first_trained = min(int(s.mask.argmax()) for s in samples)
+    return common_prefix([s.token_ids for s in samples], first_trained - 1)
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -33,8 +33,8 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
     The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k and
     top-p; greedy rows take the most likely token and record temperature 1. The CDF is summed in float64.
     """
-    if logits.device.type == "mps":  # has no float64
-        logits = logits.cpu()
+    if logits.device.type == "mps" or (logits.is_cuda and torch.are_deterministic_algorithms_enabled()):
+        logits = logits.cpu()  # the one has no float64, the other no sum that repeats
     device = logits.device
     settings = [sampler.sampling for sampler in samplers]
     temperatures = [1.0 if s.greedy else s.temperature for s in settings]

@@ -95,12 +95,14 @@ class Scheduler:
             completion = self.waiting.popleft()
             if not completion.alive:
                 continue
+            alone = not self.running
+            self.running.append(completion)  # so that `fail` answers it, whatever fails from here on
             adapter, ids = completion.request.adapter, completion.context()
             node = self.cache.find(adapter, ids)
             self.cache.pin(node)
-            if self.running and not self._make_room(len(ids) - node.end + _slot_tokens(len(ids))):
+            if not alone and not self._make_room(len(ids) - node.end + _slot_tokens(len(ids))):
                 self.cache.unpin(node)
-                self.waiting.appendleft(completion)
+                self.waiting.appendleft(self.running.pop())
                 return
             if node.end < len(ids):
                 leaf = self.cache.add(node, ids[node.end :])
@@ -108,7 +110,6 @@ class Scheduler:
                 self.cache.unpin(node)
                 node = leaf
             completion.node = node
-            self.running.append(completion)
             if adapter not in self._lanes:
                 self._lanes[adapter] = _Lane(self)
             self._lanes[adapter].admit(completion)

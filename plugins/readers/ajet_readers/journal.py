@@ -46,7 +46,7 @@ class Journal:
         line = json.dumps({"key": key, **value}, ensure_ascii=False)
         with self._lock:
             file = self._opened()
-            file.write(line.encode() + b"\n")
+            file.write(line.encode(errors="surrogatepass") + b"\n")  # JSON text may hold half a pair
             file.flush()
             os.fsync(file.fileno())
             self._values[key] = value

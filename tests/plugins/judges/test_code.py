@@ -78,6 +78,12 @@ def test_what_does_not_solve_the_task_has_nothing(source: str) -> None:
 
 
 @with_walls
+def test_what_cannot_be_read_as_json_is_wrong_and_no_failure_of_the_judge() -> None:
+    deep = "import os\nfor _ in range(2): print('[' * 100_000, flush=True)\nos._exit(0)"
+    assert judge(deep, CALLS) == JudgeOutput(0.0, False, {"passed": 0.0})
+
+
+@with_walls
 def test_what_stopped_a_program_is_told() -> None:
     assert judge("import time\ntime.sleep(9)", CALLS).metrics == {"passed": 0.0, "stopped/time": 1.0}
 

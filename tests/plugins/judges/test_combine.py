@@ -119,6 +119,26 @@ def test_with_a_judge_of_groups_it_judges_groups() -> None:
     assert (first.reward, last.reward) == (0.1 + 0, 0.2 + 1), "ranked among those that are still there"
 
 
+def test_a_judge_of_episodes_is_asked_about_all_members_at_once() -> None:
+    there = asyncio.Barrier(3)
+
+    class Together(Judge):
+        name = "together"
+
+        async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+            await there.wait()
+            return JudgeOutput(1.0)
+
+    async def verdicts() -> Any:
+        judge = Combine(parts={"rank": Part(judge=Rank()), "together": Part(judge=Together())})
+        views = [EpisodeView(str(i), "t", i, 0, output=WorkflowOutput(response=str(i))) for i in range(3)]
+        async with asyncio.timeout(5), judge.open() as live:
+            assert isinstance(live, GroupJudge)
+            return await live.score_group(TASK, views)
+
+    assert [v.reward for v in asyncio.run(verdicts())] == [1.0, 2.0, 3.0]
+
+
 def test_it_runs_over_whole_groups_in_a_real_rollout(bench: Any, tokenizer: Any) -> None:
     client: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 

@@ -198,3 +198,19 @@ def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> 
 )
 def test_whatever_a_model_writes_is_judged(response: str) -> None:
     assert rewards([(r"\sqrt{2}", response)]) == [False]
+
+
+def test_whoever_is_cancelled_while_the_process_starts_leaves_no_answer_to_the_next() -> None:
+    async def answers() -> list[bool | None]:
+        symbolic = Symbolic(30.0)
+        first = asyncio.ensure_future(symbolic.equal(r"\sqrt{2}", r"$\sqrt{2}$"))
+        while symbolic._process is None:
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        try:
+            return [await symbolic.equal(rf"\sqrt{{{n}}}", r"$\sqrt{2}$") for n in (2, 3, 2)]
+        finally:
+            await symbolic.close()
+
+    assert asyncio.run(answers()) == [True, False, True]

@@ -152,6 +152,7 @@ def test_the_reward_is_the_weighted_share_of_what_is_met(
         ("criteria: [{name: a, text: x, wight: 1}]", "criteria.0.wight"),
         ("criteria: [{name: a, text: x}, {name: a, text: y}]", "two criteria are called a"),
         ("criteria: [{name: reason, text: x}]", "`reason` is no name"),
+        ("criteria: [{name: model_dump, text: x}]", "`model_dump` is no name"),
         ("criteria: [{name: a, text: x, weight: 0}]", "every weight is 0"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -191,6 +193,20 @@ def test_a_cancelled_run_ends_at_once_with_all_it_started() -> None:
 
 
 @with_walls
+def test_of_a_home_where_python_was_installed_only_its_folders_are_seen(tmp_path: Path) -> None:
+    if not os.path.exists(SYSTEM_PYTHON):
+        pytest.skip(f"makes a home of {SYSTEM_PYTHON}")
+    (tmp_path / "bin").mkdir()
+    shutil.copy(os.path.realpath(SYSTEM_PYTHON), tmp_path / "bin" / "python3")
+    (tmp_path / "lib").symlink_to("/usr/lib")
+    (tmp_path / ".ssh").mkdir()
+    ran = run(
+        f"import os\nprint(sorted(os.listdir({str(tmp_path)!r})))", python=str(tmp_path / "bin" / "python3")
+    )
+    assert ran.ok and ran.stdout == "['bin', 'lib']\n", ran
+
+
+@with_walls
 def test_a_caller_that_is_killed_takes_the_program_with_it() -> None:
     code = (
         "import asyncio\nfrom ajet_judges.sandbox import run_python, Limits\n"
@@ -257,6 +273,36 @@ def test_limits_alone_stop_what_they_can(name: str) -> None:
     assert time.monotonic() - started < LIMITS.seconds + 4
     assert not list(Path(tempfile.gettempdir()).glob("ajet-sandbox-*")), "no folder and no orphan in it"
     assert not [p for p in Path("/proc").glob("[0-9]*/cwd") if "ajet-sandbox-" in _target(p)]
+
+
+@linux
+def test_a_program_that_ends_its_launcher_is_not_waited_for() -> None:
+    """Without walls, and as the same user, it can: nobody is left who would stop it."""
+    if OPEN["python"] and not os.path.exists(SYSTEM_PYTHON):
+        pytest.skip(f"root's programs need {SYSTEM_PYTHON}, which every user may run")
+    source = "import os, time\nprint(os.getpid(), os.getcwd(), flush=True)\ntime.sleep(60)"
+
+    async def ended_from_outside() -> Ran:
+        running = asyncio.ensure_future(run_python({"main.py": source}, **OPEN))
+        await asyncio.sleep(1)
+        launchers = [p for p in _children() if str(LAUNCHER) in (p / "cmdline").read_text()]
+        os.kill(int(launchers[0].name), signal.SIGKILL)
+        return await running
+
+    started = time.monotonic()
+    ran = asyncio.run(ended_from_outside())
+    try:
+        assert ran.cause == "killed" and time.monotonic() - started < LIMITS.seconds + 10
+    finally:
+        program, folder = ran.stdout.split()
+        os.kill(int(program), signal.SIGKILL)
+        shutil.rmtree(folder)
+
+
+def _children() -> list[Path]:
+    tasks = Path(f"/proc/{os.getpid()}/task")
+    pids = [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    return [Path("/proc", pid) for pid in pids]
 
 
 def _target(link: Path) -> str:

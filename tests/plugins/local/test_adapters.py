@@ -353,6 +353,20 @@ def test_a_job_goes_on_from_the_adapters_of_a_checkpoint(folder, tmp_path):
         from_folder(tmp_path / "saved")
     with pytest.raises(ConfigError, match=r"targets\.solver\.lora\.rank: is 2, but the adapter in .* has 4"):
         Local(device="cpu").load(tmp_path / "saved", 0, {"solver": LoraSettings(rank=2)}, torch.float32)
+    with pytest.raises(
+        ConfigError, match=r"targets\.solver\.lora\.modules: .* other layers: down_proj, .*v_proj\."
+    ):
+        settings = LoraSettings(rank=4, modules=("q_proj",))
+        Local(device="cpu").load(tmp_path / "saved", 0, {"solver": settings}, torch.float32)
+
+
+def test_an_adapter_of_named_modules_goes_on_where_the_job_names_them(folder, tmp_path):
+    local = Local(device="cpu")
+    settings = {"solver": LoraSettings(rank=4, modules=("q_proj", "mlp.down_proj"))}
+    _, _, adapters = local.load(folder, 0, settings, torch.float32)
+    adapters.save("solver", tmp_path / "saved")
+    _, _, further = local.load(tmp_path / "saved", 0, {"saved": settings["solver"]}, torch.float32)
+    assert same_values(weights(further, "saved"), weights(adapters, "solver"))
 
 
 def test_export_merges_an_adapter_into_a_whole_model(folder, tmp_path):

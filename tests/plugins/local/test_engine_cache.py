@@ -184,6 +184,48 @@ async def first_token(engine, asked):
         return
 
 
+def test_what_is_sampled_beside_a_prompt_that_begins_alike_is_not_kept_below_it(model):
+    """The other prompt holds what this completion samples, and is not computed yet when it ends."""
+    asked = request(prompt(1, 40), max_tokens=12, temperature=0.0)
+    sampled = run(LocalEngine(model, None), lambda engine: engine.generate(asked)).token_ids.tolist()
+
+    async def scenario(engine):
+        first = asyncio.ensure_future(engine.generate(asked))
+        while len(engine.scheduler.running) < 1 or len(engine.scheduler.running[0].token_ids) < 6:
+            await asyncio.sleep(0)
+        in_front = request(prompt(7, 300), max_tokens=1)
+        alike = request([*prompt(1, 40), *sampled[:8], *prompt(9, 400)], max_tokens=1)
+        others = [asyncio.ensure_future(engine.generate(r)) for r in (in_front, alike)]
+        await first
+        assert not others[1].done()
+        again = request([*prompt(1, 40), *sampled[:-1]], max_tokens=3, temperature=0.0)
+        got = await engine.generate(again)
+        assert not others[1].done()
+        assert_exact(model, again, got)
+        assert_exact(model, alike, await others[1])
+
+    run(LocalEngine(model, None, prefill_tokens=4), scenario)
+
+
+def test_a_request_for_which_memory_runs_out_is_told_so_and_the_next_one_is_served(model, monkeypatch):
+    engine = LocalEngine(model, None)
+    add = engine.scheduler.cache.add
+
+    def no_memory(*args):
+        monkeypatch.setattr(engine.scheduler.cache, "add", add)
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(engine.scheduler.cache, "add", no_memory)
+
+    async def scenario(engine):
+        with pytest.raises(torch.OutOfMemoryError):
+            await asyncio.wait_for(engine.generate(request(prompt(1, 20))), timeout=20)
+        asked = request(prompt(1, 20))
+        assert_exact(model, asked, await engine.generate(asked))
+
+    run(engine, scenario)
+
+
 def test_a_late_request_has_its_first_token_within_two_steps(model):
     counts = counted(model)
 

@@ -105,6 +105,38 @@ class TestOnCuda:
         asyncio.run(trainer.publish())
         trainer.save(tmp_path / "saved")
 
+    def test_deterministic_runs_are_bit_equal(self, tokenizer, tmp_path):
+        tiny(tokenizer).save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+
+        async def sampled(engine):
+            await engine.start()
+            asked = [
+                GenerateRequest(s.token_ids, Sampling(max_tokens=20, seed=n)) for n, s in enumerate(samples())
+            ]
+            try:
+                return await asyncio.gather(*map(engine.generate, asked))
+            finally:
+                await engine.close()
+
+        def run():
+            trainer = Local().trainer(
+                str(tmp_path), TrainSettings(), seed=0, deterministic=True, progress=Silent()
+            )
+            batch = Batch(samples(), SFT().loss, [range(6)], 1e-2)
+            for _ in range(3):
+                trainer.update(batch)
+            asyncio.run(trainer.publish())
+            answers = asyncio.run(sampled(trainer.engine))
+            return [p.cpu() for p in trainer.model.parameters()], [a.logprobs for a in answers]
+
+        try:
+            (one, said), (other, said_again) = run(), run()
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert all(map(torch.equal, one, other))
+        assert all(map(np.array_equal, said, said_again))
+
 
 def test_the_bench_runs_through_on_a_tiny_model(tokenizer, monkeypatch):
     """On the CPU, where its figures mean nothing."""

@@ -19,6 +19,7 @@ from ajet.progress import Silent  # noqa: E402
 from ajet.types import ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402
+from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import Demand, Shape, fitting_tokens, free_memory, refuse  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
@@ -232,6 +233,12 @@ def test_the_machine_has_memory_left():
     assert (
         1 << 20 < free_memory(torch.device("cpu")) < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
+
+
+def test_a_sampler_of_its_own_caches_a_quarter_of_what_is_left(monkeypatch):
+    monkeypatch.setattr("ajet_local.engine.free_memory", lambda device: 4 << 20)
+    scheduler = LocalEngine(make_model(), None).scheduler
+    assert scheduler.max_tokens * scheduler.layout.layers * scheduler.layout.layer_bytes == 1 << 20
 
 
 def test_a_job_above_its_limit_is_refused_before_anything_is_loaded(tmp_path, tokenizer):

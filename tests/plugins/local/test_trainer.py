@@ -250,6 +250,20 @@ def test_bfloat16_trains_float32_weights_and_samples_from_a_copy(model, tokenize
     assert 0 < difference < 0.1
 
 
+def test_positions_of_the_sampled_copy_are_not_rounded(model, tokenizer, tmp_path):
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    made = Local(device="cpu", dtype="bfloat16").trainer(
+        str(tmp_path), TrainSettings(kl=0.1), seed=0, deterministic=False, progress=Silent()
+    )
+    exact = dict(made.model.named_buffers())
+    assert exact
+    for copied in (made.engine.model, made.reference):
+        assert {p.dtype for p in copied.parameters()} == {torch.bfloat16}
+        for name, buffer in copied.named_buffers():
+            assert torch.equal(buffer, exact[name]) and buffer.dtype == exact[name].dtype, name
+
+
 def test_bfloat16_samples_and_trains_by_trees_and_rows_alike(model, tokenizer, tmp_path, monkeypatch):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")

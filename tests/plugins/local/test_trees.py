@@ -437,6 +437,15 @@ def test_rows_are_kept_where_tiny_branches_would_cost_more_than_they_save():
     assert all(m.tree for m in plan(model, random_forest(0, rows=40, longest=400), 10_000))
 
 
+def test_with_gradient_checkpointing_rows_are_known_to_repeat_what_they_share():
+    model = tiny()
+    enable_trees(model)
+    group = [make_sample([*(np.arange(200) % 60), n], 200) for n in range(8)]
+    assert [m.tree for m in plan(model, group, 10_000)] == [None], "rows have a cache for their prefix"
+    enable_checkpointing(model)
+    assert counted_tokens(model, lambda: score(model, group, 10_000)) == 200
+
+
 # --------------------------------------------------------------------------- algorithms
 
 

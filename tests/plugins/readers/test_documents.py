@@ -78,6 +78,11 @@ def test_long_paragraphs_are_split_at_sentences_and_long_sentences_anywhere() ->
     assert "".join(chunks).count("x") == 500 and sum(c.count("One is short.") for c in chunks) == 30
 
 
+def test_no_chunk_has_blank_ends() -> None:
+    chunks = list(split_text(f"Short.\n\n{'x' * 199}.\n{'y' * 50}", 200))
+    assert chunks == ["Short.", f"{'x' * 199}.", "y" * 50]
+
+
 def test_chinese_sentences_have_ends_too() -> None:
     chunks = list(split_text("橡树很老。" * 100, 200))
     assert all(chunk.endswith("。") and len(chunk) <= 200 for chunk in chunks)

@@ -21,6 +21,8 @@ from ajet.progress import Silent, told_to
 from ajet.reader import read_all
 from ajet.types import Metrics
 from ajet_readers import Generated
+from ajet_readers.generated.prompts import read_scores
+from ajet_readers.journal import Journal
 from ajet_readers.near_duplicates import first_of_each
 
 from .scripted_endpoint import Endpoint, endpoint, write_tasks
@@ -229,6 +231,20 @@ def test_malformed_answers_are_asked_anew(served: Endpoint, library: Path, tmp_p
     assert read(served, tmp_path, documents=library) == tasks and len(served.asked) == 33
 
 
+@pytest.mark.parametrize("scores", ['{"scores": [null, null]}', '{"scores": [{"score": 1}, 1]}', "[[1], 1]"])
+def test_scores_that_are_no_numbers_are_asked_for_anew(scores: str) -> None:
+    with pytest.raises(ValueError, match="a score is no number"):
+        read_scores(scores, 2)
+
+
+def test_the_journal_keeps_half_a_surrogate_pair(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Journal(tmp_path / "answers.jsonl") as journal:
+            if journal.get("key") is None:
+                journal.add("key", {"text": "\ud800"})
+            assert journal.get("key") == {"text": "\ud800"}
+
+
 def test_a_model_that_writes_no_json_is_an_error(served: Endpoint, library: Path, tmp_path: Path) -> None:
     served.answer = lambda system, given: "no"
     with pytest.raises(AjetError, match="no answer of the model could be read as tasks"):
@@ -312,8 +328,6 @@ def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: P
 
 
 def test_two_processes_do_not_write_one_journal(served: Endpoint, library: Path, tmp_path: Path) -> None:
-    from ajet_readers.journal import Journal
-
     with Journal(tmp_path / "cache" / "answers.jsonl") as journal:
         journal.add("key", {})
         with pytest.raises(AjetError, match="another process is writing"):

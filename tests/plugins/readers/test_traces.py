@@ -480,12 +480,28 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
         write(tmp_path / "silent.jsonl", silent)
     )
     log = write(tmp_path / "log.jsonl", {"prompt": "q"})
-    assert fault(log) == f"{log}:1: no `messages` of a chat completion in it; the record has 'prompt'."
+    unread = f"{log}:1: cannot be read as a call of chat completions"
+    assert fault(log) == f"{unread} (no `messages` in it; the record has 'prompt')."
     database = tmp_path / "other.sqlite"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE x (y)")
     connection.close()
     assert fault(database).startswith(f"{database}: not a database of AgentScope Studio (no such table")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"body": '{"messages": []}'},
+        {"request": "Who?", "messages": [{"role": "user", "content": "Who?"}]},
+        {"messages": [{"role": "user", "content": "Who?"}], "completion": "Me."},
+        {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": ["Me."]}},
+        {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": [{"message": "Me."}]}},
+    ],
+)
+def test_a_log_of_another_layout_is_named_with_its_line(tmp_path: Path, record: Any) -> None:
+    log = write(tmp_path / "log.jsonl", record)
+    assert fault(log).startswith(f"{log}:1: cannot be read as a call of chat completions (")
 
 
 @pytest.mark.parametrize(
@@ -506,12 +522,25 @@ def test_bad_feedback_is_named_with_its_line(tmp_path: Path, line: Any, message:
 # ------------------------------------------------------------------ the command
 
 
+def from_traces(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "ajet", "data", "from-traces", "--traces", "traces", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def test_a_text_cut_within_a_character_is_written_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    write(tmp_path / "traces" / "1.jsonl", chat_span("1", "what is \ud83d"), chat_span("2", "one\u2028two"))
+    assert "2 new tasks added" in from_traces(tmp_path)
+    tasks = read_all(JsonLines(path=tmp_path / "tasks.jsonl"), "r")
+    assert [t.query for t in tasks] == ["what is \ud83d", "one\u2028two"]
+    (tmp_path / "tasks.jsonl.seen").unlink()  # as if the first run had ended between the two files
+    assert "0 new tasks added" in from_traces(tmp_path)
+
+
 def test_a_second_run_of_the_command_adds_only_what_is_new(tmp_path: Path) -> None:
     def run() -> str:
-        command = [sys.executable, "-m", "ajet", "data", "from-traces", "--traces", "traces"]
-        command += ["--set", "filters=[{type: near_duplicates}]"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return done.stdout + done.stderr
+        return from_traces(tmp_path, "--set", "filters=[{type: near_duplicates}]")
 
     (tmp_path / "traces").mkdir()
     write(tmp_path / "traces" / "1.jsonl", *(chat_span(str(i), f"what is {i}?") for i in (1, 2, 3)))

@@ -86,7 +86,7 @@ def _pieces(text: str, characters: int) -> Iterator[str]:
             while len(sentence) > characters:
                 yield from filter(None, (held, sentence[:characters]))
                 held, sentence = "", sentence[characters:]
-            if len(held) + 1 + len(sentence) > characters:
+            if held and len(held) + 1 + len(sentence) > characters:
                 yield held
                 held = sentence
             else:

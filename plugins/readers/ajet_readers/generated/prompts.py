@@ -84,6 +84,8 @@ def read_scores(answer: str, count: int) -> list[float]:
     scores = found.get("scores") if isinstance(found, Mapping) else found
     if not isinstance(scores, list) or len(scores) != count:
         raise ValueError(f"expected {count} scores")
+    if not all(isinstance(score, int | float) for score in scores):
+        raise ValueError("a score is no number")
     return [float(score) for score in scores]
 
 

@@ -185,43 +185,42 @@ def _status_failed(status: Any) -> bool:
 def _openai(file: Path, found: Found, scale: Scale) -> None:
     """Requests and responses of chat completions, in the layouts of proxies, batches and transcripts."""
     for place, record in _records(file):
-        request = _first(record, "request", "body", "kwargs") or record
-        request = request.get("body") or request
-        response = _first(record, "response", "completion") or record
-        response = response.get("body") or response
-        messages = request.get("messages")
-        if not isinstance(messages, list) or not all(
-            isinstance(m, Mapping) and "role" in m for m in messages
-        ):
-            raise ConfigError(
-                f"{place}: no `messages` of a chat completion in it; the record has {', '.join(map(repr, record))}."
-            )
-        choices = response.get("choices") or [{}]
-        answer = choices[0].get("message")
-        if answer is None and messages and messages[-1].get("role") == "assistant":
-            *messages, answer = messages  # a transcript
-        response_id = response.get("id") if response is not record else None
-        identity = next(
-            (str(record[k]) for k in ("trace_id", "conversation_id", "custom_id", "id") if record.get(k)), ""
-        )
-        identity = identity or str(response_id or content_id({"messages": messages, "answer": answer}))
         try:
-            feedback = _own_feedback(record, scale)
-        except ValueError as error:
-            raise ConfigError(f"{place}: {error}.") from None
-        found.calls.append(
-            Call(
-                identity,
-                str(record.get("span_id") or response_id or content_id({"messages": messages})),
-                seconds(_first(record, "timestamp", "created_at", "start_time") or response.get("created")),
-                tuple(messages),
-                answer,
-                str(response.get("model") or request.get("model") or ""),
-                bool(record.get("error") or response.get("error")),
-                frozenset(str(record[k]) for k in ("conversation_id", "request_id") if record.get(k)),
-                feedback,
-            )
-        )
+            found.calls.append(_logged(record, scale))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{place}: cannot be read as a call of chat completions ({error}).") from None
+
+
+def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
+    request = _first(record, "request", "body", "kwargs") or record
+    request = request.get("body") or request
+    response = _first(record, "response", "completion") or record
+    response = response.get("body") or response
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
+        raise ValueError(f"no `messages` in it; the record has {', '.join(map(repr, record))}")
+    choices = response.get("choices") or [{}]
+    answer = choices[0].get("message")
+    if answer is None and messages and messages[-1].get("role") == "assistant":
+        *messages, answer = messages  # a transcript
+    if not isinstance(answer, Mapping | None):
+        raise ValueError("its answer is no message")
+    response_id = response.get("id") if response is not record else None
+    identity = next(
+        (str(record[k]) for k in ("trace_id", "conversation_id", "custom_id", "id") if record.get(k)), ""
+    )
+    identity = identity or str(response_id or content_id({"messages": messages, "answer": answer}))
+    return Call(
+        identity,
+        str(record.get("span_id") or response_id or content_id({"messages": messages})),
+        seconds(_first(record, "timestamp", "created_at", "start_time") or response.get("created")),
+        tuple(messages),
+        answer,
+        str(response.get("model") or request.get("model") or ""),
+        bool(record.get("error") or response.get("error")),
+        frozenset(str(record[k]) for k in ("conversation_id", "request_id") if record.get(k)),
+        _own_feedback(record, scale),
+    )
 
 
 def _own_feedback(record: Mapping[str, Any], scale: Scale) -> tuple[Any, ...]:
