@@ -9,6 +9,7 @@ example has not gained `GAIN` and `ERRORS` standard errors.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -87,7 +88,7 @@ def curve(run_dir: Path, points: int = 10) -> list[float]:
     """The mean training reward of each tenth of the steps."""
     rewards = [line["reward"] for line in lines(run_dir / "metrics.jsonl") if line["type"] == "train"]
     edges = [round(i * len(rewards) / points) for i in range(points + 1)]
-    return [round(statistics.mean(rewards[a:b]), 3) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [round(statistics.mean(rewards[a:b]), 3) for a, b in itertools.pairwise(edges) if b > a]
 
 
 if __name__ == "__main__":

@@ -31,28 +31,10 @@ TELLING = {
 above 1, and the second if i is odd. All others are as chance has it."""
 
 SYMPTOMS = tuple(symptom for pair in TELLING.values() for symptom in pair)
-NAMES = [
-    "Ada",
-    "Ben",
-    "Cleo",
-    "Dan",
-    "Eve",
-    "Finn",
-    "Gus",
-    "Hana",
-    "Ida",
-    "Jon",
-    "Kim",
-    "Lea",
-    "Max",
-    "Nora",
-    "Otis",
-    "Pia",
-    "Quinn",
-    "Rosa",
-    "Sam",
-    "Tess",
-]
+NAMES = (
+    "Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ida", "Jon",
+    "Kim", "Lea", "Max", "Nora", "Otis", "Pia", "Quinn", "Rosa", "Sam", "Tess",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -9,47 +9,15 @@ from collections.abc import Iterator
 from ajet import Reader, Task
 
 SYSTEM = "You answer the letters of customers."
-THINGS = [
-    "lamp",
-    "chair",
-    "clock",
-    "kettle",
-    "radio",
-    "teapot",
-    "mirror",
-    "blanket",
-    "bottle",
-    "drill",
-    "fan",
-    "globe",
-    "harp",
-    "iron",
-    "jug",
-    "kite",
-]
+THINGS = (
+    "lamp", "chair", "clock", "kettle", "radio", "teapot", "mirror", "blanket",
+    "bottle", "drill", "fan", "globe", "harp", "iron", "jug", "kite",
+)  # fmt: skip
 FAULTS = ("broken", "late", "dirty", "scratched", "the wrong colour", "too small")
-NAMES = [
-    "Ada",
-    "Ben",
-    "Cleo",
-    "Dan",
-    "Eve",
-    "Finn",
-    "Gus",
-    "Hana",
-    "Ida",
-    "Jon",
-    "Kim",
-    "Lea",
-    "Max",
-    "Nora",
-    "Otis",
-    "Pia",
-    "Quinn",
-    "Rosa",
-    "Sam",
-    "Tess",
-]
+NAMES = (
+    "Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ida", "Jon",
+    "Kim", "Lea", "Max", "Nora", "Otis", "Pia", "Quinn", "Rosa", "Sam", "Tess",
+)  # fmt: skip
 
 GOOD = (
     "Dear {name},",
