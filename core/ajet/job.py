@@ -142,9 +142,29 @@ class _Builder:
 
     def plugin(self, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
         name = spec.get("type")
+        if isinstance(name, str) and ":" in name:
+            fields = {key: value for key, value in spec.items() if key != "type"}
+            cls = self.own(kind, name, f"{where}.type")
+            return validated(cls, self.fields(cls, fields, where), where)
         if isinstance(name, str):
             spec = self.fields(self.plugins.get(kind, name, f"{where}.type"), spec, where)
         return self.plugins.build(kind, spec, where)
+
+    def own(self, kind: str, spec: str, where: str) -> type[Plugin]:
+        """A class that the job names itself, as ``pkg.module:Name`` or ``path/to/file.py:Name``."""
+        found, base = load_object(self.lasting(where, spec), where), _BASES[kind]
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise ConfigError(
+                f"{where} {spec}: is no {kind}; name a subclass of ajet.{base.__name__}, or a {kind} that `ajet plugins` lists."
+            )
+        return found
+
+    def lasting(self, key: str, value: str) -> str:
+        """`place`, kept for a run that is resumed: its job file lies elsewhere."""
+        place = self.place(key, value)
+        if place != value:
+            self.layers.absolute[key] = place
+        return place
 
     def reader(self, spec: Mapping[str, Any], where: str) -> Reader:
         reader = self.plugin("reader", spec, where)
@@ -182,10 +202,7 @@ class _Builder:
             judge = self.plugin("judge", spec, where)
             assert isinstance(judge, Judge)
             return judge
-        place = self.place(f"{where}.type", kind)
-        if place != kind:
-            self.layers.absolute[f"{where}.type"] = place  # a resumed run has another job file
-        found = load_object(place, where)
+        found = load_object(self.lasting(f"{where}.type", kind), where)
         fields = {k: v for k, v in spec.items() if k != "type"}
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, self.fields(found, fields, where), where)
@@ -260,6 +277,15 @@ class _Builder:
             return f"{_absolute(path, base)}{colon}{name}"
         return str(_absolute(value, base)) if must_exist and _absolute(value, base).exists() else value
 
+
+_BASES: Mapping[str, type[Plugin]] = {
+    "reader": Reader,
+    "algorithm": Algorithm,
+    "filter": Filter,
+    "logger": Logger,
+    "chat model": ChatModelPlugin,
+}
+"""What a job may name by its place in code, besides its workflow and its judge."""
 
 _SCHEME = re.compile(r"cmd:")
 """Workflows that are no path, though they may end like one."""

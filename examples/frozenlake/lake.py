@@ -1,0 +1,90 @@
+"""Frozen lakes of Gymnasium, told in words."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ajet import Reader, Task
+
+SYSTEM = "Cross the ice. Answer left, down, right or up."
+MOST_STEPS = 10
+SIZE = 4
+MOVES = ("left", "down", "right", "up")
+"""Gymnasium's numbers of the actions are the places here."""
+STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+CELLS = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
+
+
+def held_out(rows: Sequence[str]) -> bool:
+    """Whether a map is kept for validation: a quarter of all, by their content."""
+    return zlib.crc32("".join(rows).encode()) % 4 == 0
+
+
+def make_map(rng: random.Random, *, validation: bool = False) -> list[str]:
+    """A map with a way to the goal, from those that may be learned from or from those held out."""
+    from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+    while True:
+        rows = generate_random_map(size=SIZE, p=0.75, seed=rng.randrange(2**31))
+        if held_out(rows) == validation:
+            return [str(row) for row in rows]
+
+
+def to_task(rows: Sequence[str]) -> Task:
+    """The map as a task."""
+    return Task("/".join(rows), metadata={"map": list(rows)})
+
+
+def beside(rows: Sequence[str], row: int, column: int, move: str) -> str:
+    """What lies in a direction: ice, hole, goal, or the edge."""
+    r, c = row + STEPS[move][0], column + STEPS[move][1]
+    return CELLS[rows[r][c]] if 0 <= r < len(rows) and 0 <= c < len(rows) else "edge"
+
+
+def told(rows: Sequence[str], place: int) -> str:
+    """What somebody at a place (Gymnasium's observation) sees, and where the goal is."""
+    row, column = divmod(place, len(rows))
+    around = ", ".join(f"{move} {beside(rows, row, column, move)}" for move in MOVES)
+    last = len(rows) - 1
+    return f"{around}; goal {last - row} down {last - column} right"
+
+
+class Lake:
+    """A world of Gymnasium's FrozenLake-v1."""
+
+    def __init__(self, rows: Sequence[str], *, slippery: bool = False) -> None:
+        import gymnasium
+
+        self.rows = list(rows)
+        self.world: Any = gymnasium.make("FrozenLake-v1", desc=self.rows, is_slippery=slippery)
+
+    def reset(self, seed: int) -> str:
+        """Begin; what is seen."""
+        place, _ = self.world.reset(seed=seed)
+        return told(self.rows, int(place))
+
+    def step(self, move: str) -> tuple[str, float, bool]:
+        """What is seen after a move, its reward (1 at the goal), and whether the game is over."""
+        place, reward, terminated, truncated, _ = self.world.step(MOVES.index(move))
+        return told(self.rows, int(place)), float(reward), bool(terminated or truncated)
+
+
+class Lakes(Reader):
+    """Maps, no two alike; those held out are never among the others."""
+
+    name = "lakes"
+    count: int
+    seed: int = 0
+    held_out: bool = False
+
+    def tasks(self) -> Iterator[Task]:
+        """See `Reader.tasks`."""
+        rng = random.Random(f"{self.seed} {self.held_out}")
+        found: dict[str, Task] = {}
+        while len(found) < self.count:
+            task = to_task(make_map(rng, validation=self.held_out))
+            found.setdefault(task.id, task)
+        return iter(found.values())

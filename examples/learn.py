@@ -1,0 +1,95 @@
+"""Run the examples that learn: held-out reward before and after training, and whether it is more than chance.
+
+    python examples/learn.py --seed 0 [NAME ...]
+
+Drives the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an
+example has not gained `GAIN` and `ERRORS` standard errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+NAMES = ("countdown", "frozenlake", "apps", "rubric", "learn_to_ask")
+GAIN = 0.15
+ERRORS = 3.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"of {', '.join(NAMES)}"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the starter model, the tasks and the sampling"
+    )
+    options = parser.parse_args()
+    found = {name: learn(name, options.seed) for name in options.names or NAMES}
+    print(json.dumps(found))
+    sys.exit(any(f["gain"] < GAIN or f["standard_errors"] < ERRORS for f in found.values()))
+
+
+def learn(name: str, seed: int) -> dict[str, Any]:
+    """Train one example; its figures."""
+    root = Path.cwd() / "runs" / f"{name}-seed{seed}"
+    print(f"== {name}, seed {seed}", flush=True)
+    command = [sys.executable, "-m", "ajet", "run", str(HERE / name / "job.yaml"), "--seed", str(seed)]
+    for key in ("task.reader.seed", "task.validation.seed", "run.dir"):
+        command += ["--set", f"{key}={root if key == 'run.dir' else seed}"]
+    started = time.time()
+    subprocess.run(command, check=True)
+    run_dir = max(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    rewards = validations(run_dir)
+    first, last = rewards[min(rewards)], rewards[max(rewards)]
+    before, after = statistics.mean(first), statistics.mean(last)
+    error = (statistics.variance(first) / len(first) + statistics.variance(last) / len(last)) ** 0.5
+    return {
+        "before": round(before, 3),
+        "after": round(after, 3),
+        "gain": round(after - before, 3),
+        "standard_errors": round((after - before) / error, 1) if error else 0.0,
+        "episodes": len(last),
+        "train_seconds": round(sum(seconds(run_dir)), 1),
+        "seconds": round(time.time() - started, 1),
+        "curve": curve(run_dir),
+    }
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """A run's file of one JSON object a line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def validations(run_dir: Path) -> dict[int, list[float]]:
+    """Step -> rewards of the held-out episodes, sampled; a failed one has none."""
+    found: dict[int, list[float]] = {}
+    for line in lines(run_dir / "episodes.jsonl"):
+        if line.get("phase") == "validation":
+            found.setdefault(line["step"], []).append(0.0 if line["failure"] else line["reward"])
+    return found
+
+
+def seconds(run_dir: Path) -> list[float]:
+    """What the steps took."""
+    steps = [line for line in lines(run_dir / "metrics.jsonl") if line["type"] == "train"]
+    return [step["seconds_rollout"] + step["seconds_update"] for step in steps]
+
+
+def curve(run_dir: Path, points: int = 10) -> list[float]:
+    """The mean training reward of each tenth of the steps."""
+    rewards = [line["reward"] for line in lines(run_dir / "metrics.jsonl") if line["type"] == "train"]
+    edges = [round(i * len(rewards) / points) for i in range(points + 1)]
+    return [round(statistics.mean(rewards[a:b]), 3) for a, b in itertools.pairwise(edges) if b > a]
+
+
+if __name__ == "__main__":
+    main()

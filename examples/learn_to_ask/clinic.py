@@ -1,0 +1,126 @@
+"""A clinic of simulated patients: what they complain of, what they answer, and what they have."""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ajet import Reader, Task
+
+SYSTEM = "You are a doctor. Ask two questions, then name the condition."
+QUESTIONS = 2
+COMPLAINTS = {
+    "headache": ("migraine", "sinusitis", "concussion", "dehydration"),
+    "cough": ("pneumonia", "asthma", "bronchitis", "reflux"),
+    "stomach ache": ("appendicitis", "gastritis", "food poisoning", "gallstones"),
+    "rash": ("measles", "eczema", "shingles", "hives"),
+}
+"""What a patient says first -> the conditions that it may come from."""
+
+TELLING = {
+    "headache": ("nausea", "injury"),
+    "cough": ("fever", "wheezing"),
+    "stomach ache": ("vomiting", "sharp pain"),
+    "rash": ("itching", "blisters"),
+}
+"""The two symptoms whose presence tells the conditions of a complaint apart: condition i has the first if i is
+above 1, and the second if i is odd. All others are as chance has it."""
+
+SYMPTOMS = tuple(symptom for pair in TELLING.values() for symptom in pair)
+NAMES = (
+    "Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ida", "Jon",
+    "Kim", "Lea", "Max", "Nora", "Otis", "Pia", "Quinn", "Rosa", "Sam", "Tess",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Patient:
+    """Somebody with a condition."""
+
+    name: str
+    age: int
+    complaint: str
+    condition: str
+    symptoms: frozenset[str]
+
+    @property
+    def id(self) -> str:
+        """What tells patients apart."""
+        symptoms = ",".join(sorted(self.symptoms))
+        return f"{self.name}-{self.age}-{self.complaint}-{self.condition}-{symptoms}"
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the patient is kept for validation: a quarter of all, by their content."""
+        return zlib.crc32(self.id.encode()) % 4 == 0
+
+    @property
+    def opening(self) -> str:
+        """What the patient says first."""
+        return f"I am {self.name}, {self.age}. I have a {self.complaint}."
+
+    def answer(self, question: str) -> str:
+        """What the patient says to a question."""
+        asked = re.fullmatch(r"Do you have (.+)\?", question.strip())
+        if not asked or asked[1] not in SYMPTOMS:
+            return "I do not understand."
+        return f"Yes, {asked[1]}." if asked[1] in self.symptoms else f"No {asked[1]}."
+
+
+def make_patient(rng: random.Random, *, held_out: bool = False) -> Patient:
+    """A patient as chance has it, from those that may be learned from or from those held out."""
+    while True:
+        complaint = rng.choice(list(COMPLAINTS))
+        number = rng.randrange(4)
+        present = {symptom for symptom in SYMPTOMS if rng.random() < 0.5} - set(TELLING[complaint])
+        first, second = TELLING[complaint]
+        present |= {s for s, has in ((first, number > 1), (second, number % 2 == 1)) if has}
+        condition = COMPLAINTS[complaint][number]
+        patient = Patient(rng.choice(NAMES), rng.randint(18, 90), complaint, condition, frozenset(present))
+        if patient.held_out == held_out:
+            return patient
+
+
+def to_task(patient: Patient) -> Task:
+    """The patient as a task, which is plain data."""
+    fields = {**asdict(patient), "symptoms": sorted(patient.symptoms)}
+    return Task(patient.id, patient.opening, metadata={"answer": patient.condition, "patient": fields})
+
+
+def from_task(task: Task) -> Patient:
+    """The patient of a task."""
+    fields: Mapping[str, Any] = task.metadata["patient"]
+    return Patient(**{**fields, "symptoms": frozenset(fields["symptoms"])})
+
+
+def fitting(complaint: str, answers: dict[str, bool]) -> list[str]:
+    """The conditions that answers, by symptom, leave possible."""
+    first, second = TELLING[complaint]
+    return [
+        condition
+        for number, condition in enumerate(COMPLAINTS[complaint])
+        if answers.get(first, number > 1) == (number > 1)
+        and answers.get(second, number % 2 == 1) == (number % 2 == 1)
+    ]
+
+
+class Patients(Reader):
+    """Patients, no two alike; those held out are never among the others."""
+
+    name = "patients"
+    count: int
+    seed: int = 0
+    held_out: bool = False
+
+    def tasks(self) -> Iterator[Task]:
+        """See `Reader.tasks`."""
+        rng = random.Random(f"{self.seed} {self.held_out}")
+        found: dict[str, Task] = {}
+        while len(found) < self.count:
+            task = to_task(make_patient(rng, held_out=self.held_out))
+            found.setdefault(task.id, task)
+        return iter(found.values())

@@ -1,0 +1,67 @@
+"""A shop's letters: what customers complain of, and the sentences that a reply may have."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+
+from ajet import Reader, Task
+
+SYSTEM = "You answer the letters of customers."
+THINGS = (
+    "lamp", "chair", "clock", "kettle", "radio", "teapot", "mirror", "blanket",
+    "bottle", "drill", "fan", "globe", "harp", "iron", "jug", "kite",
+)  # fmt: skip
+FAULTS = ("broken", "late", "dirty", "scratched", "the wrong colour", "too small")
+NAMES = (
+    "Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ida", "Jon",
+    "Kim", "Lea", "Max", "Nora", "Otis", "Pia", "Quinn", "Rosa", "Sam", "Tess",
+)  # fmt: skip
+
+GOOD = (
+    "Dear {name},",
+    "we are sorry about the {thing}.",
+    "We will send a new {thing} today.",
+    "Please keep the old one.",
+    "Kind regards, your shop",
+)
+"""The sentences of a good reply, in their order."""
+BAD = ("It was your own fault.", "Buy more now!")
+"""What some replies say besides."""
+
+
+def letter(name: str, thing: str, fault: str) -> str:
+    """What the customer writes."""
+    return f"My {thing} is {fault}. {name}"
+
+
+def held_out(text: str) -> bool:
+    """Whether a letter is kept for validation: a quarter of all, by their content."""
+    return zlib.crc32(text.encode()) % 4 == 0
+
+
+def draw(rng: random.Random, *, validation: bool = False) -> tuple[str, str, str]:
+    """(name, thing, fault) of a letter to learn from, or of one held out."""
+    while True:
+        found = rng.choice(NAMES), rng.choice(THINGS), rng.choice(FAULTS)
+        if held_out(letter(*found)) == validation:
+            return found
+
+
+class Letters(Reader):
+    """Customers' letters, no two alike; those held out are never among the others."""
+
+    name = "letters"
+    count: int
+    seed: int = 0
+    held_out: bool = False
+
+    def tasks(self) -> Iterator[Task]:
+        """See `Reader.tasks`."""
+        rng = random.Random(f"{self.seed} {self.held_out}")
+        found: dict[str, Task] = {}
+        while len(found) < self.count:
+            text = letter(*draw(rng, validation=self.held_out))
+            found.setdefault(text, Task(text, text))
+        return iter(found.values())

@@ -1,0 +1,77 @@
+"""The examples that learn: no held-out task is given away, and their agents work from the first to the last line."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ajet.models import find_recipe
+from ajet.workflow import load_object
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask")
+ANSWERS = {
+    "countdown": [{"say": "1 + 2 - 3"}],
+    "frozenlake": [{"say": "down"}],
+    "rubric": [{"say": "Dear Ada, we are sorry. We will send a new lamp. Kind regards"}],
+    "learn_to_ask": [{"turn": 2, "say": "You have migraine."}, {"say": "Do you have nausea?"}],
+}
+"""What a scripted model says."""
+
+
+def reader(name: str, **fields: Any) -> Any:
+    """The example's reader."""
+    job = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())
+    return load_object(f"{EXAMPLES / name}/{job['task']['reader']['type']}", "task.reader.type")(**fields)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tasks_are_reproducible_distinct_and_those_held_out_are_in_no_transcript(name: str) -> None:
+    train, held = (list(reader(name, count=200, held_out=out).tasks()) for out in (False, True))
+    assert [t.id for t in train] == [t.id for t in reader(name, count=200).tasks()]
+    assert [t.id for t in train] != [t.id for t in reader(name, count=200, seed=1).tasks()]
+    ids = {t.id for t in train}
+    assert len(ids) == 200 and not ids & {t.id for t in held}
+    recipe = find_recipe(f"{EXAMPLES / name / 'recipe.py'}:{recipe_name(name)}")
+    rng = random.Random(0)
+    given_away = {
+        task
+        for phase in recipe.phases()  # type: ignore[union-attr]
+        for make in (phase.echo, phase.make)
+        if make
+        for _ in range(500)
+        for task in make(rng).tasks
+    }
+    everything = {t.id for t in reader(name, count=250, seed=3, held_out=True).tasks()}
+    assert len(given_away) > 200 and not given_away & (everything | {t.id for t in held})
+
+
+def recipe_name(name: str) -> str:
+    """The class that the example's job names."""
+    job = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())
+    return str(job["model"].partition(":")[2])
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", NAMES)
+def test_the_agent_works_with_a_scripted_model(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "answers.yaml"
+    script.write_text(yaml.safe_dump(ANSWERS[name]))
+    command = [
+        sys.executable,
+        "-m",
+        "ajet",
+        "check",
+        str(EXAMPLES / name / "job.yaml"),
+        "--answers",
+        str(script),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)
