@@ -70,6 +70,12 @@ def ajet_loggers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
     """Subclasses of `ajet.Logger`: where the metrics of each step go besides the run folder."""
 
 
+@hookspec
+def ajet_services() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Service`: programs that a job may need beside it (`ajet run --with NAME`). A job may
+    leave out ``services.<name>`` where every field has a default."""
+
+
 # ------------------------------------------------------------------ functions
 
 
