@@ -58,7 +58,7 @@ def lay_sets(layers: Layers, sets: Iterable[str] | None) -> None:
 
     for text in sets or ():
         key, value = parse_set(text)
-        lay_flag(layers, "--set", key, value)
+        layers.set(key, value, "--set", Path.cwd())  # null, too: it unsets a key
 
 
 @contextmanager
