@@ -26,6 +26,7 @@ _WHERE = {
     "Plugin": "base",
     "Reader": "reader",
     "Recipe": "recipe",
+    "Service": "service",
     "Settings": "base",
     "Task": "types",
     "Trainer": "backbone",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from ajet.logger import Logger as Logger
     from ajet.reader import Reader as Reader
     from ajet.recipe import Recipe as Recipe
+    from ajet.service import Service as Service
     from ajet.types import AjetError as AjetError
     from ajet.types import ConfigError as ConfigError
     from ajet.types import EpisodeView as EpisodeView

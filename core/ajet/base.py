@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Settings(BaseModel):
@@ -18,6 +19,22 @@ class Settings(BaseModel):
 PathOrName = Annotated[str, "path or name"]
 """A field that may name a file or a folder, or something that lies elsewhere (``org/name`` on a hub): made
 absolute only where there is such a path."""
+
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(value: Any) -> Any:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|)\s*", value)
+        if not match:
+            raise ValueError("expected a duration such as 300s, 5m or 1h")
+        return float(match[1]) * _UNITS[match[2]]
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+"""Seconds, written as a number or as a duration: 300s, 5m, 1h."""
 
 
 class Plugin(Settings):

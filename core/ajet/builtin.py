@@ -11,6 +11,7 @@ from ajet.backbone import Backbone
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
 from ajet.hookspecs import hookimpl
+from ajet.service import Command, Service
 
 if TYPE_CHECKING:
     from ajet.workflow import Workflow
@@ -53,6 +54,11 @@ def ajet_chat_models() -> Iterable[type[ChatModelPlugin]]:
     from ajet.chat_models import OpenAIChatModel, ScriptChatModel
 
     return [OpenAIChatModel, ScriptChatModel]
+
+
+@hookimpl
+def ajet_services() -> Iterable[type[Service]]:
+    return [Command]
 
 
 @hookimpl

@@ -84,6 +84,9 @@ class RunSettings(Settings):
     seed: int = Field(0, ge=0, description="Of tasks' order, sampling and recipes.")
     deterministic: bool = Field(False, description="Bit-equal runs, by fixed scheduling of batches.")
     loggers: tuple[Any, ...] = Field((), description="Further loggers by name, or {type: name, …}.")
+    services: tuple[str, ...] = Field(
+        (), description="Services that the job needs, by name: as `--with NAME` each."
+    )
 
 
 class JobConfig(Settings):
@@ -109,6 +112,11 @@ class JobConfig(Settings):
     )
     run: RunSettings = Field(
         RunSettings(), description="Where the run is kept, and how far it can be repeated."
+    )
+
+    services: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Programs that may run beside the job, by name: {command: […], health: URL}, or a plugin's.",
     )
 
     _judge = field_validator("judge", mode="before")(_by_type)

@@ -23,6 +23,7 @@ from ajet.models import find_recipe
 from ajet.plugins import Plugins, load_plugins, validated
 from ajet.progress import Progress, Silent
 from ajet.reader import Reader, read_all
+from ajet.service import Command, Service
 from ajet.suggest import nearest
 from ajet.types import ConfigError, Task
 from ajet.workflow import Workflow, load_object, load_workflow
@@ -83,6 +84,8 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
     assert isinstance(algorithm, Algorithm)
     filters = tuple(build.filter(spec, i) for i, spec in enumerate(config.train.filters))
     loggers = [build.logger(spec, i) for i, spec in enumerate(config.run.loggers)]
+    for name in config.services:
+        build.service(name, config.services)
     targets = _targets(config, build)
     _check_capabilities(config, backbone, targets)
     tasks = read_all(build.reader(config.task.reader, "task.reader"), "task.reader")
@@ -119,6 +122,11 @@ def build_plugin(layers: Layers, kind: str, spec: Mapping[str, Any], where: str)
 def build_backbone(layers: Layers) -> Backbone:
     """The backbone that a job chooses, without the rest of the job. Raises ConfigError."""
     return _Builder(load_plugins(), layers).backbone(layers.job())
+
+
+def build_service(layers: Layers, name: str) -> Service:
+    """A service that the job declares or a plugin brings. Raises ConfigError."""
+    return _Builder(load_plugins(), layers).service(name, layers.job().services)
 
 
 def resolved_yaml(job: Job) -> str:
@@ -182,6 +190,29 @@ class _Builder:
         )
         assert isinstance(logger, Logger)
         return logger
+
+    def service(self, name: str, declared: Mapping[str, Mapping[str, Any]]) -> Service:
+        """By its ``type``, else the plugin of its name, else a command."""
+        where, known = f"services.{name}", [n for kind, n in self.plugins.classes if kind == "service"]
+        if name not in declared and (name not in known or name == Command.name):
+            names = sorted({*declared, *known} - {Command.name})
+            raise ConfigError(
+                f"{where}: no such service{nearest(name, names)}. Declare it, {{command: […], health: URL}}. "
+                f"Known: {', '.join(names) or 'none'}."
+            )
+        spec = {"type": name if name in known else Command.name, **declared.get(name, {})}
+        if spec.get("workdir") is None and name in declared:
+            bases = [base for key, base in self.layers.bases.items() if key.startswith(f"{where}.")]
+            spec["workdir"] = str(bases[0] if bases else Path.cwd())
+            self.layers.absolute[f"{where}.workdir"] = spec["workdir"]  # a resumed run has another job file
+        service = self.plugin("service", spec, where)
+        assert isinstance(service, Service)
+        for variable in service.likely_secrets():
+            raise ConfigError(
+                f"{where}.environment: {variable} looks like a secret, and a copy of the job is kept with each run. Set it "
+                "where you start ajet, and name it under `secrets`."
+            )
+        return service
 
     def workflow(self, config: JobConfig) -> Workflow:
         spec, hook = config.workflow or "", self.plugins.manager.hook

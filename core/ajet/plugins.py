@@ -28,6 +28,7 @@ KINDS = {
     "backbone": "ajet_backbones",
     "logger": "ajet_loggers",
     "recipe": "ajet_recipes",
+    "service": "ajet_services",
 }
 
 

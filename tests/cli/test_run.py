@@ -228,3 +228,9 @@ def test_resume_takes_the_job_of_the_run_folder_and_flags_lie_over_it(folder: Fo
     job, comments = dry(folder, "--resume", str(run_dir), "--steps", "9")
     assert job["task"]["reader"]["path"] == str(tmp_path / "tasks.jsonl")
     assert "# train.steps 9 --steps" in comments
+
+
+def test_set_unsets_a_key_by_null(folder: Folder) -> None:
+    folder.write("job.yaml", (folder.path / "job.yaml").read_text() + "rollout: {workdir: nowhere}\n")
+    assert folder.ajet("run", "job.yaml", "--dry-run").code == 2
+    assert folder.ajet("run", "job.yaml", "--dry-run", "--set", "rollout.workdir=null").code == 0

@@ -136,7 +136,13 @@ def test_set_reads_its_value_as_yaml() -> None:
 
 def test_explain_knows_every_key_and_the_nearest_of_an_unknown_one() -> None:
     assert explain("train.steps")[0].default == 100
-    assert {k.key for k in explain("run")} == {"run.dir", "run.seed", "run.deterministic", "run.loggers"}
+    assert {k.key for k in explain("run")} == {
+        "run.dir",
+        "run.seed",
+        "run.deterministic",
+        "run.loggers",
+        "run.services",
+    }
     assert all(k.help for k in explain(""))
     with pytest.raises(ConfigError, match=r"did you mean 'run\.seed'"):
         explain("run.sed")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Workflow
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow
 
 if TYPE_CHECKING:
     from ajet.check import Report
@@ -35,11 +35,12 @@ def check(
     ] = 4,
     group_size: Annotated[int, typer.Option(help="Episodes of each task.", min=1)] = 4,
     seed: Seed = None,
+    with_: With = None,
     sets: Sets = None,
 ) -> None:
     """Run a few episodes without training: what is captured, what merges, what breaks and why."""
     from ajet.check import check as run_check
-    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks
+    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, services
     from ajet.cli.progress import make_progress
     from ajet.job import prepare
     from ajet.progress import told_to
@@ -55,7 +56,7 @@ def check(
     lay_flag(layers, "ajet check", "backbone", "debug")  # nothing is trained, so none need be installed
     lay_sets(layers, sets)
     import_from_here()
-    with make_progress() as progress, told_to(progress):
+    with services(layers, with_), make_progress() as progress, told_to(progress):
         job = prepare(layers).with_progress(progress)
         engine = scripted_engine(job, answers) if answers else local_engine(job)
         report = run_check(job, engine, tasks=task_count, group_size=group_size)

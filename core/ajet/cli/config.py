@@ -72,6 +72,7 @@ def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
     algorithms: the chosen one's where a job is given, else all."""
     from ajet.config import KeyHelp, TargetSettings, all_keys
     from ajet.plugins import load_plugins
+    from ajet.service import Command
 
     plugins = load_plugins().classes.values()
     for installed in plugins:
@@ -88,6 +89,7 @@ def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
         ]
         yield from _merged(fields)
     yield from all_keys(TargetSettings, "targets.NAME.")
+    yield from all_keys(Command, "services.NAME.")
 
 
 def _merged(fields: list[tuple[str, KeyHelp]]) -> Iterator[KeyHelp]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Workflow
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow
 
 if TYPE_CHECKING:
     from ajet.engine import ChatModelPlugin
@@ -33,11 +33,12 @@ def evaluate(
     ] = False,
     episodes: Annotated[int | None, typer.Option(help="Most tasks to run, one episode each.")] = None,
     seed: Seed = None,
+    with_: With = None,
     sets: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Score a workflow on the validation tasks of a job, else on its tasks."""
-    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks
+    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, services
     from ajet.cli.progress import make_progress
     from ajet.job import prepare
     from ajet.progress import told_to
@@ -58,9 +59,10 @@ def evaluate(
     lay_sets(layers, sets)
     import_from_here()
     answers = _endpoint(endpoint, endpoint_model, model)
-    with make_progress() as progress, told_to(progress):
-        job = prepare(layers)
-    _evaluate(job, answers, as_json)
+    with services(layers, with_):
+        with make_progress() as progress, told_to(progress):
+            job = prepare(layers)
+        _evaluate(job, answers, as_json)
 
 
 def _endpoint(url: str | None, name: str | None, model: str | None) -> ChatModelPlugin | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,16 @@ def lay_sets(layers: Layers, sets: Iterable[str] | None) -> None:
 
     for text in sets or ():
         key, value = parse_set(text)
-        lay_flag(layers, "--set", key, value)
+        layers.set(key, value, "--set", Path.cwd())  # null, too: it unsets a key
+
+
+@contextmanager
+def services(layers: Layers, names: Iterable[str] | None) -> Iterator[None]:
+    """A block in which the job's services and those of ``--with`` work; what becomes of them is told on stderr."""
+    from ajet.services import with_services
+
+    with with_services(layers, names or (), lambda text: print(text, file=sys.stderr, flush=True)):
+        yield
 
 
 def provenance(layers: Layers) -> list[tuple[str, str, str]]:

@@ -15,6 +15,12 @@ JudgeName = Annotated[
     str | None, typer.Option("--judge", help="A judge by name, or a function pkg.module:name.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Of tasks' order, sampling and recipes.")]
+With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with", metavar="NAME", help="Start a service that the job declares, unless it runs. Repeatable."
+    ),
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set any key of the job: a.b.c=value. Repeatable."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, Workflow
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, With, Workflow
 
 if TYPE_CHECKING:
     from ajet.config import Layers
@@ -33,6 +33,7 @@ def run(
         str | None,
         typer.Option(metavar="SIZE", help="Most memory that the local backbone may take, like 2GiB."),
     ] = None,
+    with_: With = None,
     sets: Sets = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the resolved job; run nothing.")
@@ -47,7 +48,15 @@ def run(
 ) -> None:
     """Run a job: from a file, from flags, or both."""
     from ajet.breakpoints import enable
-    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, resumed_layers
+    from ajet.cli.layers import (
+        import_from_here,
+        job_layers,
+        lay_flag,
+        lay_sets,
+        lay_tasks,
+        resumed_layers,
+        services,
+    )
     from ajet.cli.progress import make_progress
     from ajet.job import prepare
     from ajet.progress import told_to
@@ -69,12 +78,13 @@ def run(
     lay_sets(layers, sets)
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
     import_from_here()
-    with make_progress() as progress, told_to(progress):
-        job = prepare(layers, resume=resume.resolve() if resume is not None else None)
-    if dry_run:
-        print(describe_job(job, layers))
-    else:
-        _run(job)
+    with services(layers, with_):  # readers may ask them for tasks
+        with make_progress() as progress, told_to(progress):
+            job = prepare(layers, resume=resume.resolve() if resume is not None else None)
+        if dry_run:
+            print(describe_job(job, layers))
+        else:
+            _run(job)
 
 
 def describe_job(job: Job, layers: Layers) -> str:

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from ajet.base import Settings
-
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _seconds(value: Any) -> Any:
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|)\s*", value)
-        if not match:
-            raise ValueError("expected a duration such as 300s, 5m or 1h")
-        return float(match[1]) * _UNITS[match[2]]
-    return value
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+from ajet.base import Seconds, Settings
 
 
 class TrainingSampling(Settings):

@@ -9,7 +9,8 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, Field, PrivateAttr
 
 from ajet import Judge, Task
-from ajet_judges.endpoint import Asker, Endpoint, Usage
+from ajet.endpoint import Usage
+from ajet_judges.endpoint import Asker, JudgeEndpoint
 from ajet_judges.questions import Question, task_text
 
 V = TypeVar("V", bound=BaseModel)
@@ -18,7 +19,7 @@ V = TypeVar("V", bound=BaseModel)
 class AskingJudge(Judge):
     """Base of judges that ask a model at an endpoint of their own."""
 
-    endpoint: Endpoint = Field(description="The model that judges.")
+    endpoint: JudgeEndpoint = Field(description="The model that judges.")
     _asker: Asker | None = PrivateAttr(None)
 
     @asynccontextmanager

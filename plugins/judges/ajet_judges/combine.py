@@ -25,7 +25,8 @@ class Part(Settings):
 class Combine(Judge):
     """The weighted sum of several judges' rewards, with gates.
 
-    Parts are asked in order; the first whose gate stays closed ends it, so that dear ones after it cost nothing.
+    Where a part gives agents or targets rewards of their own, so does the sum; a part that says nothing of a name
+    counts for it with the episode's reward. Parts are asked in order; the first whose gate stays closed ends it, so that dear ones after it cost nothing.
     """
 
     name = "combine"
@@ -110,6 +111,7 @@ class _Sum:
         self._absent = view.failure is not None
         self._error: Exception | None = None
         self._reward = 0.0
+        self._rewards: dict[str, float] = {}
         self._closed = False
         self._successes: list[bool] = []
         self._metrics: dict[str, float] = {}
@@ -121,6 +123,11 @@ class _Sum:
             self._error = verdict or ValueError(f"{part.judge.name}: no verdict")
             self.view = replace(self.view, failure="judge")
             return
+        self._rewards = {
+            name: self._rewards.get(name, self._reward)
+            + part.weight * verdict.rewards.get(name, verdict.reward)
+            for name in {**self._rewards, **verdict.rewards}
+        }
         self._reward += part.weight * verdict.reward
         self._metrics |= {f"{name}/{key}": value for key, value in verdict.metrics.items()}
         self._metrics[name] = float(verdict.reward)
@@ -135,4 +142,5 @@ class _Sum:
             return self._error
         if self._closed:
             return JudgeOutput(closed, False, self._metrics)
-        return JudgeOutput(self._reward, all(self._successes) if self._successes else None, self._metrics)
+        success = all(self._successes) if self._successes else None
+        return JudgeOutput(self._reward, success, self._metrics, self._rewards)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ajet_judges.endpoint import Endpoint
+from ajet_judges.endpoint import JudgeEndpoint
 
 app = typer.Typer(help="Make judges.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -49,7 +49,6 @@ def learn_command(
     """Learn a rubric for the `rubric` judge from labelled responses."""
     import asyncio
 
-    from ajet_judges.endpoint import describe_usage
     from ajet_judges.learn import learn, read_examples
     from ajet_judges.rubric_file import write_rubric
 
@@ -66,13 +65,13 @@ def learn_command(
     print(
         f"held-out pairs ranked rightly: {found.held_out:.0%}; cross-validated: {found.cross_validated:.0%}"
     )
-    print(f"judge model: {describe_usage(found.usage)}")
+    print(f"judge model: {found.usage}")
     print(f"rubric  {output}  {len(found.rubric.criteria)} criteria")
 
 
 def _endpoint(
     base_url: str, model: str, api_key_env: str | None, cache: Path | None, sets: list[str] | None
-) -> Endpoint:
+) -> JudgeEndpoint:
     import yaml
     from pydantic import ValidationError
 
@@ -85,7 +84,7 @@ def _endpoint(
             raise ConfigError(f"--set {text}: write --set key=value.")
         given[key] = yaml.safe_load(value)
     try:
-        return Endpoint(**given)
+        return JudgeEndpoint(**given)
     except ValidationError as error:
         fault = error.errors()[0]
         raise ConfigError(f"endpoint.{'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ajet import ConfigError
-from ajet_judges.endpoint import Asker, Endpoint, Usage
+from ajet.endpoint import Usage
+from ajet_judges.endpoint import Asker, JudgeEndpoint
 from ajet_judges.questions import Question, Verdict
 from ajet_judges.rubric import rubric_question
 from ajet_judges.rubric_file import TAKEN, Criterion, Rubric
@@ -96,7 +97,7 @@ class _State:
 
 async def learn(
     examples: Sequence[Example],
-    endpoint: Endpoint,
+    endpoint: JudgeEndpoint,
     *,
     about: str = "",
     rounds: int = 3,

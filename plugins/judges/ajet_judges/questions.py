@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ajet import AjetError, Task
+from ajet import Task
+from ajet.endpoint import Unreadable
 from ajet_judges.fence import RULE, fenced, neutral, new_mark
 
 V = TypeVar("V", bound=BaseModel)
@@ -19,7 +20,7 @@ VERSION = 1
 """Of the prompt's wording: part of the cache's key."""
 
 
-class MalformedVerdict(AjetError):
+class MalformedVerdict(Unreadable):
     """A judge model's answer that is not a verdict of the form that was asked for."""
 
 

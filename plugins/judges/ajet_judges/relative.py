@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ajet import EpisodeView, GroupJudge, JudgeOutput, Task
+from ajet.endpoint import Usage
 from ajet_judges.asking import GradingJudge
-from ajet_judges.endpoint import Usage
 from ajet_judges.llm import REFERENCE, graded
 from ajet_judges.questions import Question, Verdict
 from ajet_judges.reference import response_text

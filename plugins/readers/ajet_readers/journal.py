@@ -7,9 +7,8 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 from ajet import AjetError
 
@@ -17,7 +16,7 @@ log = logging.getLogger("ajet")
 
 
 class Journal:
-    """One JSON object a line, ``{"key": …, …}``. Open in one process at a time; from many threads.
+    """One JSON object a line, ``{"key": …, "answer": …}``. Open in one process at a time; from many threads.
 
     A line that was cut off by a kill is removed when the file is opened again.
     """
@@ -26,7 +25,7 @@ class Journal:
         self._path = path
         self._lock = threading.RLock()
         self._file: BinaryIO | None = None  # opened when first used: most readers ask nothing
-        self._values: dict[str, Mapping[str, Any]] = {}
+        self._values: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -35,21 +34,21 @@ class Journal:
         if self._file:
             self._file.close()
 
-    def get(self, key: str) -> Mapping[str, Any] | None:
-        """What was added under the key, or None. Raises AjetError if another process has the file open."""
+    def get(self, key: str) -> str | None:
+        """The answer of a key, or None. Raises AjetError if another process has the file open."""
         with self._lock:
             self._opened()
             return self._values.get(key)
 
-    def add(self, key: str, value: Mapping[str, Any]) -> None:
-        """Remember a value; it is on disk when this returns."""
-        line = json.dumps({"key": key, **value}, ensure_ascii=False)
+    def put(self, key: str, answer: str) -> None:
+        """Keep an answer; it is on disk when this returns."""
+        line = json.dumps({"key": key, "answer": answer}, ensure_ascii=False)
         with self._lock:
             file = self._opened()
             file.write(line.encode(errors="surrogatepass") + b"\n")  # JSON text may hold half a pair
             file.flush()
             os.fsync(file.fileno())
-            self._values[key] = value
+            self._values[key] = answer
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
@@ -67,17 +66,17 @@ class Journal:
         return self._file
 
 
-def _load(file: BinaryIO, path: Path) -> dict[str, Mapping[str, Any]]:
+def _load(file: BinaryIO, path: Path) -> dict[str, str]:
     file.seek(0)
     content = file.read()
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         file.truncate(whole)
-    known: dict[str, Mapping[str, Any]] = {}
+    known: dict[str, str] = {}
     for number, line in enumerate(content[:whole].splitlines(), start=1):
         try:
             value = json.loads(line)
-            known[value.pop("key")] = value
-        except (ValueError, LookupError, AttributeError, TypeError):
+            known[value["key"]] = str(value["answer"])
+        except (ValueError, LookupError, TypeError):
             log.warning("%s:%d: not a line of this journal; ignored", path, number)
     return known

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ajet_judges.endpoint import Endpoint
+from ajet_judges.endpoint import JudgeEndpoint
 
 Answer = str | Mapping[str, Any] | tuple[int, Mapping[str, str], str]
 """The message's text, an object to be its JSON, or (status, headers, body) for another response."""
@@ -50,9 +50,9 @@ class JudgeModel:
     at_once: int = 0
     most_at_once: int = 0
 
-    def endpoint(self, **fields: Any) -> Endpoint:
+    def endpoint(self, **fields: Any) -> JudgeEndpoint:
         """Settings that lead here."""
-        return Endpoint(**{"base_url": self.url, "model": "scripted", "retries": 0, **fields})
+        return JudgeEndpoint(**{"base_url": self.url, "model": "scripted", "retries": 0, **fields})
 
 
 @contextmanager

@@ -65,6 +65,37 @@ def test_the_reward_is_the_weighted_sum_and_each_part_is_told() -> None:
     assert verdict.metrics == {"right": 1.0, "length": 0.7, "length/characters": 7.0}
 
 
+class Roles(Judge):
+    """Rewards of their own for the agents that the response names."""
+
+    name = "roles"
+    each: float = 1.0
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        names = str(output.response).split()
+        return JudgeOutput(0.5, rewards={name: self.each + i for i, name in enumerate(names)})
+
+
+def test_rewards_by_name_are_summed_by_name() -> None:
+    parts = {
+        "length": Part(judge=Length()),
+        "roles": Part(judge=Roles(), weight=2.0),
+        "more": Part(judge=Roles(each=10.0), weight=0.1),
+        "right": Part(judge=Exact(), weight=3.0),
+    }
+    verdict = judged(Combine(parts=parts), "solver critic")
+    assert verdict.reward == pytest.approx(1.3 + 2 * 0.5 + 0.1 * 0.5)
+    assert verdict.rewards == pytest.approx(
+        {"solver": 1.3 + 2 * 1.0 + 0.1 * 10.0, "critic": 1.3 + 2 * 2.0 + 0.1 * 11.0}
+    )
+    assert judged(Combine(parts={"length": Part(judge=Length())}), "solver").rewards == {}
+
+
+def test_a_closed_gate_closes_the_rewards_of_all_names() -> None:
+    parts = {"roles": Part(judge=Roles()), "right": Part(judge=Exact(), gate=1.0)}
+    assert judged(Combine(parts=parts), "solver critic").rewards == {}
+
+
 def test_a_closed_gate_ends_it_and_what_comes_after_is_not_asked() -> None:
     length = Length()
     judge = Combine(

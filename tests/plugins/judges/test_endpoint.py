@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import AjetError, ConfigError
-from ajet_judges import endpoint as module
-from ajet_judges.endpoint import Asker, EndpointFailed, Usage
+from ajet import endpoint as module
+from ajet.endpoint import EndpointFailed, Usage
+from ajet_judges.endpoint import Asker
 from ajet_judges.questions import MalformedVerdict, Question, Verdict
 
 from .judge_model import Asked, JudgeModel, serving

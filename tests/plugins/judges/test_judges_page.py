@@ -108,9 +108,9 @@ def test_every_judge_of_the_plugin_is_on_the_page_and_every_job_names_a_judge() 
 
 
 def test_every_field_of_an_endpoint_is_told() -> None:
-    from ajet_judges.endpoint import Endpoint
+    from ajet_judges.endpoint import JudgeEndpoint
 
-    assert all(f"`{name}`" in sections()["By a model"] for name in Endpoint.model_fields)
+    assert all(f"`{name}`" in sections()["By a model"] for name in JudgeEndpoint.model_fields)
 
 
 def test_the_other_judge_of_a_model_is_built_as_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ajet_readers import RandomTasks
 
@@ -25,3 +26,7 @@ def test_a_larger_count_only_adds_tasks() -> None:
 def test_ids_are_unique_within_and_between_seeds() -> None:
     ids = [task.id for seed in (0, 1) for task in RandomTasks(count=20, seed=seed).tasks()]
     assert len(set(ids)) == 40
+
+
+def test_it_keeps_to_the_contract_of_readers(check_reader: Any) -> None:
+    assert len(check_reader(RandomTasks(count=30, seed=1))) == 30

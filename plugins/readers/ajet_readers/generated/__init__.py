@@ -14,8 +14,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from ajet import Task
+from ajet.endpoint import Endpoint
 from ajet.reader import SelectingReader
-from ajet_readers.endpoint import Endpoint
 
 
 class Generated(SelectingReader):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ajet_readers.endpoint import json_in
+from ajet_readers.asking import json_in
 
 Messages = list[dict[str, str]]
 

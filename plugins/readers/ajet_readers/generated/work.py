@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ajet import AjetError, ConfigError, Task
 from ajet.progress import current_progress
 from ajet.reader import content_id
-from ajet_readers.endpoint import Caller, calling
+from ajet_readers.asking import Caller, calling, finished
 from ajet_readers.generated import prompts
 from ajet_readers.generated.documents import read_chunks
 from ajet_readers.generated.prompts import Pair
@@ -43,8 +42,13 @@ def generate(settings: Generated) -> list[Task]:
     examples that cannot be read."""
     examples = _examples(settings)
     units = _units(settings, examples)
-    with Journal(settings.cache / "answers.jsonl") as journal, calling(settings.model, journal) as caller:
-        made = _all(units, lambda unit: _make(settings, unit, caller), settings.model.concurrency, caller)
+    return finished(_generate(settings, units, examples))
+
+
+async def _generate(settings: Generated, units: Sequence[Unit], examples: Sequence[Pair]) -> list[Task]:
+    with Journal(settings.cache / "answers.jsonl") as journal:
+        async with calling(settings.model, journal) as caller:
+            made = await _all(settings, units, caller)
         tasks = [
             Task(
                 id=content_id({"query": pair.question}),
@@ -54,9 +58,9 @@ def generate(settings: Generated) -> list[Task]:
             for unit, pairs in zip(units, made, strict=True)
             for pair in pairs
         ]
-        kept = _different(settings, tasks, examples, journal)
+        kept = await _different(settings, tasks, examples, journal)
     current_progress().say(
-        f"generated: {len(kept)} tasks ({len(tasks) - len(kept)} near-duplicates dropped); {describe_costs(caller)}"
+        f"generated: {len(kept)} tasks ({len(tasks) - len(kept)} near-duplicates dropped); {caller.spent}"
     )
     return kept
 
@@ -88,26 +92,27 @@ def _shots(settings: Generated, examples: Sequence[Pair], seed: str) -> tuple[Pa
     return tuple(random.Random(seed).sample(examples, min(settings.shots, len(examples))))
 
 
-def _make(settings: Generated, unit: Unit, caller: Caller) -> list[Pair]:
-    """The tasks of one unit that pass the check."""
+async def _make(settings: Generated, unit: Unit, caller: Caller) -> list[Pair] | None:
+    """The tasks of one unit that pass the check; None if no answer could be read."""
     if unit.text is None:
         ask = prompts.ask_of_examples(unit.shots, settings.per_chunk, settings.instructions)
     else:
         ask = prompts.ask_of_chunk(unit.text, unit.shots, settings.per_chunk, settings.instructions)
-    pairs = _readable(caller, ask, prompts.read_pairs, unit.number, settings.temperature)
-    pairs = (pairs or [])[: settings.per_chunk]
+    pairs = await _readable(caller, ask, prompts.read_pairs, unit.number, settings.temperature)
+    if pairs is None:
+        return None
+    pairs = pairs[: settings.per_chunk]
     if not pairs or not settings.quality:
         return pairs
     check = prompts.ask_for_quality(pairs, unit.text)
-    scores = _readable(caller, check, lambda text: prompts.read_scores(text, len(pairs)), unit.number, 0.0)
-    return [
-        pair
-        for pair, score in zip(pairs, scores or [0.0] * len(pairs), strict=True)
-        if score >= settings.quality
-    ]
+    count = len(pairs)
+    scores = await _readable(caller, check, lambda text: prompts.read_scores(text, count), unit.number, 0.0)
+    if scores is None:
+        return None
+    return [pair for pair, score in zip(pairs, scores, strict=True) if score >= settings.quality]
 
 
-def _different(
+async def _different(
     settings: Generated, tasks: list[Task], examples: Sequence[Pair], journal: Journal
 ) -> list[Task]:
     """The tasks without repetitions, of the examples neither: the first of similar ones stays."""
@@ -120,55 +125,46 @@ def _different(
     texts = [task.query for task in unique]
     if settings.embeddings is None:
         return [unique[i] for i in first_of_each(texts, settings.similarity)]
-    with calling(settings.embeddings, journal) as caller:
-        return [unique[i] for i in first_of_each_meaning(caller.embed(texts), settings.similarity)]
+    async with calling(settings.embeddings, journal) as caller:
+        vectors = await caller.embed(texts)
+    return [unique[i] for i in first_of_each_meaning(vectors, settings.similarity)]
 
 
-def describe_costs(caller: Caller) -> str:
-    """``12 calls (3 more from the journal), 4,567 + 890 tokens, cost 0.0123``"""
-    counts = caller.counts
-    return (
-        f"{counts['calls']} calls ({counts['journaled']} more from the journal), "
-        f"{counts['input_tokens']:,} + {counts['output_tokens']:,} tokens, cost {caller.cost:.4f}"
-    )
-
-
-def _readable(
+async def _readable(
     caller: Caller, messages: prompts.Messages, read: Callable[[str], T], number: int, temperature: float
 ) -> T | None:
     """What an answer says, asking anew while it cannot be read; None after the last attempt."""
     for attempt in range(_ATTEMPTS):
+        answer = await caller.chat(messages, number=number * _ATTEMPTS + attempt, temperature=temperature)
         try:
-            return read(caller.chat(messages, number=number * _ATTEMPTS + attempt, temperature=temperature))
+            return read(answer)
         except ValueError:
-            caller.count(unreadable=1)
-    caller.count(given_up=1)
+            continue
     return None
 
 
-def _all(
-    units: Sequence[Unit], make: Callable[[Unit], list[Pair]], concurrency: int, caller: Caller
-) -> list[list[Pair]]:
+async def _all(settings: Generated, units: Sequence[Unit], caller: Caller) -> list[list[Pair]]:
     """What every unit gives, in their order. The first failure ends all."""
     progress = current_progress()
-    counts: Counter[str] = Counter()
-    with ThreadPoolExecutor(concurrency, "ajet-generate") as pool:
-        futures: list[Future[list[Pair]]] = [pool.submit(make, unit) for unit in units]
-        pending: set[Future[Any]] = set(futures)
-        try:
-            while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    counts["tasks"] += len(future.result())
-                share = 1 - len(pending) / len(units)
-                progress.stage("generating", share, {"tasks": counts["tasks"], "cost": caller.cost})
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    if given_up := caller.counts["given_up"]:
+    done = tasks = 0
+
+    async def make(unit: Unit) -> list[Pair] | None:
+        nonlocal done, tasks
+        pairs = await _make(settings, unit, caller)
+        done, tasks = done + 1, tasks + len(pairs or ())
+        progress.stage("generating", done / len(units), {"tasks": tasks, "cost": caller.spent.cost})
+        return pairs
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(make(unit)) for unit in units]
+    except* AjetError as failures:
+        raise failures.exceptions[0] from None
+    made = [task.result() for task in running]
+    if given_up := made.count(None):
         progress.say(f"{given_up} requests without an answer that could be read in {_ATTEMPTS} attempts")
-        if given_up >= len(units):
+        if given_up == len(units):
             raise AjetError(
                 "generated: no answer of the model could be read as tasks; does it follow instructions and write JSON?"
             )
-    return [future.result() for future in futures]
+    return [pairs or [] for pairs in made]

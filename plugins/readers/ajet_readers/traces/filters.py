@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from ajet.base import Settings
+from ajet.endpoint import Endpoint
 from ajet.suggest import nearest
-from ajet_readers.endpoint import Endpoint, calling, json_in
+from ajet_readers.asking import Caller, calling, finished, json_in
 from ajet_readers.journal import Journal
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning
 from ajet_readers.traces.trace import Trace
@@ -115,8 +116,14 @@ class NearDuplicates(TraceFilter):
         texts = [t.query for t in traces]
         if self.embeddings is None:
             return [traces[i] for i in first_of_each(texts, self.similarity)]
-        with calling(self.embeddings, journal) as caller:
-            return [traces[i] for i in first_of_each_meaning(caller.embed(texts), self.similarity)]
+        vectors = finished(self._embedded(self.embeddings, texts, journal))
+        return [traces[i] for i in first_of_each_meaning(vectors, self.similarity)]
+
+    async def _embedded(
+        self, endpoint: Endpoint, texts: Sequence[str], journal: Journal
+    ) -> list[list[float]]:
+        async with calling(endpoint, journal) as caller:
+            return await caller.embed(texts)
 
 
 class Asked(TraceFilter):
@@ -131,23 +138,25 @@ class Asked(TraceFilter):
 
     def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
         """See `TraceFilter.keep`."""
-        with calling(self.model, journal) as caller, ThreadPoolExecutor(self.model.concurrency) as pool:
-
-            def score(trace: Trace) -> float:
-                content = {"request": list(trace.history), "response": trace.response}
-                messages = [
-                    {"role": "system", "content": _QUESTION.format(criterion=self.criterion)},
-                    {"role": "user", "content": json.dumps(content, ensure_ascii=False)},
-                ]
-                for attempt in range(_ATTEMPTS):
-                    try:
-                        return float(json_in(caller.chat(messages, number=attempt))["score"])
-                    except (ValueError, LookupError, TypeError):
-                        continue
-                return 0.0
-
-            scores = list(pool.map(score, traces))
+        scores = finished(self._scores(traces, journal))
         return [t for t, given in zip(traces, scores, strict=True) if given >= self.min]
+
+    async def _scores(self, traces: Sequence[Trace], journal: Journal) -> list[float]:
+        async with calling(self.model, journal) as caller:
+            return await asyncio.gather(*(self._score(trace, caller) for trace in traces))
+
+    async def _score(self, trace: Trace, caller: Caller) -> float:
+        content = {"request": list(trace.history), "response": trace.response}
+        messages = [
+            {"role": "system", "content": _QUESTION.format(criterion=self.criterion)},
+            {"role": "user", "content": json.dumps(content, ensure_ascii=False)},
+        ]
+        for attempt in range(_ATTEMPTS):
+            try:
+                return float(json_in(await caller.chat(messages, number=attempt))["score"])
+            except (ValueError, LookupError, TypeError):
+                continue
+        return 0.0
 
 
 _KINDS: dict[str, type[TraceFilter]] = {

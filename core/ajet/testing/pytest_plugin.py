@@ -1,0 +1,95 @@
+"""AgentJet's pytest plugin: fixtures that check a plugin of yours, one test for each thing that it promises.
+
+    def test_my_judge(check_judge): check_judge(MyJudge())
+    def test_my_reader(check_reader): check_reader(MyReader())
+    def test_my_engine(check_engine): check_engine(lambda: MyEngine())
+    def test_my_backbone(check_backbone, tmp_path): check_backbone("mine", model="…", folder=tmp_path)
+
+Nothing is imported before a test asks for a fixture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ajet.engine import Engine
+    from ajet.judge import Judge
+    from ajet.reader import Reader
+    from ajet.types import Task
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each check of the kind."""
+    for fixture in {"check_judge", "check_engine", "check_backbone"} & set(metafunc.fixturenames):
+        checks = _checks(fixture)
+        names = [check.__name__.removeprefix("check_") for check in checks]
+        metafunc.parametrize(fixture, checks, ids=names, indirect=True)
+
+
+def _checks(fixture: str) -> Sequence[Callable[..., Any]]:
+    if fixture == "check_judge":
+        from ajet.testing.judges import JUDGE_CHECKS
+
+        return JUDGE_CHECKS
+    if fixture == "check_engine":
+        from ajet.testing.conformance import ENGINE_CHECKS, check_close
+
+        return [*ENGINE_CHECKS, check_close]
+    from ajet.testing.backbones import BACKBONE_CHECKS
+
+    return BACKBONE_CHECKS
+
+
+@pytest.fixture
+def check_judge(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``check_judge(judge, task=…, responses=…, …)``: one check of `ajet.testing.judges.JudgeSubject`."""
+    from ajet.testing.judges import JudgeSubject
+
+    def check(judge: Judge, **facts: Any) -> None:
+        asyncio.run(request.param(JudgeSubject(judge, **facts)))
+
+    return check
+
+
+@pytest.fixture
+def check_engine(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``check_engine(make, prompts=…, …)``: one check of `ajet.testing.conformance.Subject`, on the started
+    engine that ``make()`` returns."""
+    from ajet.testing.conformance import Subject
+
+    def check(make: Callable[[], Engine], **facts: Any) -> None:
+        async def run() -> None:
+            engine = make()
+            await engine.start()
+            try:
+                await request.param(Subject(engine, **facts))
+            finally:
+                await engine.close()
+
+        asyncio.run(run())
+
+    return check
+
+
+@pytest.fixture
+def check_backbone(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``check_backbone(name, model=…, folder=…, …)``: one check of `ajet.testing.backbones.BackboneSubject`."""
+    from ajet.testing.backbones import BackboneSubject
+
+    def check(name: str, **facts: Any) -> None:
+        request.param(BackboneSubject(name, **facts))
+
+    return check
+
+
+@pytest.fixture
+def check_reader() -> Callable[[Reader], list[Task]]:
+    """``check_reader(reader)``: its tasks, after `ajet.testing.readers.check_reader`."""
+    from ajet.testing.readers import check_reader
+
+    return check_reader

@@ -1,0 +1,37 @@
+"""Who knows the apps: the calls of somebody who makes no mistakes, to check tasks and to write transcripts with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def next_call(request: str, replies: Sequence[str]) -> str | None:
+    """The call after these replies, None when the errand is done.
+
+    >>> next_call("pin 17. Pay ana 5.", [])
+    'login 17'
+    >>> next_call("pin 17. Pay ana 5.", ["welcome", "42"])
+    'pay 42 5'
+    """
+    calls = plan(request)
+    return (
+        calls[len(replies)].replace("REPLY", replies[-1] if replies else "")
+        if len(replies) < len(calls)
+        else None
+    )
+
+
+def plan(request: str) -> list[str]:
+    """All calls of an errand; REPLY stands for what the call before answered. Raises ValueError if none fits."""
+    forms = {
+        r"Pay (\w+) (\d+)\.": ["contacts {0}", "pay REPLY {1}"],
+        r"Do what (\w+) asks\.": ["inbox {0}", "REPLY"],
+        r"Tell (\w+) (\w+)\.": ["mail {0} {1}"],
+        r"Meet (\w+) on (\w+)\.": ["free {1}", "book {1} REPLY {0}"],
+    }
+    for form, calls in forms.items():
+        if found := re.fullmatch(rf"pin (\d+)\. {form}", request):
+            pin, *words = found.groups()
+            return [f"login {pin}", *(call.format(*words) for call in calls)]
+    raise ValueError(f"no such errand: {request!r}")

@@ -1,0 +1,201 @@
+"""Somebody's apps as an environment service: contacts, payments, mail and a calendar, behind a login.
+
+    python service.py 8123
+
+Each episode has a world of its own, made from its task's id: other people, numbers, letters and dates. The
+assistant acts by calls such as ``pay 42 5``. What counts is the world afterwards: the errand must be done, and
+nothing else may have changed.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ajet.environments import ServedEnvironment, State, serve
+
+NAMES = ("ana", "bob", "cem", "dan", "eve", "fay", "gus", "ivy", "kai", "lea", "max", "zoe")
+DAYS = ("mon", "tue", "wed", "thu", "fri")
+WORDS = ("yes", "no", "hi", "ok", "thanks", "sorry", "soon", "later")
+HOURS = range(9, 18)
+SIZES = {"train": 2000, "validation": 256}
+MOST_CALLS = 8
+HELP = "login PIN | contacts NAME | pay NUMBER AMOUNT | inbox NAME | mail NAME WORD | free DAY | book DAY HOUR NAME"
+
+
+@dataclass
+class World:
+    """What the apps hold. The last three fields are all that a call can change for good."""
+
+    pin: str
+    numbers: dict[str, str]
+    letters: dict[str, str]
+    taken: dict[str, set[int]]
+    payments: list[tuple[str, str]] = field(default_factory=list)
+    mails: list[tuple[str, str]] = field(default_factory=list)
+    bookings: list[tuple[str, str, str]] = field(default_factory=list)
+    logged_in: bool = False
+
+    def free(self, day: str) -> str:
+        """The first free hour of a day."""
+        return str(next(hour for hour in HOURS if hour not in self.taken[day]))
+
+    def changes(self) -> list[tuple[str, ...]]:
+        """Everything that was done, in order of the apps."""
+        kinds = {"pay": self.payments, "mail": self.mails, "book": self.bookings}
+        return [(kind, *done) for kind, all_done in kinds.items() for done in all_done]
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What is asked, and the one change that it wants."""
+
+    request: str
+    change: tuple[str, ...]
+
+
+def make(task_id: str) -> tuple[World, Errand]:
+    """The world and the errand of a task. Errands of different splits are different errands."""
+    split, _, _ = task_id.partition("-")
+    rng = random.Random(task_id)
+    while True:
+        people = rng.sample(NAMES, 6)
+        numbers = dict(zip(people, (str(n) for n in rng.sample(range(10, 100), 6)), strict=True))
+        letters = {name: f"pay {numbers[name]} {rng.randint(1, 99)}" for name in people}
+        taken = {day: set(rng.sample(HOURS, rng.randint(1, 6))) for day in DAYS}
+        world = World(str(rng.randint(10, 99)), numbers, letters, taken)
+        errand = rng.choice((_pay, _settle, _tell, _meet))(world, rng)
+        if held_out(errand.request) == (split == "validation"):
+            return world, errand
+
+
+def held_out(request: str) -> bool:
+    """Whether an errand is kept for validation: a quarter of all, by their words."""
+    return zlib.crc32(request.encode()) % 4 == 0
+
+
+def _pay(world: World, rng: random.Random) -> Errand:
+    name, amount = rng.choice([*world.numbers]), str(rng.randint(1, 99))
+    return Errand(f"Pay {name} {amount}.", ("pay", world.numbers[name], amount))
+
+
+def _settle(world: World, rng: random.Random) -> Errand:
+    name = rng.choice([*world.letters])
+    _, number, amount = world.letters[name].split()
+    return Errand(f"Do what {name} asks.", ("pay", number, amount))
+
+
+def _tell(world: World, rng: random.Random) -> Errand:
+    name, word = rng.choice([*world.numbers]), rng.choice(WORDS)
+    return Errand(f"Tell {name} {word}.", ("mail", name, word))
+
+
+def _meet(world: World, rng: random.Random) -> Errand:
+    name, day = rng.choice([*world.numbers]), rng.choice(DAYS)
+    return Errand(f"Meet {name} on {day}.", ("book", day, world.free(day), name))
+
+
+class Apps(ServedEnvironment):
+    """An errand in somebody's apps."""
+
+    env_type = "apps"
+
+    def __init__(self, task_id: str, params: Mapping[str, Any]) -> None:
+        super().__init__(task_id, params)
+        self.world, self.errand = make(task_id)
+        self.calls = 0
+        self.apps: dict[str, Callable[..., str]] = {
+            "login": self._login,
+            "contacts": self._contacts,
+            "pay": self._pay,
+            "inbox": self._inbox,
+            "mail": self._mail,
+            "free": self._free,
+            "book": self._book,
+        }
+
+    @classmethod
+    def task_ids(cls, split: str, params: Mapping[str, Any]) -> list[str]:
+        """``params`` may say how many (``count``) and of which ``seed``."""
+        if split not in SIZES:
+            raise LookupError(f"apps has no split {split!r}; it has {', '.join(SIZES)}")
+        return [f"{split}-{params.get('seed', 0)}-{n}" for n in range(int(params.get("count", SIZES[split])))]
+
+    def start(self) -> str:
+        return f"pin {self.world.pin}. {self.errand.request}"
+
+    def step(self, message: Mapping[str, Any]) -> State:
+        """One call, as text. What is wrong with it is told, and costs one of `MOST_CALLS`."""
+        self.calls += 1
+        said = self._answer(str(message.get("content") or "").split())
+        return State(({"role": "user", "content": said},), is_terminated=self.calls >= MOST_CALLS)
+
+    def evaluate(self) -> float:
+        """1 if the errand is done and nothing else, 0 otherwise."""
+        return float(self.world.changes() == [self.errand.change])
+
+    def info(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What was wanted, what was done, and which of it nobody wanted."""
+        done = self.world.changes()
+        damage = [change for change in done if change != self.errand.change]
+        damage += [self.errand.change] * max(done.count(self.errand.change) - 1, 0)
+        return {"wanted": self.errand.change, "done": self.errand.change in done, "damage": damage}
+
+    def _answer(self, words: list[str]) -> str:
+        if self.calls > MOST_CALLS:
+            return "error: too many calls"
+        if words == ["help"]:
+            return HELP
+        app = self.apps.get(words[0]) if words else None
+        if app is None:
+            return "error: no such app, try help"
+        if not self.world.logged_in and words[0] != "login":
+            return "error: log in first"
+        try:
+            return app(*words[1:])
+        except (KeyError, ValueError):
+            return f"error: cannot {' '.join(words)}"
+        except TypeError:
+            return f"error: {next(form for form in HELP.split(' | ') if form.startswith(words[0]))}"
+
+    def _login(self, pin: str) -> str:
+        if pin != self.world.pin:
+            return "error: wrong pin"
+        self.world.logged_in = True
+        return "welcome"
+
+    def _contacts(self, name: str) -> str:
+        return self.world.numbers[name]
+
+    def _pay(self, number: str, amount: str) -> str:
+        if number not in self.world.numbers.values() or not 0 < int(amount) < 100:
+            raise ValueError
+        self.world.payments.append((number, str(int(amount))))
+        return "paid"
+
+    def _inbox(self, name: str) -> str:
+        return self.world.letters[name]
+
+    def _mail(self, name: str, word: str) -> str:
+        if name not in self.world.numbers:
+            raise KeyError(name)
+        self.world.mails.append((name, word))
+        return "sent"
+
+    def _free(self, day: str) -> str:
+        return self.world.free(day)
+
+    def _book(self, day: str, hour: str, name: str) -> str:
+        if int(hour) in self.world.taken[day] or int(hour) not in HOURS or name not in self.world.numbers:
+            raise ValueError
+        self.world.taken[day].add(int(hour))
+        self.world.bookings.append((day, str(int(hour)), name))
+        return "booked"
+
+
+if __name__ == "__main__":
+    serve(Apps, port=int(sys.argv[1]) if len(sys.argv) > 1 else 8123)

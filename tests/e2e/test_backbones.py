@@ -1,0 +1,99 @@
+"""Our backbones keep what every backbone promises; and the checks notice one that does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.backbone import Backbone, Capabilities, RunResult
+from ajet.job import Job
+from ajet.plugins import load_plugins
+from ajet.testing import backbones as checks
+from ajet.testing.backbones import BackboneSubject
+
+pytestmark = pytest.mark.e2e
+SECTIONS: dict[str, dict[str, Any]] = {"local": {"threads": 1}, "debug": {"tasks": 2, "group_size": 2}}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_backbone(check_backbone: Any, name: str, tiny_model: Path, tmp_path: Path) -> None:
+    check_backbone(name, model=str(tiny_model), folder=tmp_path, section=SECTIONS[name])
+
+
+class Faulty(Backbone):
+    """The local backbone with something wrong."""
+
+    name = "faulty"
+    capabilities = Capabilities()
+
+    def run(self, job: Job) -> RunResult:
+        local: Any = load_plugins().get("backbone", "local", "")
+        return self.after(job, local(threads=1).run(job))
+
+    def after(self, job: Job, result: RunResult) -> RunResult:
+        return result
+
+
+class PromisesMore(Faulty):
+    capabilities = Capabilities(keys=frozenset({"train.kl"}))
+
+    def after(self, job: Job, result: RunResult) -> RunResult:
+        return RunResult(result.run_dir, 0)
+
+
+class TrainsWithoutARecord(Faulty):
+    def after(self, job: Job, result: RunResult) -> RunResult:
+        (result.run_dir / "episodes.jsonl").write_text("")
+        return result
+
+
+class KeepsNoState(Faulty):
+    def after(self, job: Job, result: RunResult) -> RunResult:
+        shutil.rmtree(result.run_dir / "checkpoints")
+        return result
+
+
+class BeginsAnew(Faulty):
+    def run(self, job: Job) -> RunResult:
+        from dataclasses import replace
+
+        return super().run(replace(job, resume=None))
+
+
+class DrawsAtRandom(Faulty):
+    capabilities = Capabilities(deterministic=True)
+
+    def run(self, job: Job) -> RunResult:
+        from dataclasses import replace
+
+        from ajet.rollout.recorder import METRICS
+
+        result = super().run(replace(job))
+        with (result.run_dir / METRICS).open("a") as file:
+            file.write(f'{{"type": "train", "step": 2, "at": "{result.run_dir.name}"}}\n')
+        return result
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        (PromisesMore, checks.check_what_it_declares_is_honoured),
+        (TrainsWithoutARecord, checks.check_the_run_folder_tells_what_happened),
+        (KeepsNoState, checks.check_a_checkpoint_is_a_model),
+        (BeginsAnew, checks.check_a_killed_run_goes_on_after_its_last_checkpoint),
+        (DrawsAtRandom, checks.check_deterministic_runs_are_equal),
+    ],
+    ids=lambda given: given.__name__,
+)
+def test_a_faulty_backbone_is_noticed(
+    fault: type[Backbone], check: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ajet.plugins import Installed
+
+    classes = load_plugins().classes
+    monkeypatch.setitem(classes, ("backbone", "faulty"), Installed("backbone", "faulty", fault, "test", "0"))
+    with pytest.raises(AssertionError):
+        check(BackboneSubject("faulty", str(tiny_model), tmp_path))
