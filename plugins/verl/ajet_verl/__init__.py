@@ -1,0 +1,16 @@
+"""The verl backbone: jobs trained by verl on one machine or many (Ray, vLLM, FSDP, Megatron).
+
+Importing this package imports none of these; its modules do, when a job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ajet import Backbone, hookimpl
+from ajet_verl.plugin import Verl
+
+
+@hookimpl
+def ajet_backbones() -> Iterable[type[Backbone]]:
+    return [Verl]
