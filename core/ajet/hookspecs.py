@@ -70,6 +70,11 @@ def ajet_loggers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
     """Subclasses of `ajet.Logger`: where the metrics of each step go besides the run folder."""
 
 
+@hookspec
+def ajet_recipes() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Recipe`: models that are made on the user's machine."""
+
+
 # ------------------------------------------------------------------ functions
 
 
