@@ -99,8 +99,8 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
         run_dir,
         config.train.steps,
         next(reversed(checkpoints(run_dir)), None),
-        result.before or _recorded_validation(run_dir, first=True),
-        result.after or _recorded_validation(run_dir, first=False),
+        result.before or recorded_validation(run_dir, first=True),
+        result.after or recorded_validation(run_dir, first=False),
         result.train_seconds,
     )
 
@@ -229,7 +229,7 @@ def _reusable(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
     }
 
 
-def _recorded_validation(run_dir: Path, *, first: bool) -> Metrics:
+def recorded_validation(run_dir: Path, *, first: bool) -> Metrics:
     """Validation metrics of the first or last recorded step."""
     lines = [line for line in live_lines(run_dir / METRICS) if line["type"] in ("validation", "greedy")]
     if not lines:

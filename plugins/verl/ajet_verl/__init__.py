@@ -9,8 +9,16 @@ from collections.abc import Iterable
 
 from ajet import Backbone, hookimpl
 from ajet_verl.plugin import Verl
+from ajet_verl.versions import found
 
 
 @hookimpl
 def ajet_backbones() -> Iterable[type[Backbone]]:
     return [Verl]
+
+
+@hookimpl
+def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+    """Versions of what verl needs."""
+    for one in found():
+        yield f"backbone verl: {one.needed.name}", one.version or "not installed", one.problem

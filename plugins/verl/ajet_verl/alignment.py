@@ -50,8 +50,8 @@ TABLE = (
     Aligned(
         "train.mini_batches",
         (f"{ACTOR}.ppo_mini_batch_size", "trainer.v1.separate_async.parameter_sync_step"),
-        lambda c: (c.train.batch_size // c.train.mini_batches, c.train.mini_batches),
-        "batch_size must be a multiple of it; in separate_async each mini-batch is sampled by itself",
+        lambda c: (max(c.train.batch_size // c.train.mini_batches, 1), c.train.mini_batches),
+        "rows are laid out so that there are so many optimizer steps; in separate_async each samples its own share",
         only=True,
     ),
     Aligned("train.epochs", (f"{ACTOR}.ppo_epochs",), lambda c: c.train.epochs),
@@ -69,10 +69,17 @@ TABLE = (
         lambda c: {"eps": c.train.adam_epsilon},
         "with backbone.verl.engine dp only",
     ),
-    Aligned("train.max_grad_norm", (f"{ACTOR}.optim.clip_grad", f"{ACTOR}.grad_clip"), lambda c: c.train.max_grad_norm),
-    Aligned("train.kl", (f"{ACTOR}.use_kl_loss",), lambda c: c.train.kl > 0, "its weight is in our loss", only=True),
     Aligned(
-        "train.entropy", (f"{ACTOR}.calculate_entropy",), lambda c: c.train.entropy > 0, "its weight is in our loss", only=True
+        "train.max_grad_norm",
+        (f"{ACTOR}.optim.clip_grad", f"{ACTOR}.grad_clip"),
+        lambda c: c.train.max_grad_norm,
+    ),
+    Aligned(
+        "train.kl",
+        (f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef"),
+        lambda c: (c.train.kl > 0, c.train.kl),
+        "makes verl compute the reference's logprobs; the penalty is a term of our loss",
+        only=True,
     ),
     Aligned(
         "train.max_staleness",
@@ -87,7 +94,20 @@ TABLE = (
         lambda c: (c.eval.every or max(c.train.steps, 1)) if c.task and c.task.validation else -1,
     ),
     Aligned(
-        "rollout.sampling.temperature", (f"{ROLLOUT}.temperature",), lambda c: c.rollout.sampling.temperature, only=True
+        "rollout.sampling.temperature",
+        (f"{ROLLOUT}.temperature", f"{ROLLOUT}.logprobs_mode"),
+        lambda c: (
+            c.rollout.sampling.temperature,
+            "raw_logprobs" if c.rollout.sampling.temperature == 1 else "processed_logprobs",
+        ),
+        "raw ones are before temperature, processed ones after temperature and truncation",
+        only=True,
+    ),
+    Aligned(
+        "targets.NAME.lora",
+        tuple(f"actor_rollout_ref.model.{key}" for key in ("lora_rank", "lora_alpha", "target_modules")),
+        lambda c: _lora(c),
+        "of the trained target",
     ),
     Aligned(
         "run.seed",
@@ -102,7 +122,8 @@ OURS: Mapping[str, str] = {
     "task.validation": "episodes of our own plan, at verl's times",
     "workflow": "run by our episode runners",
     "judge": "run by our episode runners, groups in one place",
-    "targets": "calls of frozen targets are answered by their models and masked",
+    "targets.NAME.agents": "by capture, in the episode runners",
+    "targets.NAME.frozen_model": "answers its target's calls, which are masked",
     "rollout.concurrency": "over all runners together",
     "rollout.timeout": "by the episode runners",
     "rollout.judge_timeout": "by the episode runners",
@@ -119,6 +140,7 @@ OURS: Mapping[str, str] = {
     "train.targets": "tokens of other targets are masked",
     "train.filters": "by the tracker's timelines, before rows are made",
     "train.max_timelines": "by the tracker's timelines, before rows are made",
+    "train.entropy": "in our loss",
     "train.correction": "in our loss",
     "train.correction_cap": "in our loss",
     "train.asynchronous": "chooses backbone.verl.mode colocate_async",
@@ -137,7 +159,6 @@ REFUSED: Mapping[str, str] = {
     "train.dynamic_sampling": "not with verl's batches",
     "rollout.oversample": "not with verl's batches",
     "run.deterministic": "vLLM's batches depend on the clock",
-    "targets.NAME.lora": "not tried with verl yet",
 }
 """Keys that are errors with this backbone when they are set, and why."""
 
@@ -156,16 +177,17 @@ DEFAULTS: Mapping[str, Any] = {
 FIXED: Mapping[str, Any] = {
     f"{ROLLOUT}.agent.agent_loop_manager_class": "ajet_verl.manager.EpisodeManager",
     f"{ROLLOUT}.calculate_log_probs": True,
-    f"{ACTOR}.policy_loss.loss_mode": "ajet",
     f"{ACTOR}.shuffle": False,
-    "algorithm.adv_estimator": "ajet",
+    f"{ACTOR}.entropy_coeff": 0,
+    "algorithm.adv_estimator": "grpo",  # not used; others have a critic
     "algorithm.use_kl_in_reward": False,
     "data.custom_cls.path": "pkg://ajet_verl.dataset",
-    "data.custom_cls.name": "PlannedEpisodes",
+    "data.custom_cls.name": "TaskDataset",
     "data.train_files": "train",
     "data.val_files": "validation",
     "data.dataloader_num_workers": 0,
     "data.shuffle": False,
+    "data.validation_shuffle": False,
     "data.ajet": "${ajet}",
     "trainer.use_v1": True,
     "trainer.total_epochs": 1,
@@ -247,6 +269,17 @@ def _aligned(config: JobConfig, settings: Verl) -> dict[str, Any]:
     return found
 
 
+def _lora(config: JobConfig) -> tuple[int, float, Any]:
+    """Rank, alpha and modules of the trained target's adapter; rank 0 means none."""
+    named = config.train.targets
+    for name, target in config.targets.items():
+        lora = target.lora
+        if lora and target.frozen_model is None and (named is None or name in named):
+            modules = list(lora.modules) if lora.modules else "all-linear"
+            return lora.rank, lora.alpha or 2 * lora.rank, modules
+    return 0, 16, "all-linear"  # verl's own
+
+
 def _placed(job: Job, settings: Verl, place: Place) -> dict[str, Any]:
     """What depends on the model, on the run folder and on what is resumed."""
     validates = bool(job.validation)
@@ -293,7 +326,9 @@ def _refuse_ours(explicit: Mapping[str, Any]) -> None:
     """Raise ConfigError for explicit keys of verl that AgentJet stands on, or reads in its own place."""
     for key in explicit:
         if fixed := next((f for f in FIXED if key == f or key.startswith(f"{f}.")), None):
-            raise ConfigError(f"backbone.verl.{key}: is always {FIXED[fixed]!r} with AgentJet; remove the key.")
+            raise ConfigError(
+                f"backbone.verl.{key}: is always {FIXED[fixed]!r} with AgentJet; remove the key."
+            )
         row = next((row for row in TABLE if row.only and key in row.verl), None)
         if row:
             raise ConfigError(f"backbone.verl.{key}: AgentJet counts on it too; set {row.ours} instead.")
@@ -304,26 +339,26 @@ def _refuse_ours(explicit: Mapping[str, Any]) -> None:
 def _check(config: JobConfig, settings: Verl) -> None:
     """Raise ConfigError for what verl cannot do, by the key's name."""
     train = config.train
-    if train.batch_size % train.mini_batches:
+    if mode_of(config, settings) == "separate_async" and train.batch_size % train.mini_batches:
         raise ConfigError(
-            f"train.mini_batches: verl needs mini-batches of equal size, but {train.batch_size} tasks are no multiple of "
-            f"{train.mini_batches}. Choose one that divides train.batch_size."
+            f"train.mini_batches: separate_async samples each mini-batch by itself, but {train.batch_size} tasks are no multiple "
+            f"of {train.mini_batches}. Choose a divisor of train.batch_size."
         )
     if settings.engine != "dp" and train.adam_epsilon != type(train).model_fields["adam_epsilon"].default:
         raise ConfigError(
             f"train.adam_epsilon: goes to verl's engine dp only; set it for {settings.engine} by "
             f"backbone.verl.{ACTOR}.optim.override_optimizer_config."
         )
-    if config.rollout.sampling.allow_truncated:
+    sampling = config.rollout.sampling
+    if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k):
         raise ConfigError(
-            "rollout.sampling.allow_truncated: with verl, logprobs are those of the truncated distribution; remove it, and top_p "
-            "and top_k."
+            "rollout.sampling: verl's logprobs at another temperature than 1 are those of the truncated distribution. Set "
+            "temperature: 1, or remove top_p and top_k."
         )
 
 
 def describe(job: Job, settings: Verl) -> str:
     """The configuration that verl receives, as YAML. In its comments: what is not verl's default, and why."""
-    from omegaconf import OmegaConf
 
     from ajet.cli.table import table
 
@@ -331,7 +366,11 @@ def describe(job: Job, settings: Verl) -> str:
     changed = changes(config, _verls_own(settings.engine))
     why = {key: row.ours for row in TABLE for key in row.verl} | PLACED | dict.fromkeys(FIXED, "AgentJet")
     why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in keys.leaves(settings.explicit)}
-    rows = [(key, str(value), why.get(key, "default of AgentJet")) for key, value in changed.items() if key != "ajet"]
+    rows = [
+        (key, str(value), why.get(key, "default of AgentJet"))
+        for key, value in changed.items()
+        if key != "ajet"
+    ]
     return (
         "# What verl receives. Not verl's defaults:\n"
         + table([("KEY", "VALUE", "BY"), *rows], indent="#   ")

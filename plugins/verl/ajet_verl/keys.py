@@ -33,7 +33,9 @@ def unknown(key: str, known: Iterable[str]) -> str:
     from ajet.suggest import nearest
 
     names = list(known)
-    return f"backbone.verl.{key}: unknown key{nearest(key.rpartition('.')[2], names)}. Known: {', '.join(names)}"
+    return (
+        f"backbone.verl.{key}: unknown key{nearest(key.rpartition('.')[2], names)}. Known: {', '.join(names)}"
+    )
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -25,6 +25,7 @@ class Verl(Backbone):
 
     name = "verl"
     capabilities: ClassVar[Capabilities] = Capabilities(
+        lora=True,
         keys=frozenset(
             {
                 "train.kl",
