@@ -159,11 +159,13 @@ def tasks_of_step(tasks: Sequence[Task], step: int, batch_size: int, seed: int) 
     """
     first = step * batch_size
     chosen = []
+    orders: dict[int, list[int]] = {}
     for position in range(first, first + batch_size):
         epoch, offset = divmod(position, len(tasks))
-        order = list(range(len(tasks)))
-        random.Random(f"{seed}:{epoch}").shuffle(order)
-        chosen.append(tasks[order[offset]])
+        if epoch not in orders:
+            orders[epoch] = list(range(len(tasks)))
+            random.Random(f"{seed}:{epoch}").shuffle(orders[epoch])
+        chosen.append(tasks[orders[epoch][offset]])
     return chosen
 
 

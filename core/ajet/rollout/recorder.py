@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_to_json
@@ -21,6 +21,18 @@ Line = TypeVar("Line")
 JOURNAL, METRICS, CHECKPOINTS = "episodes.jsonl", "metrics.jsonl", "checkpoints"
 CHECKPOINT_STATE = "ajet.json"
 """Beside what the trainer writes: the step, the weight version, the validation reward at that step."""
+
+
+class Recorder(Protocol):
+    """Where rollouts leave what is to be kept."""
+
+    def episode(self, episode: Episode, *, phase: str, step: int) -> None:
+        """Keep an episode, unless its id is there already."""
+        ...
+
+    def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the metrics of a step or a validation."""
+        ...
 
 
 class RunRecorder:
