@@ -46,6 +46,7 @@ class Credit:
     agent_loop_manager: Any
     tokenizer: Any
     parameter_sync_step: int
+    trainer_mode: str
 
     @cached_property
     def job(self) -> Job:
@@ -73,6 +74,18 @@ class Credit:
         super()._setup()  # type: ignore[misc]
         self.actor_rollout_wg.set_loss_fn(RowLoss(self.objective, fresh=not self.scores_before))
 
+    def on_sample_end(self) -> None:
+        """See verl's trainer; an update where episodes are under way holds them up."""
+        super().on_sample_end()  # type: ignore[misc]
+        if self.trainer_mode == "colocate_async":
+            self.agent_loop_manager.pause(True)
+
+    def on_step_end(self) -> None:
+        """See verl's trainer; the servers sample again."""
+        super().on_step_end()  # type: ignore[misc]
+        if self.trainer_mode == "colocate_async":
+            self.agent_loop_manager.pause(False)
+
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any) -> KVBatchMeta:
         """The batch with advantages and weights in its rows, in the order in which the workers take them."""
         train = self.job.config.train
@@ -80,7 +93,7 @@ class Credit:
         found = credited(
             batch, self.job, self.objective, self.global_steps, 1 if local else train.mini_batches
         )
-        self._learned.batch(found, batch.tags, self.global_steps)
+        self._learned.batch(found, batch.tags, self.global_steps, train.epochs)
         learning = [[i for i in mini if found.counts(i)] for mini in found.mini_batches]
         learning = [mini for mini in learning if mini]
         self._update = _Update(len(learning), sum(found.trained(i) for mini in learning for i in mini))
@@ -286,13 +299,13 @@ class _Learned:
     zero: int = 0
     """Tokens of rows without advantage."""
 
-    def batch(self, found: Credited, tags: Sequence[Mapping[str, Any]], step: int) -> None:
+    def batch(self, found: Credited, tags: Sequence[Mapping[str, Any]], step: int, epochs: int) -> None:
         """Note what verl has sampled."""
         self.uids += sorted({name.rsplit("_", 2)[0] for name in found.keys})
         self.batches.append(found.whole.metrics)
         self.staleness = max(self.staleness, *(step - 1 - tag["min_global_steps"] for tag in tags))
         skipped = [i for i in range(len(found.keys)) if not found.counts(i)]
-        self.zero += sum(found.trained(i) for i in skipped)
+        self.zero += epochs * sum(found.trained(i) for i in skipped)
 
     def update(self, found: Metrics, update: _Update, epochs: int, step: int) -> None:
         """Note what the workers report, means over mini-batches. Raises AjetError if they saw other tokens."""

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from ajet.reader import tasks_of_step
 from ajet.types import Task
-from ajet_verl.spec import read_spec, recorder_of
+from ajet_verl.spec import read_spec, recorder_of, to_text
 
 STEPS = 1_000_000
 """Of the plan: more than any run has, also if groups that fail are replaced by later ones."""
@@ -28,7 +28,7 @@ class Place:
 
 
 class TaskDataset(Dataset[dict[str, Any]]):
-    """Item i is the i-th group of the plan. verl's arguments are its own; ``data_files`` is ``train`` or ``validation``."""
+    """Item i is the i-th group of the plan, a `Place` as text. verl's arguments are its own; ``data_files`` is ``train`` or ``validation``."""
 
     def __init__(self, data_files: str, config: Any, **_: Any) -> None:
         job = read_spec(config).open().config
@@ -45,4 +45,4 @@ class TaskDataset(Dataset[dict[str, Any]]):
         step, place = divmod(position, self._batch_size)
         if self._step is None or self._step[0] != step:
             self._step = step, tasks_of_step(self._tasks, step, self._batch_size, self._seed)
-        return {"raw_prompt": "", "place": Place(step + 1, place, position, self._step[1][place])}
+        return {"raw_prompt": "", "place": to_text(Place(step + 1, place, position, self._step[1][place]))}

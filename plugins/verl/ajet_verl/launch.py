@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
-import pickle
 import shutil
 import threading
 import time
@@ -22,12 +20,12 @@ from ajet.job_spec import JobSpec
 from ajet.listeners import Listeners
 from ajet.models import model_source
 from ajet.rollout.recorder import CHECKPOINT_STATE, checkpoints
-from ajet.run import describe_metrics, recorded_validation
+from ajet.run import recorded_validation
 from ajet.run_dir import keep_tokenizer, new_run_dir
 from ajet.types import AjetError, ConfigError
-from ajet_verl import versions
 from ajet_verl.alignment import Place, compose
 from ajet_verl.recorder import NAMESPACE, Event, Recorder
+from ajet_verl.spec import to_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -47,8 +45,6 @@ OF_NEW_CLUSTERS = ("num_cpus", "num_gpus", "resources", "object_store_memory", "
 
 def launch(job: Job, settings: Verl) -> RunResult:
     """Run a prepared job to its end, in a new run folder or in the one to resume. Raises AjetError."""
-    for warning in versions.check():
-        job.progress.say(warning)
     model = model_source(job.model, job.config.run.seed, job.progress)
     config = compose(
         job, settings, Place(model)
@@ -93,7 +89,7 @@ class _Run:
                 str(run_dir),
                 _verls_folder(run_dir, self._done),
                 {
-                    "spec": base64.b64encode(pickle.dumps(JobSpec.of(job))).decode(),
+                    "spec": to_text(JobSpec.of(job)),
                     "run_dir": str(run_dir),
                     "recorder": name,
                     "runners": settings.runners,
@@ -150,7 +146,6 @@ class _Run:
         else:
             prefix = "validation/" if event.kind == "validation" else f"validation/{event.kind}_"
             self._listeners.log(event.step, {f"{prefix}{k}": v for k, v in event.metrics.items()})
-            progress.say(f"{event.kind} after step {event.step}: {describe_metrics(event.metrics)}")
 
     def _explained(self, error: BaseException) -> AjetError:
         """What ended the run, in one line; the whole of it goes to a file."""

@@ -14,6 +14,7 @@ from verl.utils.ray_utils import auto_await
 
 from ajet.types import Metrics
 from ajet_verl.conductor import Conductor
+from ajet_verl.spec import from_text
 
 CLOSING = 60.0
 """Seconds in which the conductor must have ended."""
@@ -40,9 +41,8 @@ class EpisodeManager:
 
     def generate_sequences(self, batch: Any) -> None:
         """Begin the groups of a batch of `TaskDataset`; their rows come into the queue as they end."""
-        groups = [
-            (str(_plain(uid)), _plain(place)) for uid, place in zip(batch["uid"], batch["place"], strict=True)
-        ]
+        pairs = zip(batch["uid"], batch["place"], strict=True)
+        groups = [(str(_plain(uid)), from_text(_plain(place))) for uid, place in pairs]
         ray.get(self._conductor.take.remote(groups))
 
     def validate(self, step: int) -> Metrics:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ajet.learning.batch import Learnable
 from ajet.tracker.timelines import Timeline
 from ajet.types import AjetError, Span
+from ajet_verl.spec import from_text, to_text
 
 READ = ("prompts", "responses", "response_mask", "rollout_log_probs", "weight_versions", "row")
 """The fields that `read` needs."""
@@ -103,7 +104,7 @@ def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
         "calls": _tensor(calls[first:], np.int32),
         "num_turns": len(line.spans),
         "uid": uid,
-        "row": row,
+        "row": to_text(row),
     }
 
 
@@ -134,7 +135,7 @@ def padding(token: int) -> tuple[Fields, dict[str, Any]]:
 
 def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:
     """The row and the timeline of what `to_fields` made."""
-    row: Row = fields["row"]
+    row: Row = from_text(fields["row"])
     prompt = _array(fields["prompts"], np.int32)
     mask = _array(fields["response_mask"], np.bool_)
     logprobs = np.where(mask, _array(fields["rollout_log_probs"], np.float32), np.nan).astype(np.float32)

@@ -78,7 +78,8 @@ class Runner:
         """Rebuild the job and start capture. Raises AjetError where that fails."""
         self._runtime = asyncio.get_running_loop().create_future()
         self._live = asyncio.create_task(self._run())
-        await asyncio.wait({self._live, self._runtime}, return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [self._live, self._runtime]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._live.done():
             self._live.result()
 

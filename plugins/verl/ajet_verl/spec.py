@@ -12,14 +12,19 @@ from ajet.job_spec import JobSpec
 from ajet_verl.recorder import NAMESPACE
 
 
-def write_spec(spec: JobSpec) -> str:
-    """A job's spec as text. Read it in processes of the same run only."""
-    return base64.b64encode(pickle.dumps(spec)).decode()
+def to_text(value: Any) -> str:
+    """An object of ours for verl's queue or configuration, where objects would become dictionaries."""
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def from_text(text: str) -> Any:
+    """The object. For what processes of the same run have written only."""
+    return pickle.loads(base64.b64decode(text))
 
 
 def read_spec(config: Any) -> JobSpec:
-    """The job's spec out of verl's configuration, where this run has put it."""
-    spec = pickle.loads(base64.b64decode(config.ajet.spec))
+    """The job's spec out of verl's configuration, where this run has put it by `to_text`."""
+    spec = from_text(config.ajet.spec)
     assert isinstance(spec, JobSpec)
     return spec
 
