@@ -21,4 +21,4 @@ def ajet_backbones() -> Iterable[type[Backbone]]:
 def ajet_doctor() -> Iterable[tuple[str, str, str]]:
     """Versions of what verl needs."""
     for one in found():
-        yield f"backbone verl: {one.needed.name}", one.version or "not installed", one.problem
+        yield one.needed.name, one.version or "not installed", one.problem

@@ -6,6 +6,8 @@ verl's own defaults, then ours (`DEFAULTS`), then those of a platform that verl 
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.metadata
 import os
 from collections.abc import Callable, Mapping
@@ -223,11 +225,14 @@ def compose(job: Job, settings: Verl, place: Place) -> DictConfig:
     """The configuration that verl receives. Raises ConfigError for what cannot be said in it."""
     from omegaconf import OmegaConf, open_dict
 
-    config = _verls_own(settings.engine)
+    config = copy.deepcopy(verls_own(settings.engine))
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
     keys.check_known(settings.explicit, tree)
-    explicit = {keys.without_plus(key): value for key, value in keys.leaves(settings.explicit)}
+    explicit = {
+        keys.without_plus(key): _number(value, OmegaConf.select(config, key))
+        for key, value in keys.leaves(settings.explicit)
+    }
     _refuse_ours(explicit)
     _check(job.config, settings)
     with open_dict(config):
@@ -246,7 +251,18 @@ def compose(job: Job, settings: Verl, place: Place) -> DictConfig:
     return config
 
 
-def _verls_own(engine: str) -> DictConfig:
+def _number(value: Any, original: Any) -> Any:
+    """A number that YAML takes for a text, as 1e-6 is without a point, where verl has a number."""
+    if isinstance(value, str) and isinstance(original, int | float):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+@functools.cache
+def verls_own(engine: str) -> DictConfig:
     """verl's configuration as it is without us. Raises ConfigError if verl is not installed."""
     folder = keys.folder()
     from hydra import compose as composed
@@ -363,7 +379,7 @@ def describe(job: Job, settings: Verl) -> str:
     from ajet.cli.table import table
 
     config = compose(job, settings, Place(job.model))
-    changed = changes(config, _verls_own(settings.engine))
+    changed = changes(config, verls_own(settings.engine))
     why = {key: row.ours for row in TABLE for key in row.verl} | PLACED | dict.fromkeys(FIXED, "AgentJet")
     why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in keys.leaves(settings.explicit)}
     rows = [

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ajet.suggest import nearest
 from ajet.types import ConfigError
+from ajet_verl.versions import missing
 
 SECTIONS = (
     "actor_rollout_ref",
@@ -28,14 +30,11 @@ SECTIONS = (
 """The top of verl's configuration, known here so that a job is checked where verl is not installed."""
 
 
-def unknown(key: str, known: Iterable[str]) -> str:
-    """What is wrong with a key."""
-    from ajet.suggest import nearest
-
-    names = list(known)
-    return (
-        f"backbone.verl.{key}: unknown key{nearest(key.rpartition('.')[2], names)}. Known: {', '.join(names)}"
-    )
+def unknown(name: str, known: Iterable[str]) -> str:
+    """What is wrong with a name that is not among the known ones."""
+    names = [n for n in known if n != "_target_"]
+    near = nearest(name, names)
+    return f"unknown key {name!r}{near or '. Known: ' + ', '.join(names)}"
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -59,9 +58,8 @@ def check_known(explicit: Mapping[str, Any], config: Mapping[str, Any], prefix: 
         if key.startswith("+"):
             continue
         if key not in config:
-            names = [f"{prefix}{name}" for name in config if name != "_target_"]
             raise ConfigError(
-                f"{unknown(prefix + key, names)}. A key that verl takes but does not list is written +{key}."
+                f"backbone.verl.{prefix}{key}: {unknown(key, config)}. What verl takes but does not list is written +{key}."
             )
         inner = config[key]
         if isinstance(value, Mapping) and isinstance(inner, Mapping) and inner:
@@ -72,7 +70,5 @@ def folder() -> Path:
     """The folder of verl's configuration files, found without importing verl. Raises ConfigError."""
     found = importlib.util.find_spec("verl")
     if found is None or not found.submodule_search_locations:
-        from ajet_verl.versions import remedy
-
-        raise ConfigError(f"backbone verl: verl is not installed. {remedy('verl')}")
+        raise ConfigError(f"backbone verl: {missing('verl')}")
     return Path(found.submodule_search_locations[0]) / "trainer" / "config"

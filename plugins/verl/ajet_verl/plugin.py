@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from ajet import Backbone
 from ajet.backbone import Capabilities, RunResult
 from ajet_verl.keys import SECTIONS, unknown
+from ajet_verl.versions import check
 
 if TYPE_CHECKING:
     from ajet.job import Job
@@ -35,7 +36,7 @@ class Verl(Backbone):
                 "train.max_staleness",
                 "train.asynchronous",
             }
-        )
+        ),
     )
 
     mode: Mode | None = Field(
@@ -57,7 +58,7 @@ class Verl(Backbone):
     def _only_keys_of_verl(self) -> Verl:
         for key in self.model_extra or {}:
             if key.removeprefix("+") not in SECTIONS:
-                raise ValueError(unknown(key, [*SECTIONS, *type(self).model_fields]))
+                raise ValueError(unknown(key, [*type(self).model_fields, *SECTIONS]))
         return self
 
     @property
@@ -67,6 +68,8 @@ class Verl(Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Run the job as one of verl, on the Ray cluster that RAY_ADDRESS names, else on one of its own."""
+        for warning in check():
+            job.progress.say(warning)
         from ajet_verl.launch import launch
 
         return launch(job, self)

