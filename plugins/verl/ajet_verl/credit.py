@@ -59,6 +59,11 @@ class Credit:
         return objective(self.job.algorithm, self.job.config.train)
 
     @property
+    def loss(self) -> RowLoss:
+        """What the workers compute."""
+        return RowLoss(self.objective, fresh=not self.scores_before)
+
+    @property
     def scores_before(self) -> bool:
         """Whether the logprobs before an update need a pass of their own: not if the update is one optimizer step."""
         train = self.job.config.train
@@ -70,9 +75,9 @@ class Credit:
         return buffer
 
     def _setup(self) -> None:
-        self._learned = _Learned()
+        self.learned = Learned()
         super()._setup()  # type: ignore[misc]
-        self.actor_rollout_wg.set_loss_fn(RowLoss(self.objective, fresh=not self.scores_before))
+        self.actor_rollout_wg.set_loss_fn(self.loss)
 
     def on_sample_end(self) -> None:
         """See verl's trainer; an update where episodes are under way holds them up."""
@@ -93,7 +98,7 @@ class Credit:
         found = credited(
             batch, self.job, self.objective, self.global_steps, 1 if local else train.mini_batches
         )
-        self._learned.batch(found, batch.tags, self.global_steps, train.epochs)
+        self.learned.batch(found, batch.tags, self.global_steps, train.epochs)
         learning = [[i for i in mini if found.counts(i)] for mini in found.mini_batches]
         learning = [mini for mini in learning if mini]
         self._update = _Update(len(learning), sum(found.trained(i) for mini in learning for i in mini))
@@ -178,7 +183,7 @@ class Credit:
         }
         output = self.actor_rollout_wg.update_actor(batch)
         found = reduce_metrics(dict(tu.get(output, "metrics")))
-        self._learned.update(found, update, actor.ppo_epochs, self.global_steps)
+        self.learned.update(found, update, actor.ppo_epochs, self.global_steps)
         mfu = found.pop("mfu", None)
         metrics |= {"perf/mfu/actor": mfu} if mfu is not None else {}
         metrics |= {f"actor/{name}": value for name, value in found.items()}
@@ -193,9 +198,9 @@ class Credit:
         epoch: int,
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)  # type: ignore[misc]
-        metrics |= self.agent_loop_manager.summary(self._learned.uids)
-        metrics |= {**self._learned.metrics(), "weight_version": global_steps}
-        self._learned = _Learned()
+        metrics |= self.agent_loop_manager.summary(self.learned.uids)
+        metrics |= {**self.learned.metrics(), "weight_version": global_steps}
+        self.learned = Learned()
 
     def _validate(self) -> dict[str, Any]:
         """Validation by our own plan: verl's would take one row of an episode for its whole."""
@@ -289,7 +294,7 @@ class _Update:
 
 
 @dataclass(slots=True)
-class _Learned:
+class Learned:
     """What one step has learned, of one update or, in separate_async, of several."""
 
     uids: list[str] = field(default_factory=list)

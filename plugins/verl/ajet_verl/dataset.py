@@ -28,7 +28,7 @@ class Place:
 
 
 class TaskDataset(Dataset[dict[str, Any]]):
-    """Item i is the i-th group of the plan, a `Place` as text. verl's arguments are its own; ``data_files`` is ``train`` or ``validation``."""
+    """Item i is the i-th group of the plan, a `Place` as text. ``data_files`` is ``train`` or ``validation``."""
 
     def __init__(self, data_files: str, config: Any, **_: Any) -> None:
         job = read_spec(config).open().config

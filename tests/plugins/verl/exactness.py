@@ -79,7 +79,9 @@ class Recording:
             (folder / f"hooked-{rank}").touch()
             register_optimizer_step_pre_hook(lambda optimizer, *_: keep_gradients(optimizer, folder))
         names = ("input_ids", "responses", "response_mask", "advantages", "weights", "rollout_log_probs")
-        rows = [{name: data[name][i].clone() for name in names} for i in range(len(data["input_ids"].unbind()))]
+        rows = [
+            {name: data[name][i].clone() for name in names} for i in range(len(data["input_ids"].unbind()))
+        ]
         torch.save(rows, folder / f"received-{rank}-{len(list(folder.glob(f'received-{rank}-*')))}.pt")
         return self.loss(model_output=model_output, data=data, dp_group=dp_group)
 
@@ -90,7 +92,9 @@ def keep_gradients(optimizer: Any, folder: Path) -> None:
     whole = [g.full_tensor() if hasattr(g, "full_tensor") else g for g in found]  # of all ranks: a collective
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     if rank == 0:
-        torch.save([g.clone() for g in whole], folder / f"gradients-{len(list(folder.glob('gradients-*')))}.pt")
+        torch.save(
+            [g.clone() for g in whole], folder / f"gradients-{len(list(folder.glob('gradients-*')))}.pt"
+        )
 
 
 def main(job_file: str, folder: str) -> None:
@@ -110,7 +114,9 @@ def main(job_file: str, folder: str) -> None:
 
     job = job_of(Path(job_file))
     assert isinstance(job.backbone, Verl)
-    ray.init(num_cpus=8, num_gpus=2, namespace=NAMESPACE, include_dashboard=False, object_store_memory=200_000_000)
+    ray.init(
+        num_cpus=8, num_gpus=2, namespace=NAMESPACE, include_dashboard=False, object_store_memory=200_000_000
+    )
     recorder = ray.remote(Recorder).options(name="recorder").remote(folder, job.tasks, [], 1, False)
     ray.get(recorder.tasks.remote())
     node = {"spec": to_text(JobSpec.of(job)), "run_dir": folder, "recorder": "recorder", "runners": 1}

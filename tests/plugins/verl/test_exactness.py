@@ -44,7 +44,10 @@ def job_file(machine: Machine) -> Path:
             "verl": {
                 "trainer": {"n_gpus_per_node": 2},
                 # Several micro-batches of a mini-batch.
-                "actor_rollout_ref": {"actor": {"ppo_max_token_len_per_gpu": 64}, "rollout": {"max_model_len": 64}},
+                "actor_rollout_ref": {
+                    "actor": {"ppo_max_token_len_per_gpu": 64},
+                    "rollout": {"max_model_len": 64},
+                },
             },
         },
     }
