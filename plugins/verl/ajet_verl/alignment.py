@@ -170,7 +170,6 @@ DEFAULTS: Mapping[str, Any] = {
     f"{ACTOR}.strategy": "fsdp2",
     f"{ACTOR}.fsdp_config.strategy": "fsdp2",
     f"{ACTOR}.use_dynamic_bsz": True,
-    "reward.num_workers": 1,
     "trainer.logger": [],
     "trainer.project_name": "ajet",
 }
@@ -191,6 +190,7 @@ FIXED: Mapping[str, Any] = {
     "data.shuffle": False,
     "data.validation_shuffle": False,
     "data.ajet": "${ajet}",
+    "reward.num_workers": 0,  # judges reward
     "trainer.use_v1": True,
     "trainer.total_epochs": 1,
 }
@@ -381,9 +381,10 @@ def describe(job: Job, settings: Verl) -> str:
     config = compose(job, settings, Place(job.model))
     changed = changes(config, verls_own(settings.engine))
     why = {key: row.ours for row in TABLE for key in row.verl} | PLACED | dict.fromkeys(FIXED, "AgentJet")
+    why |= dict.fromkeys(DEFAULTS, "AgentJet's default") | dict.fromkeys(_of_platform(), "VERL_PLATFORM")
     why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in keys.leaves(settings.explicit)}
     rows = [
-        (key, str(value), why.get(key, "default of AgentJet"))
+        (key, str(value), next((by for k, by in why.items() if key == k or key.startswith(f"{k}.")), ""))
         for key, value in changed.items()
         if key != "ajet"
     ]

@@ -164,6 +164,7 @@ class _Run:
     def close(self) -> None:
         """Close what the driver holds, and what it waits for."""
         self._listeners.close()
+        shutil.rmtree(self._run_dir / "checkpoints" / STAGED, ignore_errors=True)
         with contextlib.suppress(Exception):  # the cluster may be what has failed
             self._ray.get(self._recorder.close.remote(), timeout=30)
 

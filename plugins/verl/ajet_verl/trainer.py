@@ -65,6 +65,8 @@ def _named(metrics: dict[str, Any], timing: dict[str, float]) -> Metrics:
     """The numbers among a step's metrics; those of `SAME` by the local backbone's names."""
     found: Metrics = {"seconds_update": timing.get("step", 0.0) - timing.get("gen", 0.0)}
     for name, value in metrics.items():
+        if name.startswith("validation/"):  # have a line of their own
+            continue
         try:
             found[SAME.get(name, name)] = float(value)
         except (TypeError, ValueError):

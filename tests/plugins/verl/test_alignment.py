@@ -54,7 +54,9 @@ def test_every_key_of_the_job_is_aligned_or_ours_or_refused() -> None:
     names = [key.key for key in all_keys()] + [f"targets.NAME.{n}" for n in TargetSettings.model_fields]
     named = {row.ours for row in TABLE} | set(PLACED.values()) | OURS.keys() | REFUSED.keys()
     missing = [
-        name for name in names if name != "targets" and not any(name == n or name.startswith(f"{n}.") for n in named)
+        name
+        for name in names
+        if name != "targets" and not any(name == n or name.startswith(f"{n}.") for n in named)
     ]
     assert not missing
 
@@ -76,12 +78,21 @@ VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rollout.group_size": ({"rollout": {"group_size": 3}}, {"actor_rollout_ref.rollout.n": 3}),
     "train.mini_batches": (
         {"train": {"batch_size": 6, "mini_batches": 3}},
-        {"actor_rollout_ref.actor.ppo_mini_batch_size": 2, "trainer.v1.separate_async.parameter_sync_step": 3},
+        {
+            "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+            "trainer.v1.separate_async.parameter_sync_step": 3,
+        },
     ),
     "train.epochs": ({"train": {"epochs": 2}}, {"actor_rollout_ref.actor.ppo_epochs": 2}),
     "train.learning_rate": ({"train": {"learning_rate": 2e-5}}, {"actor_rollout_ref.actor.optim.lr": 2e-5}),
-    "train.warmup_steps": ({"train": {"warmup_steps": 4}}, {"actor_rollout_ref.actor.optim.lr_warmup_steps": 4}),
-    "train.weight_decay": ({"train": {"weight_decay": 0.5}}, {"actor_rollout_ref.actor.optim.weight_decay": 0.5}),
+    "train.warmup_steps": (
+        {"train": {"warmup_steps": 4}},
+        {"actor_rollout_ref.actor.optim.lr_warmup_steps": 4},
+    ),
+    "train.weight_decay": (
+        {"train": {"weight_decay": 0.5}},
+        {"actor_rollout_ref.actor.optim.weight_decay": 0.5},
+    ),
     "train.adam_epsilon": (
         {"train": {"adam_epsilon": 1e-4}},
         {"actor_rollout_ref.actor.optim.override_optimizer_config.eps": 1e-4},
@@ -94,12 +105,18 @@ VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"train": {"kl": 0.25}},
         {"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_coef": 0.25},
     ),
-    "train.max_staleness": ({"train": {"max_staleness": 2}}, {"trainer.v1.sampler.max_off_policy_threshold": 3}),
+    "train.max_staleness": (
+        {"train": {"max_staleness": 2}},
+        {"trainer.v1.sampler.max_off_policy_threshold": 3},
+    ),
     "train.save_every": ({"train": {"save_every": 5}}, {"trainer.save_freq": 5}),
     "eval.every": ({"eval": {"every": 5}}, {"trainer.test_freq": 5}),
     "rollout.sampling.temperature": (
         {"rollout": {"sampling": {"temperature": 0.5}}},
-        {"actor_rollout_ref.rollout.temperature": 0.5, "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs"},
+        {
+            "actor_rollout_ref.rollout.temperature": 0.5,
+            "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
+        },
     ),
     "targets.NAME.lora": (
         {"targets": {"solver": {"lora": {"rank": 4, "modules": ["q_proj"]}}}},
@@ -160,7 +177,10 @@ def test_a_key_that_verl_takes_but_does_not_list_is_written_with_a_plus(tmp_path
     ("verl", "message"),
     [
         ({"moed": "sync"}, "backbone.verl: unknown key 'moed'; did you mean 'mode'"),
-        ({"trainer": {"nnode": 2}}, "backbone.verl.trainer.nnode: unknown key 'nnode'; did you mean 'nnodes'"),
+        (
+            {"trainer": {"nnode": 2}},
+            "backbone.verl.trainer.nnode: unknown key 'nnode'; did you mean 'nnodes'",
+        ),
         ({"data": {"train_batch_size": 3}}, "set train.batch_size instead"),
         ({"actor_rollout_ref": {"model": {"path": "x"}}}, "follows from model"),
         ({"algorithm": {"adv_estimator": "gae"}}, "is always 'grpo' with AgentJet"),
@@ -182,8 +202,14 @@ def test_a_key_that_cannot_be_set_is_an_error_that_names_it(
         ({"run": {"deterministic": True}}, "run.deterministic"),
         ({"targets": {"a": {"agents": ["a"]}, "b": {"agents": ["b"]}}}, "targets"),
         ({"train": {"asynchronous": True}, "verl": {"mode": "sync"}}, "backbone.verl.mode"),
-        ({"train": {"batch_size": 3, "mini_batches": 2}, "verl": {"mode": "separate_async"}}, "train.mini_batches"),
-        ({"rollout": {"sampling": {"temperature": 0.5, "top_k": 3, "allow_truncated": True}}}, "rollout.sampling"),
+        (
+            {"train": {"batch_size": 3, "mini_batches": 2}, "verl": {"mode": "separate_async"}},
+            "train.mini_batches",
+        ),
+        (
+            {"rollout": {"sampling": {"temperature": 0.5, "top_k": 3, "allow_truncated": True}}},
+            "rollout.sampling",
+        ),
     ],
 )
 def test_what_verl_cannot_honour_is_refused_by_its_name(
@@ -209,7 +235,7 @@ def test_every_key_of_verl_that_we_name_is_one(tmp_path: Path) -> None:
         tree = OmegaConf.to_container(verls_own(engine), resolve=False)
         there = {name for key, _ in keys.leaves(tree) for name in prefixes(key)}
         assert named - there - added <= (set() if engine == "dp" else {*ONLY_DP, *DEFAULTS})
-        assert set(tree) == {*keys.SECTIONS}
+        assert set(tree) == {*keys.SECTIONS, "model_engine"}
 
 
 def prefixes(key: str) -> list[str]:
