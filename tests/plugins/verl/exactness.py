@@ -123,6 +123,7 @@ def main(job_file: str, folder: str) -> None:
     config = compose(job, job.backbone, Place(job.model, folder, None, node))
     OmegaConf.resolve(config)
     config.transfer_queue.enable = True
+    config.actor_rollout_ref.rollout.nnodes = 1  # verl asks for it where the servers would be elsewhere
     tq.init(config.transfer_queue)
 
     class Trainer(Credit, get_trainer_cls("sync")):  # type: ignore[misc]

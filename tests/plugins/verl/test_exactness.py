@@ -101,10 +101,10 @@ def _local_gradients(job: Any, batch: Any, folder: Path) -> list[list[torch.Tens
     """Of each mini-batch, by the local backbone's trainer."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    from ajet_local import LocalBackbone
+    from ajet_local.backbone import Local
 
     folder.mkdir()
-    trainer = LocalBackbone(device="cpu").trainer(
+    trainer = Local(device="cpu").trainer(
         job.model, job.config.train, seed=0, deterministic=False, progress=Silent()
     )
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: keep_gradients(optimizer, folder))
