@@ -22,7 +22,7 @@ from ajet.rollout.summary import Ended, describe_failures, totals
 from ajet.rollout.watchdog import Board
 from ajet.run import validation
 from ajet.runtime import training_policy
-from ajet.types import Metrics
+from ajet.types import AjetError, Metrics
 from ajet_verl.dataset import Place
 from ajet_verl.pool import OfPool, Pool
 from ajet_verl.rows import group_rows
@@ -31,6 +31,8 @@ from ajet_verl.spec import read_spec, recorder_of
 
 log = logging.getLogger("ajet")
 PARTITION = "train"
+BARREN = 16
+"""Fewest groups without a row, in turn, after which a run gives up."""
 
 
 class Journal:
@@ -50,10 +52,13 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A group that has ended, in the numbers that metrics are made of."""
+    """A group that has ended and waits to be learned from."""
 
+    place: Place
     members: Sequence[Ended]
     began: float
+    lines: Sequence[dict[str, Any]]
+    """Of the journal, where it is not known yet which step will learn from them."""
 
 
 class Conductor:
@@ -70,6 +75,8 @@ class Conductor:
         self._done: dict[str, _Done] = {}
         self._ended = 0
         self._failed = ""
+        self._barren = 0
+        """Groups one after the other of which nothing could be learned."""
         self._job: Job
         self._judge: Judge
         self._pool: Pool
@@ -102,7 +109,12 @@ class Conductor:
         )
 
     async def take(self, groups: Sequence[tuple[str, Place]]) -> None:
-        """Begin these groups, each with its key in the queue; returns at once."""
+        """Begin these groups, each with its key in the queue; returns at once. Raises AjetError when nothing could be
+        learned for so long that beginning more would be in vain."""
+        if self._barren > max(BARREN, 2 * self._job.config.train.batch_size):
+            raise AjetError(
+                f"nothing to train on: {self._barren} groups in turn had no row. The last: {self._failed}"
+            )
         for uid, place in groups:
             task = asyncio.create_task(self._group(uid, place))
             self._groups.add(task)
@@ -122,6 +134,7 @@ class Conductor:
             self._failed = f"{type(error).__name__}: {error}"
             self._told.say(f"group {place.step}.{place.place}: {self._failed}")
         finally:
+            self._barren = 0 if status == "finished" else self._barren + 1
             await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
 
     async def _learned(self, uid: str, place: Place) -> bool:
@@ -134,17 +147,21 @@ class Conductor:
         plans = plan_group(place.task, place.step, place.place, size, config.run.seed)
         rollout = self._rollout(training_policy(self._job))
 
+        at_once = self._config.trainer.v1.trainer_mode == "sync"
+
         def ended(episode: Episode) -> None:
             self._ended += 1
-            self._journal.episode(episode, phase="train", step=place.step)
+            if at_once:
+                self._journal.episode(episode, phase="train", step=place.step)
             self._told.episodes("train", self._ended, self._ended + size * len(self._groups))
 
         episodes = await rollout.run(plans, ended)
-        self._done[uid] = _Done([Ended.of(e) for e in episodes], began)
         members = self._members(episodes, place)
         keys, fields, tags = await asyncio.to_thread(
             group_rows, uid, members, config.rollout.sampling.temperature
         )
+        lines = [] if at_once else [episode_to_json(e, phase="train", step=place.step) for e in episodes]
+        self._done[uid] = _Done(place, [Ended.of(e) for e in episodes], began, lines)
         if not keys:
             self._failed = describe_failures(episodes)
             return False
@@ -181,9 +198,20 @@ class Conductor:
         """Validation after a step. Raises AjetError if all of its episodes failed."""
         return await validation(self._job, self._rollout, self._journal, step)
 
-    async def summary(self, uids: Sequence[str]) -> Metrics:
-        """Metrics of the episodes of these groups, which are then forgotten."""
+    async def learned(self, uids: Sequence[str], step: int) -> Metrics:
+        """A step has learned from these groups: metrics of their episodes, which are then forgotten, and their lines in
+        the journal."""
         found = [self._done.pop(uid) for uid in uids if uid in self._done]
+        bound = self._job.config.train.max_staleness
+        stale = [
+            u for u, group in self._done.items() if bound is not None and group.place.step < step - bound
+        ]
+        evicted = [self._done.pop(uid) for uid in stale]  # by verl
+        for line in [line for group in (*found, *evicted) for line in group.lines]:
+            self._recorder.episode.remote({**line, "step": step})
+        if any(group.lines for group in evicted):
+            used = [line["id"] for group in found for line in group.lines]
+            self._recorder.unused.remote(step, used)
         members = [member for group in found for member in group.members]
         seconds = time.monotonic() - min((group.began for group in found), default=time.monotonic())
         self._ended = 0

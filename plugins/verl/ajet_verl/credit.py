@@ -79,6 +79,17 @@ class Credit:
         super()._setup()  # type: ignore[misc]
         self.actor_rollout_wg.set_loss_fn(self.loss)
 
+    def _step_once(
+        self, metrics: dict[str, Any], timing_raw: dict[str, float], sample_batch_size: int
+    ) -> Any:
+        try:
+            return super()._step_once(metrics, timing_raw, sample_batch_size)  # type: ignore[misc]
+        except RuntimeError as error:  # verl's own remedy would not help
+            if "no materializable trajectories" not in str(error):
+                raise
+            why = self.agent_loop_manager.failure()
+            raise AjetError(f"step {self.global_steps}: nothing to train on: {why}") from error
+
     def on_sample_end(self) -> None:
         """See verl's trainer; an update where episodes are under way holds them up."""
         super().on_sample_end()  # type: ignore[misc]
@@ -198,7 +209,7 @@ class Credit:
         epoch: int,
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)  # type: ignore[misc]
-        metrics |= self.agent_loop_manager.summary(self.learned.uids)
+        metrics |= self.agent_loop_manager.learned(self.learned.uids, global_steps)
         metrics |= {**self.learned.metrics(), "weight_version": global_steps}
         self.learned = Learned()
 

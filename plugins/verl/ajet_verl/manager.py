@@ -50,9 +50,9 @@ class EpisodeManager:
         found: Metrics = ray.get(self._conductor.validate.remote(step))
         return found
 
-    def summary(self, uids: Sequence[str]) -> Metrics:
-        """Metrics of the episodes of a step's groups."""
-        found: Metrics = ray.get(self._conductor.summary.remote(list(uids)))
+    def learned(self, uids: Sequence[str], step: int) -> Metrics:
+        """A step has learned from these groups; metrics of their episodes."""
+        found: Metrics = ray.get(self._conductor.learned.remote(list(uids), step))
         return found
 
     def failure(self) -> str:

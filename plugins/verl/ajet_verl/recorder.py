@@ -93,6 +93,10 @@ class Recorder:
         """Mark what was recorded of ``step`` and later ones as superseded."""
         self._run.supersede(step, {})
 
+    def unused(self, step: int, used: Sequence[str]) -> None:
+        """Mark the episodes of ``step`` as superseded, but for those that it has learned from."""
+        self._run.unused(step, used)
+
     def events(self) -> list[Event]:
         """What has happened since this was last asked."""
         events, self._events = self._events, []
