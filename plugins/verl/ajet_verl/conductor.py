@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ajet.capture.sampling import SamplingPolicy
@@ -31,6 +33,8 @@ from ajet_verl.spec import read_spec, recorder_of
 
 log = logging.getLogger("ajet")
 PARTITION = "train"
+GROUPS = "ajet_groups.pkl"
+"""The file in a checkpoint of verl's that holds what the queue does not."""
 BARREN = 16
 """Fewest groups without a row, in turn, after which a run gives up."""
 
@@ -89,6 +93,9 @@ class Conductor:
         _, validation_tasks = await self._recorder.tasks.remote()
         self._job = replace(job, progress=self._told, validation=validation_tasks)
         tq.init()
+        resumed = self._config.trainer.resume_from_path
+        if resumed and (Path(resumed) / GROUPS).exists():
+            self._done = pickle.loads((Path(resumed) / GROUPS).read_bytes())
         settings = job.config.rollout
         self._pool = Pool(
             self._config,
@@ -217,6 +224,10 @@ class Conductor:
         self._ended = 0
         lost, self._pool.lost = self._pool.lost, 0
         return {**totals(members, seconds), **({"runners_lost": lost} if lost else {})}
+
+    async def keep(self, folder: str) -> None:
+        """Write what is known of the groups that wait in the queue into a checkpoint of verl's."""
+        (Path(folder) / GROUPS).write_bytes(pickle.dumps(self._done))
 
     async def failure(self) -> str:
         """Why the last group without rows has none."""

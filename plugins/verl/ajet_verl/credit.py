@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,12 @@ class Credit:
         metrics |= {"perf/mfu/actor": mfu} if mfu is not None else {}
         metrics |= {f"actor/{name}": value for name, value in found.items()}
         return batch
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()  # type: ignore[misc]
+        if self.trainer_mode != "sync":  # then verl saves its queue, too
+            folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+            self.agent_loop_manager.keep(str(folder))
 
     def _compute_metrics(
         self,

@@ -42,7 +42,7 @@ class EpisodeManager:
     def generate_sequences(self, batch: Any) -> None:
         """Begin the groups of a batch of `TaskDataset`; their rows come into the queue as they end."""
         pairs = zip(batch["uid"], batch["place"], strict=True)
-        groups = [(str(_plain(uid)), from_text(_plain(place))) for uid, place in pairs]
+        groups = [(_plain(uid), from_text(_plain(place))) for uid, place in pairs]
         ray.get(self._conductor.take.remote(groups))
 
     def validate(self, step: int) -> Metrics:
@@ -54,6 +54,10 @@ class EpisodeManager:
         """A step has learned from these groups; metrics of their episodes."""
         found: Metrics = ray.get(self._conductor.learned.remote(list(uids), step))
         return found
+
+    def keep(self, folder: str) -> None:
+        """Write what is known of the groups in verl's queue into its checkpoint, to which the queue belongs."""
+        ray.get(self._conductor.keep.remote(folder))
 
     def failure(self) -> str:
         """Why the last group without rows has none."""
@@ -69,6 +73,6 @@ class EpisodeManager:
         ray.get(self._conductor.close.remote(), timeout=CLOSING)
 
 
-def _plain(value: Any) -> Any:
-    """The object itself, also where tensordict has wrapped it."""
-    return getattr(value, "data", value)
+def _plain(value: Any) -> str:
+    """The text itself, also where tensordict has wrapped it."""
+    return str(value if isinstance(value, str) else value.data)
