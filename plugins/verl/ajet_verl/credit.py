@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -128,7 +129,7 @@ class Credit:
         taken = [i for i in order if i != PADDING]
         write([found.keys[i] for i in taken], [found.credit(i) for i in taken], batch.partition_id)
         fill, tag = padding(self.tokenizer.eos_token_id)
-        filled = [f"pad-{self.global_steps}-{i}_0_0" for i in range(len(order) - len(taken))]
+        filled = [key(f"pad{uuid4().hex}", 0, 0) for _ in range(len(order) - len(taken))]
         if filled:
             fields = {**fill, **_as_fields(np.zeros(1, np.float32), np.zeros(1, np.float32))}
             tq.kv_batch_put(

@@ -42,6 +42,7 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
             "max_staleness": 2,
             "asynchronous": True,
             "correction": "truncated",
+            "kl": 0.01,
             "learning_rate": 1e-3,
         },
         "run": {"dir": "runs"},
@@ -70,4 +71,4 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
         for line in steps
         if line["tokens_trained"]
     )
-    assert all(line["episodes"] == 8 for line in steps)
+    assert all(line["episodes"] == 8 and abs(line["reference_kl"]) < 1 for line in steps)

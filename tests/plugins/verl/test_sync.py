@@ -50,7 +50,7 @@ async def run(task, tuner):
     if n >= 15 and once("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     more = [await ask(f"{i}: {first}") for i in range(n % 3 * 4)]
-    return 1.0 if n % 2 else 0.0
+    return 1.0 if n % 2 or n >= 20 else 0.0
 """
 
 
@@ -68,7 +68,6 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
             "mini_batches": 2,
             "steps": STEPS,
             "save_every": STEPS,
-            "kl": 0.01,
             "learning_rate": 1e-4,
         },
         "run": {"dir": "runs"},
@@ -99,7 +98,8 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
         sampled = sum(len(call["tokens"]["versions"]) > 0 for e in judged for call in e["calls"])
         assert sampled and line["tokens_trained"] + line["tokens_zero_advantage"] > 0
         assert line["optimizer_steps"] <= 2 and line["weight_version"] == line["step"]
-        assert line["logprob_diff_max"] < 1e-3
+        assert line["logprob_diff_max"] < 1e-3  # else vLLM's logprobs are not those of the rule
+    assert steps[-1]["optimizer_steps"] == steps[-1]["tokens_trained"] == 0  # all rewards are equal
     assert any(line["timelines_per_episode"] > 1 for line in steps)
     assert any(line["optimizer_steps"] == 2 for line in steps)
     assert (run / "checkpoints" / f"step_{STEPS:06d}").is_dir()
