@@ -182,6 +182,7 @@ FIXED: Mapping[str, Any] = {
     f"{ACTOR}.entropy_coeff": 0,
     "algorithm.adv_estimator": "grpo",  # not used; others have a critic
     "algorithm.use_kl_in_reward": False,
+    "critic.enable": False,
     "data.custom_cls.path": "pkg://ajet_verl.dataset",
     "data.custom_cls.name": "TaskDataset",
     "data.train_files": "train",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -190,7 +191,8 @@ def run_verl(ray: Any, config: DictConfig) -> None:
     from ajet_verl.task_runner import TaskRunner
 
     auto_set_device(config)
-    validate_config(config, need_reference_policy(config), need_critic(config))
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints that all is well
+        validate_config(config, need_reference_policy(config), need_critic(config))
     run_ppo(config, _on_this_node(ray, TaskRunner))
 
 

@@ -37,8 +37,14 @@ class Machine:
     @property
     def environment(self) -> dict[str, str]:
         """Of everything that a test starts."""
-        # `localhost` may be a name of several addresses, of which Ray would find another than we tell it.
-        return {**os.environ, MARK: self.mark, "RAY_TMPDIR": str(self.ray), "HF_HUB_OFFLINE": "1"}
+        return {
+            **os.environ,
+            MARK: self.mark,
+            "RAY_TMPDIR": str(self.ray),
+            "RAY_AUTH_MODE": "token",  # or Ray would keep one in the home folder
+            "RAY_AUTH_TOKEN": self.mark,
+            "HF_HUB_OFFLINE": "1",
+        }
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
         """A process in a group of its own, whose output goes to a file."""

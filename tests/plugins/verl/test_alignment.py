@@ -15,7 +15,7 @@ from ajet.config import TargetSettings, all_keys
 from ajet.job import Job, prepare
 from ajet.types import ConfigError
 from ajet_verl import keys
-from ajet_verl.alignment import FIXED, OURS, PLACED, REFUSED, TABLE, compose, Place
+from ajet_verl.alignment import FIXED, OURS, PLACED, REFUSED, TABLE, Place, compose
 from ajet_verl.plugin import Verl
 
 DOCS = Path(__file__).parents[3] / "docs" / "verl.md"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.rollout.recorder import live_lines
 from ajet.reader import tasks_of_step
+from ajet.rollout.recorder import live_lines
 from ajet_verl.keys import leaves
 from tests.plugins.verl.conftest import Machine, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
@@ -27,20 +27,25 @@ STEPS, BATCH = 4, 4
 @pytest.fixture
 def cluster(machine: Machine) -> Iterator[str]:
     """Two nodes, each with one rank, under two addresses of this machine. Yields RAY_ADDRESS."""
+    head, other = "127.0.0.2", "127.0.0.3"  # Ray takes 127.0.0.1 for "find one"
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    options = ["--num-gpus=1", "--num-cpus=16", f"--object-store-memory={200 << 20}", "--block", "--disable-usage-stats"]
-    ray = [str(Path(sys.executable).with_name("ray")), "start"]
-    port = address.rpartition(":")[2]
-    nodes = [
-        machine.start(*ray, "--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false", *options)
+        probe.bind((head, 0))
+        port = probe.getsockname()[1]
+    options = [
+        "--num-gpus=1",
+        "--num-cpus=16",
+        f"--object-store-memory={200 << 20}",
+        "--block",
+        "--disable-usage-stats",
     ]
+    ray = [str(Path(sys.executable).with_name("ray")), "start"]
+    first = ["--head", f"--port={port}", f"--node-ip-address={head}", "--include-dashboard=false"]
+    nodes = [machine.start(*ray, *first, *options)]
     try:
         until(lambda: "Ray runtime started" in printed_by(nodes[0]), 120)
-        nodes.append(machine.start(*ray, f"--address={address}", "--node-ip-address=127.0.0.2", *options))
+        nodes.append(machine.start(*ray, f"--address={head}:{port}", f"--node-ip-address={other}", *options))
         until(lambda: "Ray runtime started" in printed_by(nodes[1]), 120)
-        yield address
+        yield f"{head}:{port}"
     finally:
         for node in nodes:
             node.send_signal(signal.SIGTERM)
@@ -78,13 +83,23 @@ def test_a_job_on_two_nodes_killed_in_a_step_goes_on_at_the_saved_one(machine: M
 
     checkpoint = sorted((run / "checkpoints").glob("step_*"))[-1]
     assert checkpoint.name == f"step_{STEPS:06d}"
-    assert len(list(checkpoint.glob("global_step_*/actor/model_world_size_2_rank_*.pt"))) == 2, "two ranks learned"
+    assert len(list(checkpoint.glob("global_step_*/actor/model_world_size_2_rank_*.pt"))) == 2, (
+        "two ranks learned"
+    )
     assert_goes_on_with_the_plan(run, first)
     assert_received(run, dry)
     exported = folder / "exported"
     machine.ajet("export", str(checkpoint), str(exported), "--backbone", "verl", seconds=200)
     scored = machine.ajet(
-        "eval", "job.yaml", "--model", str(exported), "--backbone", "local", "--set", "run.dir=evals", seconds=200
+        "eval",
+        "job.yaml",
+        "--model",
+        str(exported),
+        "--backbone",
+        "local",
+        "--set",
+        "run.dir=evals",
+        seconds=200,
     )
     assert "accuracy" in scored
 
@@ -109,7 +124,9 @@ def assert_goes_on_with_the_plan(run: Path, before: list[dict[str, Any]]) -> Non
     for step in range(1, STEPS + 1):
         ran = {line["id"] for line in live if line["step"] == step}
         tasks = tasks_of_step(job.tasks, step - 1, BATCH, job.config.run.seed)
-        assert ran == {f"{step}.{i}/{task.id}/{member}" for i, task in enumerate(tasks) for member in range(4)}
+        assert ran == {
+            f"{step}.{i}/{task.id}/{member}" for i, task in enumerate(tasks) for member in range(4)
+        }
     kept = [line for line in before if line["phase"] == "train" and line["step"] <= 2]
     assert all(line in live for line in kept)
     steps = [line["step"] for line in live_lines(run / "metrics.jsonl") if line["type"] == "train"]
@@ -127,5 +144,9 @@ def assert_received(run: Path, dry: str) -> None:
             assert got[key] in (value.replace("<run folder>", str(run)), run.name)
         elif value == "starter":
             assert "starter-" in got[key]
-        elif key not in ("trainer.val_before_train", "trainer.resume_mode", "trainer.resume_from_path"):  # of --resume
+        elif key not in (
+            "trainer.val_before_train",
+            "trainer.resume_mode",
+            "trainer.resume_from_path",
+        ):  # of --resume
             assert got[key] == value, key

@@ -42,7 +42,9 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
         check()
     line = str(error.value)
     assert f"{needed.name} is not installed" in line and needed.install in line and "\n" not in line
-    assert (needed.name, "not installed") in [(what, found) for what, found, remedy in ajet_verl.ajet_doctor() if remedy]
+    assert (needed.name, "not installed") in [
+        (what, found) for what, found, remedy in ajet_verl.ajet_doctor() if remedy
+    ]
 
 
 def test_another_verl_is_an_error_and_another_ray_a_warning(installed: dict[str, str | None]) -> None:
@@ -50,7 +52,10 @@ def test_another_verl_is_an_error_and_another_ray_a_warning(installed: dict[str,
     (warning,) = check()
     assert "ray 3.1.0 was not tested (tested: 2.60). pip install 'ray[default]==2.60.0'" in warning
     installed["verl"] = "0.10.2"
-    with pytest.raises(ConfigError, match=r"verl 0\.10\.2 was not tested \(tested: 0\.9\.1\)\. pip install 'verl\[vllm,fsdp\]==0\.9\.1'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"verl 0\.10\.2 was not tested \(tested: 0\.9\.1\)\. pip install 'verl\[vllm,fsdp\]==0\.9\.1'",
+    ):
         check()
 
 

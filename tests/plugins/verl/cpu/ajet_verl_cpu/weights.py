@@ -51,7 +51,9 @@ class FileCheckpointEngine(CheckpointEngine):
             os.replace(f"{self._path}.part", self._path)
         return {}
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
+    async def receive_weights(
+        self, global_steps: int | None = None
+    ) -> AsyncIterator[tuple[str, torch.Tensor]]:
         while not self._path.exists():
             await asyncio.sleep(0.02)
         for name, tensor in torch.load(self._path).items():
