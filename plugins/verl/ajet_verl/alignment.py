@@ -123,12 +123,12 @@ OURS: Mapping[str, str] = {
     "task.reader": "tasks are read where `ajet run` is; verl's data loader counts places of our plan",
     "task.validation": "episodes of our own plan, at verl's times",
     "workflow": "run by our episode runners",
-    "judge": "run by our episode runners, groups in one place",
+    "judge": "run by the conductor, where groups meet",
     "targets.NAME.agents": "by capture, in the episode runners",
     "targets.NAME.frozen_model": "answers its target's calls, which are masked",
     "rollout.concurrency": "over all runners together",
     "rollout.timeout": "by the episode runners",
-    "rollout.judge_timeout": "by the episode runners",
+    "rollout.judge_timeout": "by the conductor",
     "rollout.retries": "by the episode runners, and on another one when a runner dies",
     "rollout.stall_warning": "by the episode runners",
     "rollout.strict": "by capture, in the episode runners",
@@ -381,7 +381,8 @@ def describe(job: Job, settings: Verl) -> str:
 
     config = compose(job, settings, Place(job.model))
     changed = changes(config, verls_own(settings.engine))
-    why = {key: row.ours for row in TABLE for key in row.verl} | PLACED | dict.fromkeys(FIXED, "AgentJet")
+    why = {key: row.ours for row in TABLE for key in row.verl}
+    why |= {**PLACED, **dict.fromkeys(FIXED, "AgentJet")}
     why |= dict.fromkeys(DEFAULTS, "AgentJet's default") | dict.fromkeys(_of_platform(), "VERL_PLATFORM")
     why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in keys.leaves(settings.explicit)}
     rows = [

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ajet.backbone import RunResult
 from ajet.job_spec import JobSpec
 from ajet.listeners import Listeners
+from ajet.logger import Logger
 from ajet.models import model_source
 from ajet.rollout.recorder import CHECKPOINT_STATE, checkpoints
 from ajet.run import recorded_validation
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 STAGED = ".verl"
 """Folder among the checkpoints in which verl writes one before it is complete."""
 ERROR = "error.txt"
+SERVER = re.compile(r"\w*server_\w+")
+"""Names of verl's actors that serve the model."""
+CLOSING = 30.0
 POLL_SECONDS = 0.2
 NODES_SECONDS = 300.0
 """How long the GPUs that a job asks for may take to join the cluster."""
@@ -167,7 +172,8 @@ class _Run:
         self._listeners.close()
         shutil.rmtree(self._run_dir / "checkpoints" / STAGED, ignore_errors=True)
         with contextlib.suppress(Exception):  # the cluster may be what has failed
-            self._ray.get(self._recorder.close.remote(), timeout=30)
+            _end_servers(self._ray)
+            self._ray.get(self._recorder.close.remote(), timeout=CLOSING)
 
     def result(self) -> RunResult:
         """How the run ended, as the run folder tells."""
@@ -179,6 +185,14 @@ class _Run:
             recorded_validation(self._run_dir, first=False),
             self._seconds,
         )
+
+
+def _end_servers(ray: Any) -> None:
+    """Let the inference servers exit. Ray would kill them, and their shared memory would stay."""
+    names = filter(SERVER.fullmatch, ray.util.list_named_actors())
+    ends = [ray.get_actor(name).__ray_terminate__.remote() for name in names]
+    if ends:
+        ray.wait(ends, num_returns=len(ends), timeout=CLOSING)
 
 
 def run_verl(ray: Any, config: DictConfig) -> None:
@@ -253,10 +267,12 @@ def _on_this_node(ray: Any, cls: type[Any], name: str | None = None) -> Any:
 
 def _with_tensorboard(job: Job) -> Job:
     """The job with TensorBoard among its loggers, where the plugin that brings it is installed."""
-    cls = job.plugins.classes.get(("logger", "tensorboard"))
-    if cls is None or any(logger.name == "tensorboard" for logger in job.loggers):
+    found = job.plugins.classes.get(("logger", "tensorboard"))
+    if found is None or any(logger.name == found.name for logger in job.loggers):
         return job
-    return replace(job, loggers=(*job.loggers, cls.cls()))
+    logger = found.cls()
+    assert isinstance(logger, Logger)
+    return replace(job, loggers=(*job.loggers, logger))
 
 
 def _tokenizer(model: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Event:
     kind: str
     """``train`` for the metrics of a step, another phase for those of a validation, else ``episodes`` or ``say``."""
     step: int = 0
-    metrics: Mapping[str, float] | None = None
+    metrics: Metrics = field(default_factory=dict)
     text: str = ""
     """A line to read, or the phase of ``episodes``."""
     done: int = 0

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+QUESTION = "State the final answer to the following arithmetic problem: {} + {} ="
 AGENT = Path(__file__).parents[3] / "examples" / "math" / "agent.py"
 
 
@@ -14,7 +15,7 @@ def sums(folder: Path, count: int, seed: int = 0) -> None:
     """``train.jsonl`` and ``validation.jsonl`` with so many tasks each, no two alike."""
     rng = random.Random(seed)
     pairs = rng.sample([(a, b) for a in range(10, 100) for b in range(10, 100)], 2 * count)
-    records = [{"id": f"{a}+{b}", "query": f"{a} + {b} =", "answer": str(a + b)} for a, b in pairs]
+    records = [{"id": f"{a}+{b}", "query": QUESTION.format(a, b), "answer": str(a + b)} for a, b in pairs]
     for name, part in (("train", records[:count]), ("validation", records[count:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
 
