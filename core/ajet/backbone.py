@@ -103,6 +103,11 @@ class Backbone(Plugin):
     def run(self, job: Job) -> RunResult:
         """Run the job to its end. Raises AjetError when nothing could be done."""
 
+    def describe(self, job: Job) -> str:
+        """What a foreign system would receive for this job, as ``--dry-run`` prints it below the job; empty where
+        there is none. Raises ConfigError."""
+        return ""
+
     def trainer(
         self,
         model: str,

@@ -66,8 +66,10 @@ class Job:
         return replace(self, progress=progress)
 
 
-def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
-    """Resolve and check everything. Raises ConfigError naming the key, the place and the remedy."""
+def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = True) -> Job:
+    """Resolve and check everything. Raises ConfigError naming the key, the place and the remedy.
+
+    Without ``read_tasks`` the job has no tasks: for processes that are given them one by one."""
     config = layers.job()
     plugins = load_plugins()
     build = _Builder(plugins, layers)
@@ -88,12 +90,12 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
         build.service(name, config.services)
     targets = _targets(config, build)
     _check_capabilities(config, backbone, targets)
-    tasks = read_all(build.reader(config.task.reader, "task.reader"), "task.reader")
-    validation = (
-        read_all(build.reader(config.task.validation, "task.validation"), "task.validation")
-        if config.task.validation
-        else []
-    )
+    tasks: Sequence[Task] = []
+    validation: Sequence[Task] = []
+    if read_tasks:
+        tasks = read_all(build.reader(config.task.reader, "task.reader"), "task.reader")
+    if read_tasks and config.task.validation:
+        validation = read_all(build.reader(config.task.validation, "task.validation"), "task.validation")
     model = build.place("model", config.model, must_exist=True)
     find_recipe(model)
     return Job(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ajet.backbone import Backbone, RunResult, Trainer
+from ajet.capture.sampling import SamplingPolicy
 from ajet.chat import Chat
 from ajet.engine import ChatModelPlugin, Engine
 from ajet.job import Job
@@ -24,12 +25,14 @@ from ajet.rollout.recorder import (
     CHECKPOINT_STATE,
     JOURNAL,
     METRICS,
+    Recorder,
     RunRecorder,
     checkpoints,
     live_lines,
 )
+from ajet.rollout.scheduler import Rollout
 from ajet.run_dir import keep_tokenizer, new_run_dir
-from ajet.runtime import Runtime, evaluation_policy, local_engine, open_runtime, training_policy
+from ajet.runtime import evaluation_policy, local_engine, open_runtime, training_policy
 from ajet.types import Metrics
 
 
@@ -81,7 +84,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
             )
 
             async def check(step: int) -> Metrics:
-                metrics = await _validate(runtime, recorder, step)
+                metrics = await validation(job, runtime.rollout, recorder, step)
                 listeners.log(step, {f"validation/{k}": v for k, v in metrics.items()})
                 return metrics
 
@@ -103,15 +106,17 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
         run_dir,
         config.train.steps,
         next(reversed(checkpoints(run_dir)), None),
-        result.before or _recorded_validation(run_dir, first=True),
-        result.after or _recorded_validation(run_dir, first=False),
+        result.before or recorded_validation(run_dir, first=True),
+        result.after or recorded_validation(run_dir, first=False),
         result.train_seconds,
     )
 
 
-async def _validate(runtime: Runtime, recorder: RunRecorder, step: int) -> Metrics:
-    """Validation at a step, and once more greedily where the job asks for it."""
-    job = runtime.job
+async def validation(
+    job: Job, rollout: Callable[[SamplingPolicy], Rollout], recorder: Recorder, step: int
+) -> Metrics:
+    """Validation at a step, and once more greedily where the job asks for it. ``rollout`` gives that under a
+    policy. Raises AjetError if all episodes of one failed."""
     settings = job.config.eval
     kinds = {"validation": settings.sampling.temperature}
     if settings.greedy:
@@ -119,7 +124,7 @@ async def _validate(runtime: Runtime, recorder: RunRecorder, step: int) -> Metri
     together: Metrics = {}
     for kind, temperature in kinds.items():
         metrics = await validate(
-            runtime.rollout(evaluation_policy(job, temperature)),
+            rollout(evaluation_policy(job, temperature)),
             job.validation,
             step,
             kind=kind,
@@ -149,7 +154,7 @@ async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | 
     recorder = RunRecorder(run_dir)
     try:
         async with open_runtime(job, engine=engine, answers=answers) as runtime:
-            return await _validate(runtime, recorder, 0)
+            return await validation(job, runtime.rollout, recorder, 0)
     finally:
         recorder.close()
 
@@ -233,7 +238,7 @@ def _finished(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
     }
 
 
-def _recorded_validation(run_dir: Path, *, first: bool) -> Metrics:
+def recorded_validation(run_dir: Path, *, first: bool) -> Metrics:
     """Validation metrics of the first or last recorded step."""
     lines = [line for line in live_lines(run_dir / METRICS) if line["type"] in ("validation", "greedy")]
     if not lines:

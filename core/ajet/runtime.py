@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -49,29 +49,39 @@ class Runtime:
 
     def rollout(self, policy: SamplingPolicy) -> Rollout:
         """Episodes under a sampling policy."""
+        excused = self.lockstep.waited if self.lockstep else None
+        return Rollout(
+            self.runner(policy, excused=excused),
+            self.judge,
+            self.job.config.rollout,
+            self.portal,
+            self.lockstep,
+            self.job.progress.say,
+            self.board,
+        )
+
+    def runner(
+        self, policy: SamplingPolicy, *, excused: Callable[[str], float] | None = None
+    ) -> EpisodeRunner:
+        """Attempts at episodes under a sampling policy; ``excused`` is `EpisodeRunner.excused`."""
         settings = self.job.config.rollout
         answerer = Answerer(
             self.lockstep or self.engine,
             self.chat,
             self.targets,
             policy,
-            by_text=self.job.config.rollout.merge == "text",
+            by_text=settings.merge == "text",
         )
-        hook = self.job.plugins.manager.hook
-        runner = EpisodeRunner(
+        return EpisodeRunner(
             self.job.workflow,
             answerer,
             self.capture,
             {**self.job.plugins.handles, "as_base_url": self.reach.gateway.as_base_url},
             settings.timeout,
             self.board,
-            hook,
-            missed=self.reach.missed,
-        )
-        if self.lockstep:
-            runner = replace(runner, excused=self.lockstep.waited)
-        return Rollout(
-            runner, self.judge, settings, self.portal, self.lockstep, self.job.progress.say, self.board
+            self.job.plugins.manager.hook,
+            excused or (lambda episode: 0.0),
+            self.reach.missed,
         )
 
 

@@ -26,6 +26,7 @@ def main() -> None:
     tasks = make_tasks(seed)
     root = Path.cwd() / "runs" / f"math-seed{seed}"
     seeded = [
+        "--deterministic",
         "--seed",
         str(seed),
         "--tasks",
@@ -111,7 +112,8 @@ def evaluate_alone(checkpoint: Path, tasks: Path, seed: int) -> float:
         str(checkpoint),
         "--json",
     ]
-    command += ["--tasks", str(tasks / "validation.jsonl"), "--seed", str(seed), "--set", "eval.greedy=false"]
+    command += ["--tasks", str(tasks / "validation.jsonl"), "--seed", str(seed)]
+    command += ["--set", "eval.greedy=false", "--set", "run.deterministic=true"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(printed.splitlines()[-1])["accuracy"])
 

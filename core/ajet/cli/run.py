@@ -96,7 +96,8 @@ def describe_job(job: Job, layers: Layers) -> str:
     counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."
     given = table(provenance(layers), indent="#   ")
     comment = f"# {counts}\n# Set by the user (everything else is a default):\n{given}"
-    return f"{comment}\n{resolved_yaml(job)}".rstrip()
+    foreign = job.backbone.describe(job)
+    return f"{comment}\n{resolved_yaml(job)}".rstrip() + (f"\n---\n{foreign}" if foreign else "")
 
 
 def _run(job: Job) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,6 +35,26 @@ class RolloutBatch:
     metrics: Metrics
     epochs: int = 1
     """How often each sample stands in the batch's mini-batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnable:
+    """What learning takes of a judged episode. Without its record, so it can go to other processes."""
+
+    id: str
+    group: int
+    """Episodes of one number are compared with each other."""
+    member: int
+    reward: float
+    rewards: Mapping[str, float]
+    lines: Sequence[Timeline]
+    """What is trained of it: nothing, where filters left nothing."""
+    sampled_tokens: int
+    """Tokens that were sampled to be trained, before any was dropped."""
+    call_tokens: int
+    """Tokens that its trained calls would take unmerged, each with its whole prompt."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Sampled tokens that are not trained, by policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +84,24 @@ class Selection:
             lines = kept
         return lines, +dropped
 
+    def learnable(self, episode: Episode) -> Learnable | None:
+        """What is learned from an episode; None if it failed or nothing of it was sampled to be trained."""
+        if episode.failure is not None or not episode.record.sampled_tokens:
+            return None
+        lines, dropped = self.choose(episode)
+        plan = episode.plan
+        return Learnable(
+            plan.id,
+            plan.group,
+            plan.member,
+            episode.reward,
+            episode.rewards,
+            lines,
+            episode.record.sampled_tokens,
+            sum(call.end.length for call in episode.record.trained_calls),
+            dropped,
+        )
+
 
 def build_batch(
     episodes: Sequence[Episode],
@@ -84,10 +122,35 @@ def build_batch(
     the algorithm's own. ``adapters`` are the targets that have one.
     """
     select = selection or Selection(seed=seed)
-    groups = _groups([e for e in episodes if e.failure is None and e.record.sampled_tokens])
-    chosen = {e.plan.id: select.choose(e) for group in groups.values() for e in group}
-    dropped: Counter[str] = sum((tokens for _, tokens in chosen.values()), Counter())
-    used = [e for group in groups.values() for e in group if chosen[e.plan.id][0]]
+    learnable = [found for episode in episodes if (found := select.learnable(episode))]
+    return batch_of(
+        learnable,
+        algorithm,
+        mini_batches=mini_batches,
+        learning_rate=learning_rate,
+        seed=seed,
+        epochs=epochs,
+        objective=objective,
+        adapters=adapters,
+    )
+
+
+def batch_of(
+    episodes: Sequence[Learnable],
+    algorithm: Algorithm,
+    *,
+    mini_batches: int,
+    learning_rate: float,
+    seed: str,
+    epochs: int = 1,
+    objective: Objective | None = None,
+    adapters: Collection[str] = (),
+) -> RolloutBatch | None:
+    """See `build_batch`. The samples of an episode are in the order of its ``lines``."""
+    groups: dict[int, list[Learnable]] = {}
+    for episode in episodes:
+        groups.setdefault(episode.group, []).append(episode)
+    used = [e for group in groups.values() for e in group if e.lines]
     if not used:
         return None
     found = advantages(algorithm, groups)
@@ -95,30 +158,27 @@ def build_batch(
     minis = []
     for numbers in _split(list(groups), mini_batches, seed):
         members = [
-            (e.plan.id, chosen[e.plan.id][0], a)
-            for n in numbers
-            for e, a in zip(groups[n], found[n], strict=True)
-            if chosen[e.plan.id][0]
+            (e.id, e.lines, a) for n in numbers for e, a in zip(groups[n], found[n], strict=True) if e.lines
         ]
         if not members:
             continue
         first = len(samples)
         samples += _samples(members, algorithm, adapters)
         minis.append(list(range(first, len(samples))))
+    dropped: Counter[str] = sum((Counter(e.dropped) for group in groups.values() for e in group), Counter())
     flat = {number: [not any(a.values()) for a in group] for number, group in found.items()}
-    rows = sum(c.end.length for e in used for c in e.record.trained_calls)
     metrics: Metrics = {
         "groups": len(groups),
         "groups_zero_advantage": sum(map(all, flat.values())) / len(groups),
         "episodes_zero_advantage": float(np.mean([zero for group in flat.values() for zero in group])),
         "timelines_per_episode": len(samples) / len(used),
-        "merge_ratio": sum(len(s.token_ids) for s in samples) / rows,
+        "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
         **_rewards_of_nobody(samples, found.values()),
     }
     loss = objective or Objective(algorithm.loss, algorithm.needs)
     batch = Batch(samples, loss, minis * epochs, learning_rate, loss.needs, loss.zero_costs_nothing)
-    total = sum(e.record.sampled_tokens for group in groups.values() for e in group)
+    total = sum(e.sampled_tokens for group in groups.values() for e in group)
     return RolloutBatch(batch, total - dropped.total(), metrics, epochs)
 
 
@@ -172,13 +232,6 @@ def timeline_sample(line: Timeline, advantages: Mapping[str, float], weight: flo
         credit[span.start : span.end] = advantage_of(advantages, span.agent, span.target)
     weights = line.mask.astype(np.float32) * np.float32(weight)
     return Sample(line.token_ids, line.mask, line.logprobs, credit, weights, line.spans)
-
-
-def _groups(episodes: Sequence[Episode]) -> Mapping[int, list[Episode]]:
-    groups: dict[int, list[Episode]] = {}
-    for episode in episodes:
-        groups.setdefault(episode.plan.group, []).append(episode)
-    return groups
 
 
 def _split(numbers: list[int], parts: int, seed: str) -> list[list[int]]:

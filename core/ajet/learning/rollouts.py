@@ -18,7 +18,7 @@ from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
 from ajet.reader import tasks_of_step
 from ajet.rollout.episode import Episode, Plan
-from ajet.rollout.recorder import RunRecorder
+from ajet.rollout.recorder import Recorder, RunRecorder
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.summary import describe_failures, summarize
@@ -50,15 +50,14 @@ def plan_step(
         order = random.Random(f"{seed}:{step}:further").sample(list(tasks), len(tasks))
         order.sort(key=lambda task: task.id in own)
         chosen += [order[i % len(order)] for i in range(wanted - batch_size)]
+    return [p for place, task in enumerate(chosen) for p in plan_group(task, step, place, group_size, seed)]
+
+
+def plan_group(task: Task, step: int, place: int, group_size: int, seed: int) -> list[Plan]:
+    """The episodes of the group at a place of a step."""
     return [
-        Plan(
-            f"{step}.{group}/{task.id}/{member}",
-            f"{seed}/{step}.{group}/{task.id}/{member}",
-            task,
-            member,
-            group,
-        )
-        for group, task in enumerate(chosen)
+        Plan(f"{name}/{member}", f"{seed}/{name}/{member}", task, member, place)
+        for name in [f"{step}.{place}/{task.id}"]
         for member in range(group_size)
     ]
 
@@ -295,7 +294,7 @@ async def validate(
     kind: str,
     limit: int,
     seed: int,
-    recorder: RunRecorder,
+    recorder: Recorder,
     on_episode: OnEpisode,
 ) -> Metrics:
     """Metrics of one validation; every episode is journaled. Raises AjetError if all of them failed."""

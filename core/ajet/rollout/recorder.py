@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_to_json
@@ -21,6 +21,18 @@ Line = TypeVar("Line")
 JOURNAL, METRICS, CHECKPOINTS = "episodes.jsonl", "metrics.jsonl", "checkpoints"
 CHECKPOINT_STATE = "ajet.json"
 """Beside what the trainer writes: the step, the weight version, the validation reward at that step."""
+
+
+class Recorder(Protocol):
+    """Where rollouts leave what is to be kept."""
+
+    def episode(self, episode: Episode, *, phase: str, step: int) -> None:
+        """Keep an episode, unless its id is there already."""
+        ...
+
+    def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the metrics of a step or a validation."""
+        ...
 
 
 class RunRecorder:
@@ -36,8 +48,13 @@ class RunRecorder:
     def episode(self, episode: Episode, *, phase: str, step: int) -> None:
         """Append an episode, unless its id is there already."""
         if episode.plan.id not in self._live:
-            self._live.add(episode.plan.id)
-            _append(self._journal, episode_to_json(episode, phase=phase, step=step))
+            self.line(episode_to_json(episode, phase=phase, step=step))
+
+    def line(self, line: Mapping[str, Any]) -> None:
+        """Append an episode's line (`episode_to_json`), unless its id is there already."""
+        if line["id"] not in self._live:
+            self._live.add(line["id"])
+            _append(self._journal, line)
 
     def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step or a validation."""
@@ -78,6 +95,15 @@ class RunRecorder:
             if old != best:
                 shutil.rmtree(old)
         return final
+
+    def validated(self, step: int, reward: float) -> None:
+        """Add the validation reward to the checkpoint of a step, if one was written before it was validated."""
+        state = self.dir / CHECKPOINTS / f"step_{step:06d}" / CHECKPOINT_STATE
+        if state.exists():
+            known = json.loads(state.read_text())
+            partial = state.with_name(f".{state.name}")
+            partial.write_text(json.dumps({**known, "validation_reward": reward}))
+            os.replace(partial, state)
 
     def beats_all(self, reward: float | None) -> bool:
         """Whether a validation reward is higher than that of every checkpoint."""

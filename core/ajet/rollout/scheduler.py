@@ -7,13 +7,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ajet.breakpoints import under_debugger
 from ajet.capture.context import passthrough
 from ajet.judge import GroupJudge, Judge
 from ajet.rollout.deadline import DeadlinePassed, within
-from ajet.rollout.episode import Episode, EpisodeRunner, Plan
+from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watch
@@ -24,14 +24,23 @@ if TYPE_CHECKING:
     from ajet.rollout.lockstep import Lockstep
 
 
+class Runner(Protocol):
+    """What runs attempts: `EpisodeRunner` in this process, or something that passes them on."""
+
+    async def run(self, plan: Plan, attempt: int) -> Episode:
+        """One attempt. Its failure, if any, is in the result by cause."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Everything that running episodes needs. ``lockstep`` is there in deterministic runs."""
+    """Everything that running episodes needs. ``lockstep``, and the portal to it, are there in
+    deterministic runs."""
 
-    runner: EpisodeRunner
+    runner: Runner
     judge: Judge
     settings: RolloutSettings
-    portal: Portal
+    portal: Portal | None
     lockstep: Lockstep | None
     say: Callable[[str], None]
     board: Board
@@ -168,7 +177,7 @@ class Rollout:
         return None if under_debugger() else self.settings.judge_timeout
 
     def _swap(self, leave: set[str], enter: set[str]) -> None:
-        assert self.lockstep
+        assert self.lockstep and self.portal
         self.portal.loop.call_soon_threadsafe(self.lockstep.swap, leave, enter)
 
 

@@ -1,0 +1,24 @@
+"""The verl backbone: jobs trained by verl on one machine or many (Ray, vLLM, FSDP, Megatron).
+
+Importing this package imports none of these; its modules do, when a job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ajet import Backbone, hookimpl
+from ajet_verl.plugin import Verl
+from ajet_verl.versions import found
+
+
+@hookimpl
+def ajet_backbones() -> Iterable[type[Backbone]]:
+    return [Verl]
+
+
+@hookimpl
+def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+    """Versions of what verl needs."""
+    for one in found():
+        yield one.needed.name, one.version or "not installed", one.problem

@@ -1,0 +1,30 @@
+"""Checkpoints of verl as whole models in Hugging Face layout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ajet.types import AjetError, ConfigError
+
+
+def export(checkpoint: Path, output: Path, target: str | None) -> None:
+    """Merge the shards of the checkpoint's actor into the new folder ``output``, by verl's own merger. Raises
+    ConfigError, or AjetError if the merger fails."""
+    if output.exists():
+        raise ConfigError(f"{output}: is there already; name a new folder.")
+    if target is not None:
+        raise ConfigError(f"--target {target}: a job of verl trains one target. Leave it out.")
+    actor = next(checkpoint.glob("global_step_*/actor"), None)
+    if actor is None:
+        raise ConfigError(
+            f"{checkpoint}: is no checkpoint of the backbone verl; name a folder checkpoints/step_NNNNNN."
+        )
+    backend = "fsdp" if any(actor.glob("model_world_size_*_rank_*.pt")) else "megatron"
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", backend]
+    command += ["--local_dir", str(actor), "--target_dir", str(output)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        line = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+        raise AjetError(f"{checkpoint}: verl's merger failed: {line}. Run it yourself: {' '.join(command)}")

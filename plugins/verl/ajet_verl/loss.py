@@ -1,0 +1,95 @@
+"""The loss in verl's workers: the job's own objective on the tokens of a micro-batch of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ajet.learning.objective import Objective
+from ajet.types import LossTokens
+
+FIELDS = ("response_mask", "rollout_log_probs", "advantages", "weights", "calls")
+
+
+@dataclass(frozen=True, slots=True)
+class RowLoss:
+    """What `set_loss_fn` gives to verl's workers. ``fresh``: the weights are those before the update, so the logprobs of
+    the only pass are also those that the objective wants from before it."""
+
+    objective: Objective
+    fresh: bool
+
+    def __call__(
+        self, model_output: Any, data: Any, dp_group: Any = None
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """``Σ weights · loss`` over the trained tokens of a micro-batch, and metrics of it.
+
+        verl averages gradients over data-parallel ranks, where we want their sum: hence the factor. Raises
+        FloatingPointError at a non-finite loss.
+        """
+        from verl.utils.metric import AggregationType, Metric
+
+        ranks = data["dp_size"]
+        tokens, weights = self._tokens(model_output, data)
+        if not len(weights):
+            total = tokens.new.sum()  # connected to the model, which has to take part in the backward pass
+        else:
+            weighted = weights * self.objective(torch, tokens)
+            if not torch.isfinite(weighted.detach()).all():
+                raise FloatingPointError(_first_bad(weighted.detach(), tokens))
+            total = weighted.sum()
+        sums = {
+            name: Metric(AggregationType.SUM, value * ranks)
+            for name, value in self._sums(tokens, weights).items()
+        }
+        largest = (tokens.new.detach() - tokens.old).abs().max().item() if len(weights) else 0.0
+        return total * ranks, {**sums, "logprob_diff_max": Metric(AggregationType.MAX, largest)}
+
+    def _tokens(self, model_output: Any, data: Any) -> tuple[LossTokens, torch.Tensor]:
+        """The trained tokens, row by row, and their weights."""
+        from verl.workers.utils.padding import no_padding_2_padding
+
+        needs = self.objective.needs
+        rows = data.select(*[name for name in (*FIELDS, "old_log_probs", "ref_log_prob") if name in data])
+        rows = rows.to_padded_tensor()
+        mask = rows["response_mask"].bool()
+        numbers = (
+            torch.arange(len(mask), device=mask.device)[:, None] * (rows["calls"].max() + 1) + rows["calls"]
+        )
+        new = no_padding_2_padding(model_output["log_probs"], data)[mask].float()
+        before = new.detach() if self.fresh else rows.get("old_log_probs", None)
+        tokens = LossTokens(
+            new=new,
+            old=rows["rollout_log_probs"][mask],
+            advantages=rows["advantages"][mask],
+            calls=torch.unique(numbers[mask], return_inverse=True)[1],
+            before=None if "before" not in needs else before if self.fresh else before[mask],
+            reference=rows["ref_log_prob"][mask] if "reference" in needs else None,
+            entropy=no_padding_2_padding(model_output["entropy"], data)[mask].float()
+            if "entropy" in needs
+            else None,
+        )
+        return tokens, rows["weights"][mask]
+
+    def _sums(self, tokens: LossTokens, weights: torch.Tensor) -> dict[str, float]:
+        """Sums over the trained tokens, to be divided by ``tokens_trained``."""
+        found = {"tokens_trained": float(len(weights))}
+        if tokens.entropy is not None:
+            found["entropy"] = tokens.entropy.detach().sum().item()
+        if tokens.reference is not None:
+            found["reference_kl"] = (tokens.new.detach() - tokens.reference).sum().item()
+        if tokens.before is not None and self.objective.cap is not None:
+            ratios = torch.exp(tokens.before - tokens.old)
+            found["correction_weight"] = ratios.clamp(max=self.objective.cap).sum().item()
+            found["correction_capped"] = float((ratios > self.objective.cap).sum())
+        return found
+
+
+def _first_bad(weighted: torch.Tensor, tokens: LossTokens) -> str:
+    index = int(torch.nonzero(~torch.isfinite(weighted))[0])
+    return (
+        f"non-finite loss ({weighted[index].item()}): logprob {tokens.new[index].item():.4g} new, "
+        f"{tokens.old[index].item():.4g} old, advantage {tokens.advantages[index].item():.4g}"
+    )

@@ -1,0 +1,175 @@
+"""Timelines as rows of verl's TransferQueue, and back.
+
+A row's tensors are those that verl's workers read; beside them lies a `Row`, which says what the row is to the learner.
+So a group in the queue is all that credit needs, also after a checkpoint of the queue was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ajet.learning.batch import Learnable
+from ajet.tracker.timelines import Timeline
+from ajet.types import AjetError, Span
+from ajet_verl.spec import from_text, to_text
+
+READ = ("prompts", "responses", "response_mask", "rollout_log_probs", "weight_versions", "row")
+"""The fields that `read` needs."""
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a row is, beside its tensors."""
+
+    episode: Learnable
+    """Whose timeline it is; without its lines, which are the rows."""
+    number: int
+    """Of the timeline in its episode."""
+    spans: tuple[Span, ...]
+    without: tuple[Learnable, ...] = ()
+    """Members of its group that have no row, but a reward."""
+
+
+def key(uid: str, member: int, number: int) -> str:
+    """The row's key, as verl reads it: group, session, output."""
+    return f"{uid}_{member}_{number}"
+
+
+def group_rows(
+    uid: str, members: Sequence[Learnable], temperature: float
+) -> tuple[list[str], list[Fields], list[dict[str, Any]]]:
+    """Keys, fields and tags of a group's rows. Raises AjetError where a row would not be trained as it was sampled."""
+    without = tuple(m for m in members if not m.lines)
+    keys, fields, tags = [], [], []
+    for member in members:
+        check(member, temperature)
+        for number, line in enumerate(member.lines):
+            keys.append(key(uid, member.member, number))
+            row = Row(replace(member, lines=()), number, line.spans, without)
+            fields.append(to_fields(line, row, uid))
+            tags.append(to_tag(line))
+    return keys, fields, tags
+
+
+def check(member: Learnable, temperature: float) -> None:
+    """Every sampled token is in one row or dropped by a policy, no row is without one, and all were sampled at the
+    temperature at which verl scores them. Raises AjetError."""
+    trained = [int(line.mask.sum()) for line in member.lines]
+    if 0 in trained or sum(trained) + sum(member.dropped.values()) != member.sampled_tokens:
+        raise AjetError(
+            f"episode {member.id!r}: {member.sampled_tokens} tokens were sampled and {sum(member.dropped.values())} dropped, "
+            f"but its rows train {trained}. This is a bug in AgentJet: please report it with the run folder."
+        )
+    others = {s.temperature for line in member.lines for s in line.spans} - {temperature}
+    if others:
+        raise AjetError(
+            f"episode {member.id!r}: sampled at temperature {others.pop():g}, but verl scores at {temperature:g}. "
+            "This is a bug in AgentJet: please report it with the run folder."
+        )
+
+
+def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
+    """The fields of a timeline of T tokens, P of them before the first trained one, R = T - P after.
+
+    int64: ``prompts`` [P], ``responses`` [R], ``input_ids`` and ``position_ids`` [T], ``response_mask`` and ``loss_mask``
+    [R]. float32 [R]: ``rollout_log_probs``, 0 where not sampled; ``rm_scores``, the true reward, on the last token.
+    int32 [R]: ``weight_versions``, -1 where not sampled; ``calls``, 0 where not sampled, else the number of the token's
+    span, from 1.
+    """
+    first = int(line.mask.argmax())
+    mask = line.mask[first:]
+    calls = np.zeros(len(line.token_ids), np.int32)
+    for number, span in enumerate(line.spans, 1):
+        calls[span.start : span.end] = number
+    rewards = np.zeros(len(mask), np.float32)
+    rewards[-1] = row.episode.reward
+    ids = _tensor(line.token_ids, np.int64)
+    return {
+        "prompts": ids[:first],
+        "responses": ids[first:],
+        "input_ids": ids,
+        "position_ids": torch.arange(len(ids)),
+        "response_mask": _tensor(mask, np.int64),
+        "loss_mask": _tensor(mask, np.int64),
+        "rollout_log_probs": _tensor(np.where(mask, line.logprobs[first:], 0.0), np.float32),
+        "rm_scores": _tensor(rewards, np.float32),
+        "weight_versions": _tensor(line.versions[first:], np.int32),
+        "calls": _tensor(calls[first:], np.int32),
+        "num_turns": len(line.spans),
+        "uid": uid,
+        "row": to_text(row),
+    }
+
+
+def to_tag(line: Timeline) -> dict[str, Any]:
+    """What verl's trainer knows of a row without reading it."""
+    first, length = int(line.mask.argmax()), len(line.token_ids)
+    versions = line.versions[line.mask]
+    return {
+        "status": "success",
+        "prompt_len": first,
+        "response_len": length - first,
+        "seq_len": length,
+        "min_global_steps": int(versions.min()),
+        "max_global_steps": int(versions.max()),
+    }
+
+
+def padding(token: int) -> tuple[Fields, dict[str, Any]]:
+    """Fields and tag of a row that fills a batch and teaches nothing: two tokens, none of them trained."""
+    nothing = Learnable("", -1, 0, 0.0, {}, (), 0, 0)
+    ids = np.full(2, token, np.int32)
+    line = Timeline(ids, np.array([False, True]), np.zeros(2, np.float32), np.zeros(2, np.int32), ())
+    fields = to_fields(line, Row(nothing, 0, ()), "")
+    for name in ("response_mask", "loss_mask"):
+        fields[name] = torch.zeros_like(fields[name])
+    return {**fields, "num_turns": 0}, {**to_tag(line), "is_padding": True}
+
+
+def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:
+    """The row and the timeline of what `to_fields` made."""
+    row: Row = from_text(fields["row"])
+    prompt = _array(fields["prompts"], np.int32)
+    mask = _array(fields["response_mask"], np.bool_)
+    logprobs = np.where(mask, _array(fields["rollout_log_probs"], np.float32), np.nan).astype(np.float32)
+
+    def whole(before: float, rest: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([np.full(len(prompt), before, rest.dtype), rest])
+
+    line = Timeline(
+        np.concatenate([prompt, _array(fields["responses"], np.int32)]),
+        whole(False, mask),
+        whole(np.nan, logprobs),
+        whole(-1, _array(fields["weight_versions"], np.int32)),
+        row.spans,
+    )
+    return row, line
+
+
+def learnables(rows: Sequence[tuple[Row, Timeline]]) -> list[Learnable]:
+    """The episodes of all groups of these rows, by group and member."""
+    lines: dict[str, list[tuple[int, Timeline]]] = {}
+    episodes: dict[str, Learnable] = {}
+    for row, line in rows:
+        episodes |= {other.id: other for other in (row.episode, *row.without)}
+        lines.setdefault(row.episode.id, []).append((row.number, line))
+    whole = [
+        replace(e, lines=[line for _, line in sorted(lines.get(name, ()), key=lambda found: found[0])])
+        for name, e in episodes.items()
+    ]
+    return sorted(whole, key=lambda e: (e.group, e.member))
+
+
+def _tensor(array: NDArray[Any], kind: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(array, dtype=kind))
+
+
+def _array(tensor: torch.Tensor, kind: Any) -> NDArray[Any]:
+    return tensor.cpu().numpy().astype(kind)

