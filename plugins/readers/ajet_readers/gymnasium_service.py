@@ -37,17 +37,29 @@ def served(
 
     ``actions`` name the actions, in their order; known for FrozenLake, Taxi, CliffWalking and Blackjack, else
     they are numbers. Raises gymnasium's error for an environment that it does not know, TypeError where actions
-    are not discrete.
+    are not discrete, ValueError for names that are not one word for each of them.
     """
     made = _make(env, options or {})
-    count = getattr(made.action_space, "n", None)
+    space = made.action_space
     made.close()
-    if count is None:
-        raise TypeError(f"{env}: its actions are {made.action_space}, not discrete, so text cannot name them")
+    if not isinstance(space, needs("gymnasium", "gymnasium").spaces.Discrete):
+        raise TypeError(f"{env}: its actions are {space}, not discrete, so text cannot name them")
+    numbers = range(int(space.start), int(space.start + space.n))
     names = tuple(actions or next((n for stem, n in _NAMES.items() if env.startswith(f"{stem}-")), ()))
-    names = names or tuple(map(str, range(int(count))))
+    names = names or tuple(map(str, numbers))
+    if len(names) != len(numbers):
+        raise ValueError(f"{len(numbers)} actions, but {len(names)} names: {', '.join(names)}")
+    if several := [name for name in names if not re.fullmatch(r"\w+", name)]:
+        raise ValueError(f"{several[0]!r} is not one word, so it would not be found in a message")
+    numbered = {name.lower(): number for number, name in zip(numbers, names, strict=True)}
+    numbered |= {str(number): number for number in numbers}
 
-    given = {"given_options": dict(options or {}), "action_names": names, "train_seeds": seeds}
+    given = {
+        "given_options": dict(options or {}),
+        "action_names": names,
+        "train_seeds": seeds,
+        "numbers": numbered,
+    }
     return type("Served", (GymnasiumEnvironment,), {"env_type": env, **given})
 
 
@@ -56,6 +68,8 @@ class GymnasiumEnvironment(ServedEnvironment):
 
     given_options: ClassVar[dict[str, Any]]
     action_names: ClassVar[tuple[str, ...]]
+    numbers: ClassVar[dict[str, int]]
+    """Of actions, by their names in lower case and as text."""
     train_seeds: ClassVar[int]
 
     def __init__(self, task_id: str, params: Mapping[str, Any]) -> None:
@@ -78,12 +92,11 @@ class GymnasiumEnvironment(ServedEnvironment):
 
     def step(self, message: Mapping[str, Any]) -> State:
         """Do the last action that the message names; without one the world stays as it is."""
-        words = [
-            w for w in re.findall(r"\w+", str(message.get("content") or "").lower()) if w in self._numbers()
-        ]
+        said = str(message.get("content") or "").lower()
+        words = [word for word in re.findall(r"\w+", said) if word in self.numbers]
         if not words:
             return State(({"role": "user", "content": f"Name an action: {', '.join(self.action_names)}."},))
-        observation, reward, terminated, truncated, _ = self._world.step(self._numbers()[words[-1]])
+        observation, reward, terminated, truncated, _ = self._world.step(self.numbers[words[-1]])
         self._return += float(reward)
         return self._state(observation, float(reward), bool(terminated or truncated))
 
@@ -94,10 +107,6 @@ class GymnasiumEnvironment(ServedEnvironment):
     def close(self) -> None:
         """Close the world."""
         self._world.close()
-
-    def _numbers(self) -> dict[str, int]:
-        named = {name.lower(): number for number, name in enumerate(self.action_names)}
-        return named | {str(number): number for number in range(len(self.action_names))}
 
     def _state(self, observation: Any, reward: float, over: bool) -> State:
         picture = self._world.render() if self._world.render_mode == "ansi" else None

@@ -17,8 +17,8 @@ from ajet.environments import EnvironmentFailed, ServedEnvironment, environment,
 from ajet.reader import read_all
 from ajet_readers import EnvironmentTasks
 
-pytest.importorskip("gymnasium")
-from ajet_readers.gymnasium_service import served
+gymnasium = pytest.importorskip("gymnasium")
+from ajet_readers.gymnasium_service import served  # noqa: E402
 
 RIGHT_WAY = ["down", "down", "right", "right", "down", "right"]
 
@@ -111,6 +111,36 @@ def test_observations_stand_for_worlds_without_a_picture(url: str) -> None:
 def test_actions_that_text_cannot_name_are_refused() -> None:
     with pytest.raises(TypeError, match="not discrete"):
         served("Pendulum-v1")
+    with pytest.raises(ValueError, match="4 actions, but 2 names: left, right"):
+        served("FrozenLake-v1", actions=["left", "right"])
+    with pytest.raises(ValueError, match="'go left' is not one word"):
+        served("FrozenLake-v1", actions=["go left", "down", "right", "up"])
+
+
+class Switch(gymnasium.Env):  # type: ignore[misc]
+    """Two actions, numbered from 1; the second one ends it."""
+
+    action_space = gymnasium.spaces.Discrete(2, start=1)
+    observation_space = gymnasium.spaces.Discrete(1)
+
+    def reset(self, **_: Any) -> Any:
+        return 0, {}
+
+    def step(self, action: int) -> Any:
+        assert self.action_space.contains(action)
+        return 0, float(action == 2), action == 2, False, {}
+
+
+@pytest.mark.parametrize("actions", [None, ["Wait", "End"]])
+def test_actions_are_numbered_as_the_world_does(actions: Any) -> None:
+    gymnasium.register("Switch-v0", Switch)
+    try:
+        made = served("Switch-v0", actions=actions)("0", {})
+        made.start()
+        assert not made.step(say((actions or ["1", "2"])[0])).is_terminated
+        assert made.step(say("2")).is_terminated and made.evaluate() == 1.0
+    finally:
+        del gymnasium.registry["Switch-v0"]
 
 
 @pytest.mark.parametrize(
