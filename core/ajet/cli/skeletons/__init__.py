@@ -17,7 +17,7 @@ class Kind:
     about: str
     modules: Mapping[str, str] = field(default_factory=dict)
     """Further modules of the package, by name, with the file that they are."""
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ("ajet",)
     show: str = "ajet plugins show «name»"
 
 
@@ -30,12 +30,12 @@ KINDS = {
     "engine": Kind(
         "An engine for AgentJet: `ajet serve MODEL --engine «name»`.",
         {"engine": "pairs"},
-        ("numpy", "transformers"),
+        ("ajet[chat]", "numpy", "transformers"),
     ),
     "backbone": Kind(
         "A backbone for AgentJet: `ajet run job.yaml --backbone «name»`.",
         {"engine": "pairs", "trainer": "trainer"},
-        ("numpy", "torch", "transformers"),
+        ("ajet[chat]", "numpy", "torch", "transformers"),
     ),
 }
 
@@ -47,7 +47,7 @@ def files(kind: str, name: str) -> dict[str, str]:
     values = {
         "about": about.about,
         "show": about.show,
-        "dependencies": ", ".join(f'"{need}"' for need in ("ajet", *about.needs)),
+        "dependencies": ", ".join(f'"{need}"' for need in about.needs),
         "kind": kind,
         "name": name,
         "package": package,
