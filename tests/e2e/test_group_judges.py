@@ -95,7 +95,9 @@ def test_training_learns_from_rewards_of_whole_groups(grouped: Any, tiny_model: 
     assert any(not np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_members_that_failed_stay_failed_and_the_rest_is_judged_and_trained(grouped: Any, tiny_model: Path) -> None:
+def test_members_that_failed_stay_failed_and_the_rest_is_judged_and_trained(
+    grouped: Any, tiny_model: Path
+) -> None:
     job(grouped, tiny_model, "judges.py:Ranked", "agent.py:flaky")
     grouped.ajet("run", "job.yaml", "--set", "run.dir=runs", "--set", "task.validation=null", "--steps", "4")
     (run_dir,) = grouped.runs("runs")
@@ -113,7 +115,13 @@ def test_members_that_failed_stay_failed_and_the_rest_is_judged_and_trained(grou
 def test_a_resumed_run_judges_whole_groups_as_the_uninterrupted_one(grouped: Any, tiny_model: Path) -> None:
     import shutil
 
-    judge = {"type": "combine", "parts": {"rank": {"judge": "judges.py:Ranked"}, "text": {"judge": "judges.py:Ranked", "weight": 0.5}}}
+    judge = {
+        "type": "combine",
+        "parts": {
+            "rank": {"judge": "judges.py:Ranked"},
+            "text": {"judge": "judges.py:Ranked", "weight": 0.5},
+        },
+    }
     job(grouped, tiny_model, judge)
     grouped.ajet("run", "job.yaml", "--set", "run.dir=runs", "--set", "task.validation=null")
     (run_dir,) = grouped.runs("runs")
