@@ -12,7 +12,7 @@ import pytest
 from .conftest import Folder
 
 
-@pytest.mark.parametrize("kind", ["judge", "reader", "workflow"])
+@pytest.mark.parametrize("kind", ["judge", "reader", "workflow", "engine", "backbone"])
 def test_what_it_writes_installs_is_listed_and_passes_its_test(
     folder: Folder, kind: str, tmp_path: Path
 ) -> None:
@@ -64,7 +64,7 @@ def test_a_new_workflow_runs(folder: Folder, monkeypatch: pytest.MonkeyPatch) ->
     [
         (
             ("jugde", "x"),
-            "jugde: no kind to begin with; did you mean 'judge'. Known: judge, reader, workflow.",
+            "jugde: no kind to begin with; did you mean 'judge'. Known: judge, reader, workflow, engine, backbone.",
         ),
         (
             ("judge", "My-Judge"),

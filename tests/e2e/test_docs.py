@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ajet.plugins import Plugins, validated
 from ajet.tracker.breaks import CAUSES
 
 pytestmark = pytest.mark.e2e
@@ -35,18 +34,6 @@ def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, tiny_model
     )
     assert "batch:" in debugged
     assert "step 2/2" in trained
-
-
-def test_the_plugin_guides_judge_works(tmp_path) -> None:
-    code = blocks("docs/plugins.md")["my_judges.py"]
-    namespace: dict[str, object] = {}
-    exec(compile(code, "my_judges.py", "exec"), namespace)
-    plugins = Plugins()
-    plugins.register(
-        type("module", (), {"ajet_judges": staticmethod(namespace["ajet_judges"])}), "my-judges", "0.1"
-    )
-    judge = plugins.get("judge", "length", "judge")
-    assert validated(judge, {"most": 40}, "judge").most == 40
 
 
 @pytest.mark.parametrize(

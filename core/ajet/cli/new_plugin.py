@@ -17,7 +17,7 @@ def plugin() -> None:
 
 @app.command()
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="judge, reader or workflow.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="judge, reader, workflow, engine or backbone.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in job files: my_judge.")],
     folder: Annotated[
         Path | None, typer.Option(help="Where to write it; default: a new folder ajet-NAME.")

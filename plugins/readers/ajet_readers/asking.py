@@ -70,5 +70,8 @@ def json_in(text: str) -> Any:
     start = min((i for i in (text.find("{"), text.find("[")) if i >= 0), default=-1)
     if start < 0:
         raise ValueError("no JSON in the answer")
-    value, _ = json.JSONDecoder().raw_decode(text[start:])
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text[start:])
+    except RecursionError:
+        raise ValueError("the JSON in the answer is nested too deeply") from None
     return value

@@ -120,3 +120,43 @@ def test_the_other_judge_of_a_model_is_built_as_shown() -> None:
     assert block
     spec = yaml.safe_load(block[1])["judge"]
     assert MathLLM(**{k: v for k, v in spec.items() if k != "type"}).endpoint.model == "my-judge"
+
+
+MODEL = {"base_url": ADDRESS, "model": "any", "retries": 0}
+WRONG: dict[str, dict[str, Any]] = {
+    "no such endpoint": {"type": "llm", "endpoint": {**MODEL, "base_url": "http://127.0.0.1:9/v1"}},
+    "an endpoint that is too slow": {"type": "llm", "endpoint": {**MODEL, "timeout": 0.2}},
+    "a malformed verdict": {"type": "llm", "endpoint": MODEL},
+    "a judge that is too slow": {"type": "llm", "endpoint": MODEL},
+    "a task without an answer": {"type": "math", "answer": "answer"},
+    "a task without tests": {"type": "code", "isolation": "limits"},
+    "a workflow without a score": {"type": "environment"},
+    "a key that is not set": {"type": "llm", "endpoint": {**MODEL, "api_key_env": "NO_SUCH_KEY"}},
+    "a rubric that is none": {"type": "rubric", "path": "rubric.yaml", "endpoint": MODEL},
+    "an unknown judge": {"type": "exacct"},
+    "a misspelt field": {"type": "math", "tolerence": 1},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said_as_the_page_says(
+    what: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = dict(
+        re.findall(r"^\| ([\w ]+) \| `(.*)` \|$", sections()["When something is wrong"], re.MULTILINE)
+    )
+    assert table.keys() == WRONG.keys()
+    slow = 1.0 if "too slow" in what else 0.0
+    with serving(lambda asked: "Very good." if "malformed" in what else answer(asked), slow) as model:
+        for name, text in files(PAGE[: PAGE.index("\n## ")]).items():
+            (here / name).write_text(text.replace(', "answer": "42"', "") if "without an" in what else text)
+        (here / "rubric.yaml").write_text("about: nothing\n")
+        job = {"task": {"reader": "tasks.jsonl"}, "workflow": "agent.py:run", "judge": WRONG[what]}
+        if what == "a judge that is too slow":
+            job["rollout"] = {"judge_timeout": 0.3}
+        (here / "job.yaml").write_text(yaml.safe_dump(job).replace(ADDRESS, model.url))
+        run_program(["check", "job.yaml", "--answers", "answers.yaml", "--group-size", "1"])
+    printed = capsys.readouterr()
+    said = " ".join((printed.out + printed.err).split())
+    wanted = re.escape(table[what]).replace("…", ".*")
+    assert re.search(wanted, said), said

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet import Task, WorkflowOutput
+from ajet import AjetError, Task, WorkflowOutput
 from ajet.cli import run_program
 from ajet.config import Layers
-from ajet.environments import serving
+from ajet.environments import ServedEnvironment, serving
 from ajet.job import build_plugin
 from ajet.plugins import load_plugins
-from ajet.reader import Reader
+from ajet.reader import Reader, read_all
 from ajet.testing.readers import check_reader
 
 from .scripted_endpoint import Endpoint, endpoint, write_tasks
@@ -108,7 +108,7 @@ def test_every_reader_has_its_place_on_the_page() -> None:
     names = {name for kind, name in load_plugins().classes if kind == "reader"}
     assert {"jsonl", "huggingface", "generated", "traces"} <= names
     ours = {n for n in names if load_plugins().classes["reader", n].distribution == "ajet-plugin-readers"}
-    assert ours == set(SECTIONS) - {"What all of them share"} | {"random"}
+    assert ours == set(SECTIONS) - {"What all of them share", "When something is wrong"} | {"random"}
 
 
 def test_the_first_block(folder: Path) -> None:
@@ -200,3 +200,59 @@ def test_traces(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str
     [task] = check_reader(reader)
     assert (task.query, task.metadata["answer"]) == ("Which trees are red?", "Red maples and sumacs.")
     assert isinstance(task, Task) and task.metadata["feedback"]["score"] == 0.25
+
+
+class Nothing(ServedEnvironment):
+    """An environment whose splits are empty."""
+
+    env_type = "nothing"
+
+    @classmethod
+    def task_ids(cls, split: str, params: Any) -> list[str]:
+        return []
+
+    def start(self) -> str:
+        return ""
+
+    def step(self, message: Any) -> str:
+        return ""
+
+    def evaluate(self) -> float:
+        return 0.0
+
+
+AWAY = {"base_url": "http://127.0.0.1:9/v1", "model": "any", "retries": 0}
+WRONG: dict[str, dict[str, Any]] = {
+    "a broken line": {"type": "jsonl", "path": "broken.jsonl"},
+    "a missing field": {"type": "jsonl", "path": "good.jsonl", "query": "problem"},
+    "a missing column": {"type": "huggingface", "path": "data", "query": "problem"},
+    "an unknown split": {"type": "huggingface", "path": "data", "split": "dev"},
+    "an empty split": {"type": "huggingface", "path": "data", "split": "test[:0]", "query": "question"},
+    "an empty file": {"type": "jsonl", "path": "empty.jsonl"},
+    "no such service": {"type": "environment", "url": "http://127.0.0.1:9", "env_type": "guess"},
+    "an empty split of a service": {"type": "environment", "env_type": "nothing", "split": "none"},
+    "no such endpoint": {"type": "generated", "documents": "docs", "model": AWAY},
+    "a broken trace": {"type": "traces", "path": "broken.jsonl"},
+    "a broken document": {"type": "generated", "documents": "broken.pdf", "model": AWAY},
+    "an unknown environment": {"type": "gymnasium", "env": "NoSuchLake-v1"},
+    "an unknown puzzle": {"type": "reasoning_gym", "dataset": "countup"},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said_as_the_page_says(folder: Path, what: str) -> None:
+    table = dict(re.findall(r"^\| ([\w ]+) \| `(.*)` \|$", SECTIONS["When something is wrong"], re.MULTILINE))
+    assert table.keys() == WRONG.keys()
+    (folder / "broken.jsonl").write_text('{"messages": [], "query": "1"}\n{"query": "2", }\n')
+    (folder / "good.jsonl").write_text('{"query": "1", "answer": "1"}\n')
+    (folder / "empty.jsonl").write_text("")
+    (folder / "broken.pdf").write_text("no document")
+    with serving(Nothing) as url:
+        spec = {**({"url": url} if "service" in what else {}), **WRONG[what]}
+        layers = Layers()
+        layers.add({"task": {"reader": spec}}, "job.yaml", folder)
+        with pytest.raises(AjetError) as raised:
+            read_all(build_plugin(layers, "reader", spec, "task.reader"), "task.reader")  # type: ignore[arg-type]
+    wanted = re.escape(table[what]).replace("…", ".*")
+    assert re.search(wanted, str(raised.value)), str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1

@@ -1,0 +1,72 @@
+"""What ``ajet plugin new`` writes: a package with one plugin and a test that passes.
+
+The files lie beside this one, with ``«name»`` and its like where the plugin's own words belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What belongs to a kind: a sentence about it, the files of its package, and what it needs."""
+
+    about: str
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Further modules of the package, by name, with the file that they are."""
+    needs: tuple[str, ...] = ("ajet",)
+    show: str = "ajet plugins show «name»"
+
+
+KINDS = {
+    "judge": Kind("A judge for AgentJet: `judge: {type: «name»}` in a job."),
+    "reader": Kind("A reader for AgentJet: `task: {reader: {type: «name»}}` in a job."),
+    "workflow": Kind(
+        "Workflows for AgentJet by a scheme of their own: `workflow: «name»:WORDS` in a job.", show="ajet plugins"
+    ),
+    "engine": Kind(
+        "An engine for AgentJet: `ajet serve MODEL --engine «name»`.",
+        {"engine": "pairs"},
+        ("ajet[chat]", "numpy", "transformers"),
+    ),
+    "backbone": Kind(
+        "A backbone for AgentJet: `ajet run job.yaml --backbone «name»`.",
+        {"engine": "pairs", "trainer": "trainer"},
+        ("ajet[chat]", "numpy", "torch", "transformers"),
+    ),
+}
+
+
+def files(kind: str, name: str) -> dict[str, str]:
+    """The package's files, by their path, for a plugin of such a name (lower case, digits, underscores)."""
+    words, package = name.split("_"), f"ajet_{name}"
+    about = KINDS[kind]
+    values = {
+        "about": about.about,
+        "show": about.show,
+        "dependencies": ", ".join(f'"{need}"' for need in about.needs),
+        "kind": kind,
+        "name": name,
+        "package": package,
+        "distribution": f"ajet-{name.replace('_', '-')}",
+        "title": " ".join(words).capitalize(),
+        "class": "".join(word.capitalize() for word in words),
+    }
+    written = {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "readme.md",
+        f"{package}/__init__.py": f"{kind}.py",
+        **{f"{package}/{module}.py": f"{file}.py" for module, file in about.modules.items()},
+        f"tests/test_{name}.py": f"{kind}_test.py",
+    }
+    return {path: _filled(file, values) for path, file in written.items()} | {f"{package}/py.typed": ""}
+
+
+def _filled(file: str, values: Mapping[str, str]) -> str:
+    text = (Path(__file__).parent / f"{file}.txt").read_text(encoding="utf-8")
+    for name, value in values.items():
+        text = text.replace(f"«{name}»", value)
+    return text

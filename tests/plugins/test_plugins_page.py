@@ -1,0 +1,101 @@
+"""docs/plugins.md, run as it stands there."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ajet
+from ajet.cli.skeletons import KINDS as BEGUN
+from ajet.plugins import KINDS, Plugins, validated
+from ajet.testing import backbones, judges
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+TESTS = [name for name in FILES if name.startswith("test_")]
+MODULES = [name.removesuffix(".py") for name in FILES if name.endswith(".py") and name not in TESTS]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_every_kind_is_in_the_table_with_its_hook_and_how_to_begin() -> None:
+    rows = dict(re.findall(r"^\| ([a-z ]+) \|(.*)\|$", PAGE, re.MULTILINE))
+    hooks = {**KINDS, "workflow": "ajet_workflows"}
+    assert rows.keys() >= hooks.keys()
+    for kind, hook in hooks.items():
+        assert f"`{hook}`" in rows[kind]
+        assert (f"`ajet plugin new {kind} my_{kind}`" in rows[kind]) == (kind in BEGUN)
+        for base in re.findall(r"`ajet\.([A-Z]\w+)`", rows[kind]):
+            assert hasattr(ajet, base)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_plugin_registers(here: Path, name: str) -> None:
+    plugins = Plugins()
+    plugins.register(importlib.import_module(name), name, "0.1")
+    for installed in plugins.classes.values():
+        assert installed.cls.__doc__
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_each_test_passes(here: Path, name: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        ".",
+    ]
+    done = subprocess.run([*command, name], cwd=here, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= (len(judges.JUDGE_CHECKS) if "check_judge" in FILES[name] else 1)
+
+
+def test_the_job_uses_the_judge(here: Path) -> None:
+    plugins = Plugins()
+    plugins.register(importlib.import_module("my_judges"), "my-judges", "0.1")
+    [job] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    fields = yaml.safe_load(job)["judge"]
+    cls: Any = plugins.get("judge", fields.pop("type"), "judge")
+    assert validated(cls, fields, "judge").most == 40
+
+
+def test_the_workflow_of_a_scheme(here: Path) -> None:
+    hook = importlib.import_module("my_workflows").ajet_workflows
+    assert hook("pkg.module:run", here) is None
+    workflow = hook("say:hello", here)
+    assert asyncio.run(workflow.target(None)) == "hello"
+
+
+def test_what_backbones_and_judges_promise_is_told() -> None:
+    for check in (*judges.JUDGE_CHECKS, *backbones.BACKBONE_CHECKS):
+        assert check.__doc__
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `check_backbone` | a name"))
+    told = [words.strip(" |") for words in row.split("|")[3].split(", ")]
+    assert len(told) == len(backbones.BACKBONE_CHECKS)
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `check_judge` | a judge"))
+    assert len(row.split("|")[3].split(", ")) == len(judges.JUDGE_CHECKS)
