@@ -14,6 +14,8 @@ FLOW = """
 import asyncio
 import random
 
+from ajet import WorkflowOutput
+
 
 async def run(task, tuner):
     client = tuner.as_openai_client()
@@ -22,7 +24,7 @@ async def run(task, tuner):
         answer = await client.chat.completions.create(model="m", messages=messages, max_tokens=12)
         messages += [{"role": "assistant", "content": answer.choices[0].message.content}, {"role": "user", "content": "and?"}]
         await asyncio.sleep(random.choice([0.0, 3.0]))
-    return float(random.random() < 0.5)
+    return WorkflowOutput(reward=float(random.random() < 0.5))
 """
 
 
