@@ -50,7 +50,7 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
         "run": {"dir": "runs"},
         "backbone": {"name": "verl", "verl": {"actor_rollout_ref": {"rollout": {"max_model_len": 512}}}},
     }
-    machine.ajet("run", str(write_job(folder, job)), seconds=420)
+    machine.ajet("run", str(write_job(folder, job)), seconds=600)
 
     run = run_folder(folder)
     episodes = [line for line in lines(run / "episodes.jsonl") if line["type"] == "episode"]

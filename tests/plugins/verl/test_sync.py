@@ -75,7 +75,7 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
         "workflow": "flow.py:run",
         "judge": "flow.py:Whole",
         "model": "starter",
-        "rollout": {"group_size": MEMBERS, "timeout": "40s", "retries": 0, "concurrency": 6},
+        "rollout": {"group_size": MEMBERS, "timeout": "60s", "retries": 0, "concurrency": 6},
         "train": {
             "batch_size": TASKS,
             "mini_batches": 2,
@@ -89,7 +89,7 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
             "verl": {"runners": 2, "actor_rollout_ref": {"rollout": {"max_model_len": 256}}},
         },
     }
-    machine.ajet("run", str(write_job(folder, job)), seconds=420)
+    machine.ajet("run", str(write_job(folder, job)), seconds=600)
 
     run = run_folder(folder)
     episodes = [line for line in lines(run / "episodes.jsonl") if line["type"] == "episode"]
