@@ -8,7 +8,7 @@ SHELL := /bin/bash
 BASE := $(addprefix plugins/,openai_sdk readers judges local vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) $(FRAMEWORKS)
-# It needs Ray and verl, which have an environment of their own.
+# It needs Ray and verl, which have an environment of their own; here it shows what it says where they are missing.
 CLUSTER := plugins/verl
 INSTALLED := .venv/.installed
 # The demo needs none of the frameworks that the tests drive; they are a second step.
@@ -44,9 +44,10 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	.venv/bin/python -m pip install -qq --no-input -e '.[chat]' $(BASE:%=-e %) openai reasoning-gym -c constraints.txt </dev/null; \
 	touch $@
 
-$(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml)
+$(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml) $(CLUSTER)/pyproject.toml
 	@echo "Installing what the tests need: agent frameworks and tools of development."
 	@.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' anthropic langchain openai reasoning-gym -c constraints.txt </dev/null
+	@.venv/bin/python -m pip install -qq --no-input --no-deps $(CLUSTER:%=-e %) </dev/null
 	@touch $@
 
 $(NODE_INSTALLED): tests/node/package.json
@@ -99,7 +100,7 @@ test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through
 	$(ON_CPU) timeout -k 20 2400 .venv-verl/bin/python -m pytest tests/plugins/verl $(ARGS)
 
 verify-verl: .venv-verl/.installed ## does a job learn with verl, on this CPU? quarter of an hour
-	$(ON_CPU) timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow $(ARGS)
+	$(ON_CPU) OMP_NUM_THREADS=2 timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
@@ -108,7 +109,7 @@ lint: $(ALL_INSTALLED) ## style, types and import rules
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	PYTHONPATH=$(CLUSTER) .venv/bin/lint-imports
+	.venv/bin/lint-imports
 
 format: $(ALL_INSTALLED) ## put the code into our style
 	.venv/bin/ruff check --fix .

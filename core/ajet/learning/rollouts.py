@@ -122,7 +122,7 @@ class RolloutSource:
             adapters=self.adapters,
         )
         if batch is None:
-            raise AjetError(f"step {step}: nothing to train on: {_why_nothing(episodes, counts)}")
+            raise AjetError(f"step {step}: nothing to train on: {why_nothing(episodes, counts)}")
         if len(episodes) < found.ended:
             self.recorder.unused(step, [e.plan.id for e in episodes])
         batch.metrics.update(summarize(found.complete(), time.monotonic() - started))
@@ -261,7 +261,8 @@ def oldest(episode: Episode, version: int) -> int:
     return min(versions, default=version)
 
 
-def _why_nothing(episodes: Sequence[Episode], counts: Metrics) -> str:
+def why_nothing(episodes: Sequence[Episode], counts: Metrics) -> str:
+    """Why nothing can be learned from these episodes, with what is to be done; ``counts`` are those of `fresh`."""
     if not episodes and counts.get("episodes_stale"):
         return f"all {counts['episodes_stale']:.0f} episodes were sampled more than train.max_staleness versions ago; raise it"
     if all(e.failure for e in episodes):

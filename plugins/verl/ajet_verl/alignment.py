@@ -106,12 +106,6 @@ TABLE = (
         only=True,
     ),
     Aligned(
-        "targets.NAME.lora",
-        tuple(f"actor_rollout_ref.model.{key}" for key in ("lora_rank", "lora_alpha", "target_modules")),
-        lambda c: _lora(c),
-        "of the trained target",
-    ),
-    Aligned(
         "run.seed",
         ("data.seed", f"{ACTOR}.data_loader_seed", f"{ACTOR}.fsdp_config.seed", f"{ROLLOUT}.seed"),
         lambda c: c.run.seed,
@@ -161,6 +155,7 @@ REFUSED: Mapping[str, str] = {
     "train.dynamic_sampling": "not with verl's batches",
     "rollout.oversample": "not with verl's batches",
     "run.deterministic": "vLLM's batches depend on the clock",
+    "targets.NAME.lora": "not run with verl yet; its own keys (actor_rollout_ref.model.lora_rank) can be set",
 }
 """Keys that are errors with this backbone when they are set, and why."""
 
@@ -284,17 +279,6 @@ def _aligned(config: JobConfig, settings: Verl) -> dict[str, Any]:
         for key in [key for key in found if key in ONLY_DP]:
             del found[key]
     return found
-
-
-def _lora(config: JobConfig) -> tuple[int, float, Any]:
-    """Rank, alpha and modules of the trained target's adapter; rank 0 means none."""
-    named = config.train.targets
-    for name, target in config.targets.items():
-        lora = target.lora
-        if lora and target.frozen_model is None and (named is None or name in named):
-            modules = list(lora.modules) if lora.modules else "all-linear"
-            return lora.rank, lora.alpha or 2 * lora.rank, modules
-    return 0, 16, "all-linear"  # verl's own
 
 
 def _placed(job: Job, settings: Verl, place: Place) -> dict[str, Any]:

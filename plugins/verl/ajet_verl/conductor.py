@@ -16,11 +16,11 @@ from ajet.capture.sampling import SamplingPolicy
 from ajet.job import Job
 from ajet.judge import Judge
 from ajet.learning.batch import Learnable, Selection
-from ajet.learning.rollouts import plan_group
+from ajet.learning.rollouts import plan_group, why_nothing
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_to_json
 from ajet.rollout.scheduler import Rollout
-from ajet.rollout.summary import Ended, describe_failures, totals
+from ajet.rollout.summary import Ended, totals
 from ajet.rollout.watchdog import Board
 from ajet.run import validation
 from ajet.runtime import training_policy
@@ -77,7 +77,11 @@ class Conductor:
         self._open = AsyncExitStack()
         self._groups: set[asyncio.Task[None]] = set()
         self._done: dict[str, _Done] = {}
-        self._ended = 0
+        """With rows in the queue, by key."""
+        self._fruitless: list[_Done] = []
+        """Without, since a step has last learned."""
+        self._begun = self._ended = 0
+        """Episodes, of groups from which no step has learned."""
         self._failed = ""
         self._barren = 0
         """Groups one after the other of which nothing could be learned."""
@@ -95,7 +99,8 @@ class Conductor:
         tq.init()
         resumed = self._config.trainer.resume_from_path
         if resumed and (Path(resumed) / GROUPS).exists():
-            self._done = pickle.loads((Path(resumed) / GROUPS).read_bytes())
+            self._done, self._fruitless = pickle.loads((Path(resumed) / GROUPS).read_bytes())
+            self._begun = self._ended = sum(len(g.members) for g in (*self._done.values(), *self._fruitless))
         settings = job.config.rollout
         self._pool = Pool(
             self._config,
@@ -122,6 +127,7 @@ class Conductor:
             raise AjetError(
                 f"nothing to train on: {self._barren} groups in turn had no row. The last: {self._failed}"
             )
+        self._begun += len(groups) * self._job.config.rollout.group_size
         for uid, place in groups:
             task = asyncio.create_task(self._group(uid, place))
             self._groups.add(task)
@@ -153,14 +159,13 @@ class Conductor:
         size = config.rollout.group_size
         plans = plan_group(place.task, place.step, place.place, size, config.run.seed)
         rollout = self._rollout(training_policy(self._job))
-
         at_once = self._config.trainer.v1.trainer_mode == "sync"
 
         def ended(episode: Episode) -> None:
             self._ended += 1
             if at_once:
                 self._journal.episode(episode, phase="train", step=place.step)
-            self._told.episodes("train", self._ended, self._ended + size * len(self._groups))
+            self._told.episodes("train", self._ended, self._begun)
 
         episodes = await rollout.run(plans, ended)
         members = self._members(episodes, place)
@@ -168,10 +173,12 @@ class Conductor:
             group_rows, uid, members, config.rollout.sampling.temperature
         )
         lines = [] if at_once else [episode_to_json(e, phase="train", step=place.step) for e in episodes]
-        self._done[uid] = _Done(place, [Ended.of(e) for e in episodes], began, lines)
+        done = _Done(place, [Ended.of(e) for e in episodes], began, lines)
         if not keys:
-            self._failed = describe_failures(episodes)
+            self._fruitless.append(done)
+            self._failed = why_nothing(episodes, {})
             return False
+        self._done[uid] = done
         for tag in tags:
             tag["global_steps"] = place.step
         await tq.async_kv_batch_put(
@@ -208,7 +215,8 @@ class Conductor:
     async def learned(self, uids: Sequence[str], step: int) -> Metrics:
         """A step has learned from these groups: metrics of their episodes, which are then forgotten, and their lines in
         the journal."""
-        found = [self._done.pop(uid) for uid in uids if uid in self._done]
+        fruitless, self._fruitless = self._fruitless, []
+        found = [self._done.pop(uid) for uid in uids if uid in self._done] + fruitless
         bound = self._job.config.train.max_staleness
         stale = [
             u for u, group in self._done.items() if bound is not None and group.place.step < step - bound
@@ -220,14 +228,17 @@ class Conductor:
             used = [line["id"] for group in found for line in group.lines]
             self._recorder.unused.remote(step, used)
         members = [member for group in found for member in group.members]
+        gone = sum(len(group.members) for group in evicted)
+        self._begun -= len(members) + gone
+        self._ended -= len(members) + gone
         seconds = time.monotonic() - min((group.began for group in found), default=time.monotonic())
-        self._ended = 0
         lost, self._pool.lost = self._pool.lost, 0
-        return {**totals(members, seconds), **({"runners_lost": lost} if lost else {})}
+        further = {"episodes_stale": gone, "runners_lost": lost}
+        return {**totals(members, seconds), **{name: float(n) for name, n in further.items() if n}}
 
     async def keep(self, folder: str) -> None:
         """Write what is known of the groups that wait in the queue into a checkpoint of verl's."""
-        (Path(folder) / GROUPS).write_bytes(pickle.dumps(self._done))
+        (Path(folder) / GROUPS).write_bytes(pickle.dumps((self._done, self._fruitless)))
 
     async def failure(self) -> str:
         """Why the last group without rows has none."""

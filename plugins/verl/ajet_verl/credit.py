@@ -34,7 +34,7 @@ from ajet_verl.loss import RowLoss
 from ajet_verl.rows import READ, key, learnables, padding, read
 from ajet_verl.spec import read_spec
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25
 """Between verl's looks at the queue; its own 2 s are longer than a step of a small model."""
 Array = np.ndarray[Any, Any]
 

@@ -69,6 +69,6 @@ def check_known(explicit: Mapping[str, Any], config: Mapping[str, Any], prefix: 
 def folder() -> Path:
     """The folder of verl's configuration files, found without importing verl. Raises ConfigError."""
     found = importlib.util.find_spec("verl")
-    if found is None or not found.submodule_search_locations:
+    if found is None or found.origin is None or not found.submodule_search_locations:
         raise ConfigError(f"backbone verl: {missing('verl')}")
     return Path(found.submodule_search_locations[0]) / "trainer" / "config"

@@ -26,7 +26,6 @@ class Verl(Backbone):
 
     name = "verl"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        lora=True,
         keys=frozenset(
             {
                 "train.kl",

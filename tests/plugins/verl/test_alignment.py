@@ -69,7 +69,7 @@ def test_nothing_is_said_of_keys_that_the_job_does_not_have() -> None:
 
 def test_what_is_refused_is_what_the_capabilities_leave_out() -> None:
     optional = OPTIONAL_KEYS - Verl.capabilities.keys
-    assert optional | {"run.deterministic"} == REFUSED.keys()
+    assert optional | {"run.deterministic", "targets.NAME.lora"} == REFUSED.keys()
 
 
 VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -116,14 +116,6 @@ VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {
             "actor_rollout_ref.rollout.temperature": 0.5,
             "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
-        },
-    ),
-    "targets.NAME.lora": (
-        {"targets": {"solver": {"lora": {"rank": 4, "modules": ["q_proj"]}}}},
-        {
-            "actor_rollout_ref.model.lora_rank": 4,
-            "actor_rollout_ref.model.lora_alpha": 8,
-            "actor_rollout_ref.model.target_modules": ["q_proj"],
         },
     ),
     "run.seed": (
@@ -201,6 +193,7 @@ def test_a_key_that_cannot_be_set_is_an_error_that_names_it(
         ({"rollout": {"oversample": 1.5}}, "rollout.oversample"),
         ({"run": {"deterministic": True}}, "run.deterministic"),
         ({"targets": {"a": {"agents": ["a"]}, "b": {"agents": ["b"]}}}, "targets"),
+        ({"targets": {"a": {"lora": {"rank": 4}}}}, "targets.a.lora"),
         ({"train": {"asynchronous": True}, "verl": {"mode": "sync"}}, "backbone.verl.mode"),
         (
             {"train": {"batch_size": 3, "mini_batches": 2}, "verl": {"mode": "separate_async"}},

@@ -14,6 +14,8 @@ FLOW = """
 import asyncio
 import random
 
+from ajet import WorkflowOutput
+
 
 async def run(task, tuner):
     client = tuner.as_openai_client()
@@ -22,7 +24,7 @@ async def run(task, tuner):
         answer = await client.chat.completions.create(model="m", messages=messages, max_tokens=12)
         messages += [{"role": "assistant", "content": answer.choices[0].message.content}, {"role": "user", "content": "and?"}]
         await asyncio.sleep(random.choice([0.0, 3.0]))
-    return float(random.random() < 0.5)
+    return WorkflowOutput(reward=float(random.random() < 0.5))
 """
 
 
@@ -48,7 +50,7 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
         "run": {"dir": "runs"},
         "backbone": {"name": "verl", "verl": {"actor_rollout_ref": {"rollout": {"max_model_len": 512}}}},
     }
-    machine.ajet("run", str(write_job(folder, job)), seconds=420)
+    machine.ajet("run", str(write_job(folder, job)), seconds=600)
 
     run = run_folder(folder)
     episodes = [line for line in lines(run / "episodes.jsonl") if line["type"] == "episode"]

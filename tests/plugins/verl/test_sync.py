@@ -15,6 +15,8 @@ import os
 import signal
 from pathlib import Path
 
+from ajet import GroupJudge, JudgeOutput, WorkflowOutput
+
 HERE = Path(__file__).parent
 
 
@@ -50,7 +52,17 @@ async def run(task, tuner):
     if n >= 15 and once("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     more = [await ask(f"{i}: {first}") for i in range(n % 3 * 4)]
-    return 1.0 if n % 2 or n >= 20 else 0.0
+    return WorkflowOutput(response=n)
+
+
+class Whole(GroupJudge):
+    name = "whole"
+
+    async def score_group(self, task, episodes):
+        assert len(episodes) == 5, "a group came incomplete"
+        numbers = [e.output.response for e in episodes]
+        rewards = [1.0 if n is not None and (n % 2 or n >= 20) else 0.0 for n in numbers]
+        return [JudgeOutput(reward=reward) for reward in rewards]
 """
 
 
@@ -61,8 +73,9 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
     job = {
         "task": {"reader": "tasks.jsonl"},
         "workflow": "flow.py:run",
+        "judge": "flow.py:Whole",
         "model": "starter",
-        "rollout": {"group_size": MEMBERS, "timeout": "15s", "retries": 0, "concurrency": 6},
+        "rollout": {"group_size": MEMBERS, "timeout": "60s", "retries": 0, "concurrency": 6},
         "train": {
             "batch_size": TASKS,
             "mini_batches": 2,
@@ -76,7 +89,7 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
             "verl": {"runners": 2, "actor_rollout_ref": {"rollout": {"max_model_len": 256}}},
         },
     }
-    machine.ajet("run", str(write_job(folder, job)), seconds=420)
+    machine.ajet("run", str(write_job(folder, job)), seconds=600)
 
     run = run_folder(folder)
     episodes = [line for line in lines(run / "episodes.jsonl") if line["type"] == "episode"]

@@ -1,1 +1,0 @@
-"""What verl finds under our names in each of its processes (entry point group ``verl.plugins``): imports `credit`."""
