@@ -5,7 +5,9 @@
 The SDK over a transport that answers at once is the measure of all; an engine that answers at once stands
 behind the rest. `hook_ratio_to_sdk` is what the hook itself adds to that transport: finding the episode, the
 way to the engine's loop and back, the wire's request and reply, the client's response; the session's answers
-are prepared. `recorded_ratio_to_sdk` is what all of a recorded call adds, the session's work with it
+are prepared. That loop is idle, and lent. `waiting_ratio_to_sdk` is the same with an engine that works in a
+task of its loop, as those with a model do: the caller waits for it, so that two threads are woken, which a
+transport that answers at once never does. `recorded_ratio_to_sdk` is what all of a recorded call adds, the session's work with it
 (conversation, prompt, record), but for the tokens: rendering and reading are prepared, and measured apart.
 CPU of all threads, in short blocks that take turns; a ratio is the median of the blocks' own, the dearer of
 sync and async. The episodes are whole ones, each with a workflow, a session and a call that waits for the
@@ -109,6 +111,8 @@ def ratios_to_sdk(blocks: int) -> dict[str, float]:
                 measure("there and back")
             with hooked.episode(), prepared_session():
                 measure("hook alone")
+            with hooked.episode(), prepared_session(AtWork()):
+                measure("hook, waiting")
             with hooked.episode(), prepared_reading(hooked.chat):
                 measure("hook and session")
     for name, values in found.items():
@@ -118,13 +122,17 @@ def ratios_to_sdk(blocks: int) -> dict[str, float]:
         pairs = zip(found[f"{kind}, {name}"], found[f"{kind}, direct transport"], strict=True)
         return statistics.median((ours - direct) / direct for ours, direct in pairs)
 
-    names = {"hook_ratio_to_sdk": "hook alone", "recorded_ratio_to_sdk": "hook and session"}
+    names = {
+        "hook_ratio_to_sdk": "hook alone",
+        "waiting_ratio_to_sdk": "hook, waiting",
+        "recorded_ratio_to_sdk": "hook and session",
+    }
     return {key: round(max(added(name, "sync"), added(name, "async")), 3) for key, name in names.items()}
 
 
 @contextmanager
 def prepared_reply() -> Iterator[None]:
-    """A block in which the engine's loop is reached, but nothing is done there: what two threads cost."""
+    """A block in which the engine's loop is reached, but nothing is done there."""
     body = json.dumps(completion()).encode()
 
     async def reply() -> Reply:
@@ -135,17 +143,46 @@ def prepared_reply() -> Iterator[None]:
 
 
 @contextmanager
-def prepared_session() -> Iterator[None]:
-    """A block in which sessions have their answers ready."""
+def prepared_session(work: AtWork | None = None) -> Iterator[None]:
+    """A block in which sessions have their answers ready, or wait until work is done."""
     answers: Any = [
         Answer({"role": "assistant", "content": "word " * COMPLETION}, "stop", PROMPT, COMPLETION)
     ]
 
     async def choices(self: Session, *_: Any) -> Any:
+        if work:
+            await work.done()
         return answers
 
     with replaced(Session, choices=choices, take=lambda self, *_: answers):
         yield
+
+
+class AtWork:
+    """A task that others wait for, as an engine's."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    async def done(self) -> None:
+        """Wait until the task has done what there is."""
+        if self._task is None:
+            self._asked = asyncio.Event()
+            self._waiting: list[asyncio.Future[None]] = []
+            self._task = asyncio.create_task(self._work())
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._asked.set()
+        await future
+
+    async def _work(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            await asyncio.sleep(0)
+            for future in self._waiting:
+                future.set_result(None)
+            self._waiting.clear()
 
 
 @contextmanager

@@ -296,7 +296,7 @@ class Clock:
         trainer.update, scheduler.step = timed_update, timed_step
 
     def _engine_seconds(self) -> float:
-        """CPU time of the engine's thread, on which capture runs too."""
+        """CPU time of the engine's thread, on which most of capture runs too."""
         return time.clock_gettime(self._engine) if self._engine else 0.0
 
 

@@ -13,7 +13,9 @@ from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, In
 
 @runtime_checkable
 class Engine(Protocol):
-    """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`)."""
+    """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`), hence never
+    at once; until its first wait `generate` may do so in a caller's thread, so it should wait before it computes.
+    """
 
     context_length: int
     """Most tokens that prompt and completion may have together."""
@@ -50,7 +52,7 @@ class Engine(Protocol):
 
 class ChatModel(Protocol):
     """A model behind messages: hosted APIs, scripts, frozen targets. Its answers have no tokens, so
-    they are never trained."""
+    they are never trained. It runs where an `Engine` does."""
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling

@@ -109,7 +109,7 @@ class Capture:
     async def end(self, session: Session) -> None:
         """Cancel the session's calls; its key opens nothing any more."""
         self._sessions.pop(session.key, None)
-        await self.portal.run(session.close())
+        await self.portal.run(session.close(), here=True)
 
     def _patch(self, cls: type, send: Any) -> None:
         self.patched.append((cls, cls.send))  # type: ignore[attr-defined]
@@ -257,7 +257,7 @@ class _Timeout:
     async def wait_async(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `wait`, on another loop."""
         try:
-            return await portal.run(coroutine, self._seconds)
+            return await portal.run(coroutine, self._seconds, here=True)
         except TimeoutError:
             raise self._passed() from None
 
@@ -331,6 +331,6 @@ def _async_events(module: ModuleType) -> type[Any]:
         async def aclose(self) -> None:
             if self._open and self._portal.loop.is_running():
                 self._open = False
-                await asyncio.shield(self._portal.run(self._events.aclose()))
+                await asyncio.shield(self._portal.run(self._events.aclose(), here=True))
 
     return Events

@@ -69,18 +69,18 @@ class _Watched:
 
 class Listener:
     """Notes the connections of running episodes. ``is_ours`` tells the gateway's own address; connections
-    of the engine's thread are never an agent's."""
+    of the engine's loop are never an agent's."""
 
     def __init__(
         self,
         *,
         refuse: bool,
-        engine_thread: int,
+        engine_loop: asyncio.AbstractEventLoop,
         is_ours: Callable[[str, int], bool] = lambda host, port: False,
     ) -> None:
         self.total: Counter[tuple[str, int, str]] = Counter()
         self._refuse = refuse
-        self._engine_thread = engine_thread
+        self._engine_loop = engine_loop
         self._is_ours = is_ours
         self._episodes: dict[str, _Watched] = {}
 
@@ -122,7 +122,7 @@ class Listener:
 
     def _watched(self) -> _Watched | None:
         session = current_session.get()
-        if session is None or passing_through.get() or threading.get_ident() == self._engine_thread:
+        if session is None or passing_through.get() or asyncio._get_running_loop() is self._engine_loop:
             return None
         return self._episodes.get(session.key)
 

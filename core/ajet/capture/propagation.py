@@ -8,6 +8,7 @@ for that episode for ever.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, thread
@@ -20,13 +21,13 @@ from ajet.patching import replaced
 
 
 @contextmanager
-def propagated(*, threads: bool, engine_thread: int) -> Iterator[None]:
+def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """A block in which jobs of thread pools, and with ``threads`` plain threads too, run in the context of
     whoever starts them inside an episode. The engine's own jobs are left alone."""
     submit, start = ThreadPoolExecutor.submit, threading.Thread.start
 
     def carries() -> bool:
-        return current_session.get() is not None and threading.get_ident() != engine_thread
+        return current_session.get() is not None and asyncio._get_running_loop() is not engine_loop
 
     def submit_carrying(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if carries():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,10 +44,10 @@ def reach(
     """A block in which pools keep the episode, forked children are answered, missed calls are noted, and a
     gateway can be had; with ``gateway`` it listens from the beginning."""
     server = Gateway(capture.portal, capture.session_of, capture.wires, models=models)
-    thread = capture.portal.submit(_thread()).result()
-    listener = Listener(refuse=refuse_missed, engine_thread=thread, is_ours=server.is_at)
+    loop = capture.portal.loop
+    listener = Listener(refuse=refuse_missed, engine_loop=loop, is_ours=server.is_at)
     with (
-        propagated(threads=all_threads, engine_thread=thread),
+        propagated(threads=all_threads, engine_loop=loop),
         fork_safe(capture, server),
         listening(listener),
     ):
@@ -59,8 +57,3 @@ def reach(
             yield Reach(server, listener)
         finally:
             server.close()
-
-
-async def _thread() -> int:
-    await asyncio.sleep(0)
-    return threading.get_ident()

@@ -29,6 +29,7 @@ _HONOURED = {
     *("model", "messages", "system", "max_tokens", "temperature", "top_p", "stop_sequences", "stream"),
     *("tools", "tool_choice", "thinking", "output_config"),
 }
+_KNOWN = _HONOURED | _HARMLESS
 _TOOL = {"type", "name", "description", "input_schema", "strict", "cache_control", "eager_input_streaming"}
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS = {
@@ -55,7 +56,7 @@ class AnthropicMessages:
         """See `Wire.parse`."""
         data = read_object(body)
         faults = Faults()
-        faults.parameters(data, _HONOURED | _HARMLESS)
+        faults.parameters(data, _KNOWN)
         messages = list(_messages(data, faults))
         tools = _tools(objects(data.get("tools", []), "tools"), faults)
         choice = mapping(data, "tool_choice")

@@ -33,6 +33,7 @@ _HONOURED = {
     *("seed", "stop", "tool_choice", "response_format", "stream", "stream_options", "logprobs"),
     *("top_logprobs", "parallel_tool_calls", "modalities", "frequency_penalty", "presence_penalty"),
 }
+_KNOWN = _HONOURED | _HARMLESS
 _SUPPORTED = (
     "chat completions with text, tools, n, stop, max_tokens, logprobs and structured output are supported"
 )
@@ -54,7 +55,7 @@ class ChatCompletions:
         new into normal form."""
         data = read_object(body)
         faults = Faults()
-        faults.parameters(data, _HONOURED | _HARMLESS)
+        faults.parameters(data, _KNOWN)
         for name in ("frequency_penalty", "presence_penalty"):
             if number(data, name, float):
                 faults.parameter(name, data[name])

@@ -25,6 +25,7 @@ _HONOURED = {
     *("model", "prompt", "n", "max_tokens", "temperature", "top_p", "seed", "stop", "logprobs", "stream"),
     *("stream_options", "best_of"),
 }
+_KNOWN = _HONOURED | _HARMLESS
 _MAX_TOKENS = 16  # the API's own default
 _SUPPORTED = "completions of one prompt with n, max_tokens, stop and logprobs up to 1 are supported"
 
@@ -44,7 +45,7 @@ class Completions:
         """See `Wire.parse`."""
         data = read_object(body)
         faults = Faults()
-        faults.parameters(data, _HONOURED | _HARMLESS)
+        faults.parameters(data, _KNOWN)
         n = number(data, "n", int, 1, 128) or 1
         logprobs = number(data, "logprobs", int, 0, 5)
         if (logprobs or 0) > 1:  # the chosen tokens' own are all there is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ajet.capture.wires import Refused
@@ -23,9 +23,9 @@ class Faults:
         """A parameter, or one value of it."""
         self._found.setdefault(name if value is ... else f"{name}={brief(value)}", "unsupported_parameter")
 
-    def parameters(self, data: Mapping[str, Any], known: Iterable[str], where: str = "") -> None:
+    def parameters(self, data: Mapping[str, Any], known: Collection[str], where: str = "") -> None:
         """All parameters that are not known; null, false and empty ones ask for nothing."""
-        for name in sorted(set(data) - set(known)):
+        for name in sorted(name for name in data if name not in known):
             if data[name]:
                 self.parameter(where + (name if name.isidentifier() else brief(name)))
 

@@ -36,6 +36,7 @@ _HONOURED = {
     *("max_output_tokens", "temperature", "top_p", "previous_response_id", "include", "top_logprobs"),
     "truncation",
 }
+_KNOWN = _HONOURED | _HARMLESS
 _LOGPROBS = "message.output_text.logprobs"
 # Reasoning comes in the clear, so its encrypted form adds nothing; the others tell of built-in tools.
 _INCLUDABLE = {
@@ -67,7 +68,7 @@ class Responses:
         """See `Wire.parse`."""
         data = read_object(body)
         faults = Faults()
-        faults.parameters(data, _HONOURED | _HARMLESS)
+        faults.parameters(data, _KNOWN)
         messages = _messages(data, faults)
         tools = _tools(objects(data.get("tools", []), "tools"), faults)
         if data.get("tool_choice") == "none":
