@@ -25,7 +25,8 @@ class Combine(Judge):
     """The weighted sum of several judges' rewards, with gates.
 
     Where a part gives agents or targets rewards of their own, so does the sum; a part that says nothing of a name
-    counts for it with the episode's reward. Parts are asked in order; the first whose gate stays closed ends it, so that dear ones after it cost nothing.
+    counts for it with the episode's reward. Parts are asked in order; the first whose gate stays closed ends it,
+    so that dear ones after it cost nothing.
     """
 
     name = "combine"

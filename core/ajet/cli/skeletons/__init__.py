@@ -25,7 +25,8 @@ KINDS = {
     "judge": Kind("A judge for AgentJet: `judge: {type: «name»}` in a job."),
     "reader": Kind("A reader for AgentJet: `task: {reader: {type: «name»}}` in a job."),
     "workflow": Kind(
-        "Workflows for AgentJet by a scheme of their own: `workflow: «name»:WORDS` in a job.", show="ajet plugins"
+        "Workflows for AgentJet by a scheme of their own: `workflow: «name»:WORDS` in a job.",
+        show="ajet plugins",
     ),
     "engine": Kind(
         "An engine for AgentJet: `ajet serve MODEL --engine «name»`.",
