@@ -194,7 +194,7 @@ class _Builder:
         return logger
 
     def service(self, name: str, declared: Mapping[str, Mapping[str, Any]]) -> Service:
-        """By its ``type``, else the plugin of its name, else a command."""
+        """By its ``type``; else a command, if it names one; else the plugin of its name."""
         where, known = f"services.{name}", [n for kind, n in self.plugins.classes if kind == "service"]
         if name not in declared and (name not in known or name == Command.name):
             names = sorted({*declared, *known} - {Command.name})
@@ -202,7 +202,8 @@ class _Builder:
                 f"{where}: no such service{nearest(name, names)}. Declare it, {{command: […], health: URL}}. "
                 f"Known: {', '.join(names) or 'none'}."
             )
-        spec = {"type": name if name in known else Command.name, **declared.get(name, {})}
+        own = declared.get(name, {})
+        spec = {"type": Command.name if "command" in own or name not in known else name, **own}
         if spec.get("workdir") is None and name in declared:
             bases = [base for key, base in self.layers.bases.items() if key.startswith(f"{where}.")]
             spec["workdir"] = str(bases[0] if bases else Path.cwd())

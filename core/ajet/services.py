@@ -84,19 +84,20 @@ class _Used:
 
     def join(self) -> None:
         """Use it, after starting it if need be."""
-        with _locked(self._turn, self.service.start_timeout):
+        with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
+            self._started = self._recorded()
             if self._healthy():
-                self._started = self._recorded()
                 whose = "another run's" if self._started else "not ours, so it is left alone"
                 self.say(f"service {self.name}: healthy at {self.service.address} ({whose})")
             else:
+                self._make_way()
                 self._start()
             self._held = self._users.open("a+b")
             _lock(self._held, exclusive=False)
 
     def leave(self) -> None:
         """Use it no more. Stops it if nobody else does and a job of ours started it."""
-        with _locked(self._turn, self.service.stop_timeout + self.service.start_timeout):
+        with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
             self._held.close()
             with self._users.open("a+b") as users:
                 if self._started is None:
@@ -130,6 +131,19 @@ class _Used:
             return self.service.healthy()
         except TimeoutError:  # somebody is there, who has much to do
             return True
+
+    def _make_way(self) -> None:
+        """Stop what a killed run left that does not work."""
+        if self._started is None:
+            return
+        with self._users.open("a+b") as users:
+            if not _lock(users, exclusive=True):
+                pid = self._started["pid"]
+                raise ServiceFailed(
+                    f"service {self.name}: another run uses it (process {pid}), but it is not healthy at "
+                    f"{self.service.address}. Wait for that run, or end it."
+                )
+            self._stop()
 
     def _start(self) -> None:
         service, argv = self.service, self.service.argv()

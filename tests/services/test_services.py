@@ -76,6 +76,19 @@ def test_after_a_killed_run_the_next_one_uses_and_stops_it(home: Home) -> None:
     assert not home.healthy() and not any(map(lives, home.pids()))
 
 
+def test_what_a_killed_run_left_half_started_makes_way(home: Home) -> None:
+    home.job("sleep", workflow="agent.py:waits", run={"services": ["thing"]})
+    killed = home.start("-m", "ajet", "run", "job.yaml")
+    line = killed.stdout.readline()  # type: ignore[union-attr]
+    pid = int(line.partition("process ")[2].split(",")[0])
+    killed.kill()
+    killed.wait()
+    assert lives(pid)
+    with with_services(home.layers(), ["thing"]):
+        assert home.healthy() and not lives(pid)
+    assert not home.healthy()
+
+
 # ------------------------------------------------------------------ what goes wrong
 
 
