@@ -206,7 +206,8 @@ def _end_engine(server: Any) -> None:
     engine = getattr(server, "engine", None)  # of the first node that a server spans
     if engine is not None:
         engine.shutdown(timeout=CLOSING / 2)
-    resource_tracker._resource_tracker._stop()  # Ray would kill it before it has removed anything
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._stop()  # Ray would kill it before it has removed anything
 
 
 def run_verl(ray: Any, config: DictConfig) -> None:
