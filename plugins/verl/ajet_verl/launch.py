@@ -240,6 +240,8 @@ def _cluster(config: DictConfig) -> Iterator[Any]:
     arguments = {"include_dashboard": False, "log_to_driver": False, "namespace": NAMESPACE, **given}
     if os.environ.get("RAY_ADDRESS"):
         arguments = {k: v for k, v in arguments.items() if k not in OF_NEW_CLUSTERS}
+    else:  # without an address Ray would also join one that it finds on this machine
+        arguments.setdefault("address", "local")
     try:
         ray.init(runtime_env=runtime_env, **arguments)
     except (ConnectionError, RuntimeError, ValueError) as error:
