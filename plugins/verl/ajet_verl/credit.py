@@ -195,7 +195,9 @@ class Credit:
             "distillation_only": False,
         }
         output = self.actor_rollout_wg.update_actor(batch)
-        found = reduce_metrics(dict(tu.get(output, "metrics")))
+        each = dict(tu.get(output, "metrics"))
+        # Of the first mini-batch, when the weights still are the sampling ones.
+        found = {**reduce_metrics(dict(each)), "logprob_diff_max": each["logprob_diff_max"][0]}
         self.learned.update(found, update, actor.ppo_epochs, self.global_steps)
         mfu = found.pop("mfu", None)
         metrics |= {"perf/mfu/actor": mfu} if mfu is not None else {}

@@ -133,7 +133,11 @@ class _Run:
 
     def _tell(self) -> None:
         """Pass on what has happened."""
-        for event in self._ray.get(self._recorder.events.remote(), timeout=60):
+        try:
+            events = self._ray.get(self._recorder.events.remote(), timeout=60)
+        except self._ray.exceptions.RayError as error:  # the recorder, or all of Ray, is gone
+            raise self._explained(error) from error
+        for event in events:
             self._heard = time.monotonic()
             self._pass_on(event)
 
@@ -189,10 +193,21 @@ class _Run:
 
 def _end_servers(ray: Any) -> None:
     """Let the inference servers exit. Ray would kill them, and their shared memory would stay."""
-    names = filter(SERVER.fullmatch, ray.util.list_named_actors())
-    ends = [ray.get_actor(name).__ray_terminate__.remote() for name in names]
-    if ends:
-        ray.wait(ends, num_returns=len(ends), timeout=CLOSING)
+    servers = [ray.get_actor(name) for name in filter(SERVER.fullmatch, ray.util.list_named_actors())]
+    ended = [server.__ray_call__.remote(_end_engine) for server in servers]
+    if ended:
+        ray.wait(ended, num_returns=len(ended), timeout=CLOSING)
+
+
+def _end_engine(server: Any) -> None:
+    """In a server's process: end vLLM's own processes, and have what they shared removed."""
+    from multiprocessing import resource_tracker
+
+    engine = getattr(server, "engine", None)  # of the first node that a server spans
+    if engine is not None:
+        engine.shutdown(timeout=CLOSING / 2)
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._stop()  # Ray would kill it before it has removed anything
 
 
 def run_verl(ray: Any, config: DictConfig) -> None:
@@ -225,6 +240,8 @@ def _cluster(config: DictConfig) -> Iterator[Any]:
     arguments = {"include_dashboard": False, "log_to_driver": False, "namespace": NAMESPACE, **given}
     if os.environ.get("RAY_ADDRESS"):
         arguments = {k: v for k, v in arguments.items() if k not in OF_NEW_CLUSTERS}
+    else:  # without an address Ray would also join one that it finds on this machine
+        arguments.setdefault("address", "local")
     try:
         ray.init(runtime_env=runtime_env, **arguments)
     except (ConnectionError, RuntimeError, ValueError) as error:

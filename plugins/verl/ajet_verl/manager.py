@@ -5,6 +5,7 @@ verl makes one by ``actor_rollout_ref.rollout.agent.agent_loop_manager_class``, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,8 +70,10 @@ class EpisodeManager:
         ray.get(self._conductor.pause.remote(paused))
 
     def close(self) -> None:
-        """End the conductor, its judge and its runners."""
-        ray.get(self._conductor.close.remote(), timeout=CLOSING)
+        """End the conductor, its judge and its runners; never raises, as something else may have ended the run."""
+        with contextlib.suppress(Exception):
+            ray.get(self._conductor.close.remote(), timeout=CLOSING)
+        ray.kill(self._conductor)
 
 
 def _plain(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""The job of these tests: the agent of examples/math and the starter model, on few small sums."""
+"""The job of these tests: the agent of examples/math and the starter model, on few sums of three terms, of which it solves
+some."""
 
 from __future__ import annotations
 
@@ -7,15 +8,18 @@ import random
 from pathlib import Path
 from typing import Any
 
-QUESTION = "State the final answer to the following arithmetic problem: {} + {} ="
+QUESTION = "State the final answer to the following arithmetic problem: {} + {} - {} ="
 AGENT = Path(__file__).parents[3] / "examples" / "math" / "agent.py"
 
 
 def sums(folder: Path, count: int, seed: int = 0) -> None:
     """``train.jsonl`` and ``validation.jsonl`` with so many tasks each, no two alike."""
     rng = random.Random(seed)
-    pairs = rng.sample([(a, b) for a in range(10, 100) for b in range(10, 100)], 2 * count)
-    records = [{"id": f"{a}+{b}", "query": QUESTION.format(a, b), "answer": str(a + b)} for a, b in pairs]
+    numbers = {tuple(rng.randint(10, 99) for _ in range(3)) for _ in range(3 * count)}
+    records = [
+        {"id": f"{a}+{b}-{c}", "query": QUESTION.format(a, b, c), "answer": str(a + b - c)}
+        for a, b, c in sorted(numbers)[: 2 * count]
+    ]
     for name, part in (("train", records[:count]), ("validation", records[count:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
 

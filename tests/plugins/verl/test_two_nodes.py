@@ -90,18 +90,8 @@ def test_a_job_on_two_nodes_killed_in_a_step_goes_on_at_the_saved_one(machine: M
     assert_received(run, dry)
     exported = folder / "exported"
     machine.ajet("export", str(checkpoint), str(exported), "--backbone", "verl", seconds=200)
-    scored = machine.ajet(
-        "eval",
-        "job.yaml",
-        "--model",
-        str(exported),
-        "--backbone",
-        "local",
-        "--set",
-        "run.dir=evals",
-        seconds=200,
-    )
-    assert "accuracy" in scored
+    options = ["--model", str(exported), "--set", "run.dir=evals"]
+    assert "accuracy" in machine.ajet("eval", "job.yaml", *options, seconds=200)
 
 
 def _run(folder: Path) -> Path:
