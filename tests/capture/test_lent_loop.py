@@ -48,6 +48,19 @@ def until_idle(portal: Portal) -> None:
         idle = idle + 1 if portal.loop.borrow(lambda: True) else 0
 
 
+def test_what_a_thread_has_put_on_the_loop_goes_before_what_it_borrows_for(portal: Portal) -> None:
+    """Lockstep is told in this way which episodes run before one of them asks."""
+    for _ in range(300):
+        seen: list[int] = []
+
+        async def second(seen: list[int] = seen) -> None:
+            seen.append(2)
+
+        portal.loop.call_soon_threadsafe(seen.append, 1)
+        portal.wait(second(), 5)
+        assert seen == [1, 2]
+
+
 async def thread() -> int:
     return threading.get_ident()
 

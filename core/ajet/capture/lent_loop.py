@@ -43,8 +43,10 @@ class LentLoop(asyncio.SelectorEventLoop):
         if not self._turn.acquire(blocking=False):
             return None
         self._stirred = False
+        # What this thread has put there before, its own thread may not have seen yet: that goes first.
+        free = self.is_running() and not self._ready and not self.get_debug()  # type: ignore[attr-defined]
         try:
-            return self._as_if_here(work) if self.is_running() and not self.get_debug() else None
+            return self._as_if_here(work) if free else None
         finally:
             stirred = self._stirred
             self._turn.release()
