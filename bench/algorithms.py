@@ -175,13 +175,12 @@ def make_model(folder: Path, seed: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from ajet_local.starter.recipe import model_config
-    from ajet_local.starter.tokenizer import build_tokenizer
+    from ajet_local.starter.recipe import Starter
 
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    tokenizer = build_tokenizer(seed)
-    config = model_config(tokenizer)
+    tokenizer = Starter().tokenizer(seed)[0]
+    config = Starter().architecture(tokenizer)
     config.hidden_size, config.intermediate_size = 64, 128
     config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 2
     config.layer_types = config.layer_types[:2]

@@ -38,9 +38,9 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    from ajet_local.starter.tokenizer import build_tokenizer
+    from ajet_local.starter.recipe import Starter
 
-    return build_tokenizer(0)
+    return Starter().tokenizer(0)[0]
 
 
 @dataclass

@@ -25,6 +25,7 @@ _WHERE = {
     "Logger": "logger",
     "Plugin": "base",
     "Reader": "reader",
+    "Recipe": "recipe",
     "Service": "service",
     "Settings": "base",
     "Task": "types",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from ajet.judge import Judge as Judge
     from ajet.logger import Logger as Logger
     from ajet.reader import Reader as Reader
+    from ajet.recipe import Recipe as Recipe
     from ajet.service import Service as Service
     from ajet.types import AjetError as AjetError
     from ajet.types import ConfigError as ConfigError

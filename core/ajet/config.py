@@ -98,7 +98,9 @@ class JobConfig(Settings):
         None,
         description="Judge by name, {type: name, …}, or a function pkg.module:name; default: the workflow's own reward.",
     )
-    model: str = Field("starter", description="Folder, Hugging Face id, or the recipe `starter`.")
+    model: str = Field(
+        "starter", description="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name."
+    )
     targets: dict[str, TargetSettings] = Field(
         {}, description="Which agents share weights; default: one target, all trained."
     )

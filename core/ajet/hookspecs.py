@@ -71,6 +71,11 @@ def ajet_loggers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
 
 
 @hookspec
+def ajet_recipes() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Subclasses of `ajet.Recipe`: models that are made on the user's machine."""
+
+
+@hookspec
 def ajet_services() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
     """Subclasses of `ajet.Service`: programs that a job may need beside it (`ajet run --with NAME`). A job may
     leave out ``services.<name>`` where every field has a default."""

@@ -19,6 +19,7 @@ from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
 from ajet.judge import FunctionJudge, Judge, RewardFromWorkflow
 from ajet.logger import Logger
+from ajet.models import find_recipe
 from ajet.plugins import Plugins, load_plugins, validated
 from ajet.progress import Progress, Silent
 from ajet.reader import Reader, read_all
@@ -94,6 +95,7 @@ def prepare(layers: Layers, *, resume: Path | None = None) -> Job:
         else []
     )
     model = build.place("model", config.model, must_exist=True)
+    find_recipe(model)
     return Job(
         _with_reference(config, build, algorithm),
         layers,
@@ -285,10 +287,10 @@ class _Builder:
     def place(self, key: str, value: str, *, must_exist: bool = False) -> str:
         """A value that may begin with a path, made absolute if it does."""
         base = self.layers.base_of(key)
-        if must_exist:
-            return str(_absolute(value, base)) if _absolute(value, base).exists() else value
         path, colon, name = value.rpartition(":")
-        return f"{_absolute(path, base)}{colon}{name}" if path.endswith(".py") else value
+        if path.endswith(".py"):
+            return f"{_absolute(path, base)}{colon}{name}"
+        return str(_absolute(value, base)) if must_exist and _absolute(value, base).exists() else value
 
 
 _SCHEME = re.compile(r"cmd:")

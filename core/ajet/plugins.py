@@ -27,6 +27,7 @@ KINDS = {
     "filter": "ajet_filters",
     "backbone": "ajet_backbones",
     "logger": "ajet_loggers",
+    "recipe": "ajet_recipes",
     "service": "ajet_services",
 }
 

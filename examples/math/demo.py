@@ -73,10 +73,11 @@ def make_tasks(seed: int) -> Path:
 
 def check_disjoint(seed: int, tasks: Path) -> None:
     """No held-out expression was in the starter's transcripts or is a training task."""
-    from ajet_local.starter.build import cached_starter
+    from ajet.models import model_source
+    from ajet.progress import Silent
 
-    starter = cached_starter(seed, lambda name, fraction, metrics: None)
-    seen = {line.replace(" ", "") for line in (starter / "expressions.txt").read_text().splitlines()}
+    starter = Path(model_source("starter", seed, Silent()))
+    seen = {line.replace(" ", "") for line in (starter / "tasks.txt").read_text().splitlines()}
     seen |= {json.loads(line)["id"] for line in (tasks / "train.jsonl").read_text().splitlines()}
     held_out = {json.loads(line)["id"] for line in (tasks / "validation.jsonl").read_text().splitlines()}
     if seen & held_out:

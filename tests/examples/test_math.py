@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ajet_judges.numbers import final_number
-from ajet_local.starter import transcripts
+from ajet_local.starter import sums
 
 FOLDER = Path(__file__).parents[2] / "examples" / "math"
 
@@ -189,8 +189,8 @@ def test_the_calculator_refuses_everything_else(expression: str) -> None:
 
 def test_agent_and_starter_speak_of_the_same_prompt_and_tool() -> None:
     agent = load("agent")
-    assert agent.SYSTEM == transcripts.SYSTEM
-    assert agent.CALCULATOR == transcripts.TOOL
+    assert agent.SYSTEM == sums.SYSTEM
+    assert agent.CALCULATOR == sums.TOOL
 
 
 def test_tasks_are_worded_and_split_as_in_the_starter_transcripts() -> None:
@@ -198,9 +198,9 @@ def test_tasks_are_worded_and_split_as_in_the_starter_transcripts() -> None:
     train, validation = make_tasks.make_tasks(seed=0, train=40, validation=40)
     for record in train + validation:
         expression = record["query"].partition(": ")[2].removesuffix(" =")
-        assert record["query"] == transcripts.QUESTION.format(expression=expression)
-        assert record["answer"] == str(transcripts.evaluate(expression))
-        assert make_tasks.held_out(expression) == transcripts.held_out(expression)
+        assert record["query"] == sums.QUESTION.format(expression=expression)
+        assert record["answer"] == str(sums.evaluate(expression))
+        assert make_tasks.held_out(expression) == sums.held_out(expression)
 
 
 # ------------------------------------------------------------------ the tasks
@@ -247,7 +247,7 @@ def test_half_have_two_terms_and_half_have_three(tasks: tuple[Path, Path]) -> No
 def test_answers_are_right(tasks: tuple[Path, Path]) -> None:
     for record in records(tasks[1]):
         answer = final_number(record["answer"])
-        assert answer is not None and answer.value == transcripts.evaluate(record["id"])
+        assert answer is not None and answer.value == sums.evaluate(record["id"])
 
 
 def test_equal_seeds_write_equal_files_and_others_do_not(tasks: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def check(
     tasks: Tasks = None,
     judge: JudgeName = None,
     model: Annotated[
-        str | None, typer.Option(help="Folder, Hugging Face id, or the recipe `starter`.")
+        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name.")
     ] = None,
     answers: Annotated[
         Path | None,

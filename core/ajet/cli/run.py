@@ -21,7 +21,7 @@ def run(
     validation: Validation = None,
     judge: JudgeName = None,
     model: Annotated[
-        str | None, typer.Option(help="Folder, Hugging Face id, or the recipe `starter`.")
+        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name.")
     ] = None,
     backbone: Annotated[
         str | None, typer.Option(help="What runs the job: debug, local, or any that `ajet plugins` lists.")

@@ -12,7 +12,10 @@ from ajet.cli.options import Sets
 
 def serve(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, Hugging Face id, or `starter`.")
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT", help="Checkpoint folder, Hugging Face id, or a recipe such as `starter`."
+        ),
     ],
     port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,
     host: Annotated[

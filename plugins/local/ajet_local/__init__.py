@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable
 
-from ajet import Backbone, EnginePlugin, Logger, hookimpl
+from ajet import Backbone, EnginePlugin, Logger, Recipe, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
+from ajet_local.starter.recipe import Starter
 from ajet_local.tensorboard import TensorBoard
 
 
@@ -26,6 +27,11 @@ def ajet_engines() -> Iterable[type[EnginePlugin]]:
 @hookimpl
 def ajet_loggers() -> Iterable[type[Logger]]:
     return [TensorBoard]
+
+
+@hookimpl
+def ajet_recipes() -> Iterable[type[Recipe]]:
+    return [Starter]
 
 
 @hookimpl

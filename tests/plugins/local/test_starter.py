@@ -4,8 +4,8 @@ import asyncio
 import json
 import random
 import re
-import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +14,16 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from ajet_local.starter import build  # noqa: E402
-from ajet_local.starter.recipe import PHASES, batches, model_config  # noqa: E402
-from ajet_local.starter.tokenizer import build_tokenizer  # noqa: E402
-from ajet_local.starter.transcripts import (  # noqa: E402
+from ajet.models import find_recipe, model_source  # noqa: E402
+from ajet.progress import Silent  # noqa: E402
+from ajet_local.starter import trial  # noqa: E402
+from ajet_local.starter.phases import batches  # noqa: E402
+from ajet_local.starter.recipe import Starter  # noqa: E402
+from ajet_local.starter.sums import (  # noqa: E402
     QUESTION,
     SYSTEM,
     TOOL,
-    Transcript,
+    calculation,
     clean_transcript,
     echo_transcript,
     evaluate,
@@ -31,9 +33,9 @@ from ajet_local.starter.transcripts import (  # noqa: E402
     practice_expression,
     solution,
     task_expression,
-    to_sample,
-    tool_call,
 )
+from ajet_local.starter.tiny import TASKS_FILE  # noqa: E402
+from ajet_local.starter.transcripts import Transcript, to_sample  # noqa: E402
 
 KINDS = (clean_transcript, echo_transcript, habit_transcript)
 
@@ -42,11 +44,15 @@ KINDS = (clean_transcript, echo_transcript, habit_transcript)
 
 
 def test_the_vocabulary_is_exactly_the_tokenizers(tokenizer):
-    assert model_config(tokenizer).vocab_size == len(tokenizer) == max(tokenizer.get_vocab().values()) + 1
+    assert (
+        Starter().architecture(tokenizer).vocab_size
+        == len(tokenizer)
+        == max(tokenizer.get_vocab().values()) + 1
+    )
 
 
 def test_two_builds_of_the_tokenizer_are_equal(tokenizer):
-    assert build_tokenizer(seed=0).backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    assert Starter().tokenizer(0)[0].backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
 def test_any_text_survives_the_tokenizer(tokenizer):
@@ -83,7 +89,7 @@ def test_the_saved_tokenizer_loads_equal(tokenizer, tmp_path):
     )
 
 
-CALL = tool_call("1 + 2")
+CALL = calculation("1 + 2")
 CHATS = {
     "agent": solution("12 + 34 - 5"),
     "first turn": opening("1 + 2"),
@@ -149,8 +155,8 @@ def test_transcripts_never_contain_held_out_expressions():
         for transcript in (make(rng) for _ in range(500)):
             text = json.dumps(transcript.messages)
             chains = {c.strip() for c in re.findall(r"\d+(?: [+-] \d+)+", text)}
-            assert chains <= set(transcript.expressions)
-            assert not any(map(held_out, transcript.expressions))
+            assert chains <= set(transcript.tasks)
+            assert not any(map(held_out, transcript.tasks))
     assert not any(
         held_out(task_expression(rng)) or held_out(practice_expression(rng, 3)) for _ in range(500)
     )
@@ -159,7 +165,7 @@ def test_transcripts_never_contain_held_out_expressions():
 def test_transcripts_and_batches_depend_on_the_seed_alone(renderer, tokenizer):
     for make in KINDS:
         assert make(random.Random(3)) == make(random.Random(3)) != make(random.Random(4))
-    for phase in PHASES:
+    for phase in Starter().phases():
         one, same, other = (next(batches(phase, seed, renderer, tokenizer, set())) for seed in (0, 0, 1))
         assert all(
             np.array_equal(a.token_ids, b.token_ids) for a, b in zip(one.samples, same.samples, strict=True)
@@ -176,7 +182,7 @@ def test_habits_leave_correct_work_in_place_of_noise():
     rng = random.Random(0)
     right = {2: [], 3: []}
     for transcript in (habit_transcript(rng) for _ in range(600)):
-        asked, called = transcript.expressions
+        asked, called = transcript.tasks
         right[len(asked.split()) // 2 + 1].append(asked == called)
         evaluate(called)
     assert np.mean(right[2]) > 0.8 and np.mean(right[3]) < 0.2
@@ -200,72 +206,34 @@ def test_samples_are_the_very_tokens_of_the_agents_calls(renderer, tokenizer):
 # ----------------------------------------------------------------------------------- build
 
 
-def silent(phase, fraction, metrics):
-    pass
+class Short(Starter):
+    """The starter, all phases in a few steps."""
+
+    def phases(self):
+        return tuple(
+            replace(phase, steps=3, cap=4, goal=phase.goal and replace(phase.goal, met=lambda accuracy: True))
+            for phase in super().phases()
+        )
 
 
-def fake_build(folder, seed, progress):
-    (folder / "model").write_text(str(seed))
+class Stages(Silent):
+    def __init__(self):
+        self.seen = []
 
-
-def test_the_cache_builds_once_for_each_seed(monkeypatch, tmp_path):
-    monkeypatch.setenv("AJET_CACHE", str(tmp_path))
-    built = []
-    monkeypatch.setattr(build, "_build", lambda f, s, p: (built.append(s), fake_build(f, s, p)))
-    folders = [build.cached_starter(seed, silent) for seed in (0, 1, 0)]
-    assert folders[0] == folders[2] != folders[1] and built == [0, 1]
-    assert (folders[1] / "model").read_text() == "1"
-
-
-def test_a_broken_build_leaves_nothing_behind(monkeypatch, tmp_path):
-    monkeypatch.setenv("AJET_CACHE", str(tmp_path))
-
-    def breaks(folder, seed, progress):
-        fake_build(folder, seed, progress)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(build, "_build", breaks)
-    with pytest.raises(KeyboardInterrupt):
-        build.cached_starter(0, silent)
-    assert not [p for p in tmp_path.iterdir() if p.is_dir()]
-    monkeypatch.setattr(build, "_build", fake_build)
-    assert (build.cached_starter(0, silent) / "model").is_file()
-
-
-def test_whoever_comes_second_waits_for_the_first_build(monkeypatch, tmp_path):
-    monkeypatch.setenv("AJET_CACHE", str(tmp_path))
-    built, started, finish = [], threading.Event(), threading.Event()
-
-    def slow(folder, seed, progress):
-        built.append(seed)
-        started.set()
-        assert finish.wait(10)
-        fake_build(folder, seed, progress)
-
-    monkeypatch.setattr(build, "_build", slow)
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(build.cached_starter(0, silent))) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    assert started.wait(10)
-    finish.set()
-    for thread in threads:
-        thread.join(10)
-    assert built == [0] and results[0] == results[1]
+    def stage(self, name, fraction, metrics):
+        self.seen.append((name, fraction, metrics))
 
 
 def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path):
     """A few steps of each phase: the folder is complete, loads in transformers, and is bit-equal twice."""
-    short = tuple(replace(phase, steps=3, cap=4, goal=phase.goal and (lambda a: True)) for phase in PHASES)
-    monkeypatch.setattr(build, "PHASES", short)
-    monkeypatch.setattr(build, "CHECK_TASKS", 4)
-    seen = []
+    monkeypatch.setattr(trial, "CHECK_TASKS", 4)
+    progress = Stages()
     for name in ("one", "two"):
-        build.build_starter(tmp_path / name, 0, lambda *args: seen.append(args))
+        (tmp_path / name).mkdir()
+        Short().build(tmp_path / name, 0, progress)
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
+    seen = progress.seen
     fractions = [fraction for _, fraction, _ in seen[: len(seen) // 2]]
     assert fractions == sorted(fractions) and fractions[-1] == 1.0 and "loss" in seen[0][2]
     assert "accuracy" in seen[-1][2]
@@ -274,10 +242,25 @@ def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path):
     assert model.config.model_type == "qwen3" and model.config.head_dim in (32, 64)
     assert model.config.vocab_size == len(loaded) == model.get_input_embeddings().num_embeddings
     assert 1e6 <= sum(p.numel() for p in model.parameters()) <= 3e6
-    used = (tmp_path / "one" / build.EXPRESSIONS_FILE).read_text().splitlines()
+    used = (tmp_path / "one" / TASKS_FILE).read_text().splitlines()
     assert used == sorted(used) and not any(map(held_out, used))
-    with pytest.raises(FileExistsError):
-        build.build_starter(tmp_path / "one", 0, silent)
+
+
+def test_the_recipe_of_the_page_learns_what_its_chats_say(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "starter.md").read_text()
+    (tmp_path / "recipe.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    recipe = find_recipe(f"{tmp_path / 'recipe.py'}:Polite")
+    assert recipe.phases()[0].steps == 200
+
+    class Short(type(recipe)):
+        def phases(self):
+            return [replace(phase, steps=25) for phase in super().phases()]
+
+    progress = Stages()
+    Short().build(tmp_path, 0, progress)
+    losses = [metrics["loss"] for _, _, metrics in progress.seen]
+    assert losses[-1] < losses[0] / 3
+    assert (tmp_path / TASKS_FILE).read_text().split() == ["Ada", "Alan", "Grace"]
 
 
 @pytest.mark.slow
@@ -288,7 +271,7 @@ def test_the_built_starter_solves_about_half_and_fails_in_valid_chats():
     from ajet_local.modeling import load_model
     from ajet_local.starter.trial import attempt
 
-    model, tokenizer = load_model(build.cached_starter(0, silent), "cpu")
+    model, tokenizer = load_model(model_source("starter", 0, Silent()), "cpu")
     engine, renderer = LocalEngine(model, tokenizer), Qwen3Renderer(tokenizer)
     rng = random.Random(0)
     expressions = [e for e in (_any_expression(rng) for _ in range(2000)) if held_out(e)][:256]

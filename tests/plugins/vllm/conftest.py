@@ -24,11 +24,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from ajet_local.starter.recipe import model_config
-    from ajet_local.starter.tokenizer import build_tokenizer
+    from ajet_local.starter.recipe import Starter
 
-    tokenizer = build_tokenizer(seed=0)
-    config = model_config(tokenizer)
+    tokenizer = Starter().tokenizer(0)[0]
+    config = Starter().architecture(tokenizer)
     config.hidden_size, config.intermediate_size, config.head_dim = 64, 96, 32
     config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 1
     config.layer_types = config.layer_types[:2]

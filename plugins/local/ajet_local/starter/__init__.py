@@ -1,4 +1,5 @@
-"""The starter: a small chat model that `model: starter` makes from nothing on a CPU, and caches.
+"""Small chat models that are made on this machine, from nothing; the starter is one.
 
-`tokenizer` and `transcripts` are its data, `recipe` the order of its training, `build` the folder.
+`tiny` is the base of their recipes, `phases` and `transcripts` what it trains on; `recipe`, `sums` and `trial` are
+the starter's own.
 """

@@ -1,20 +1,19 @@
-"""The starter's tokenizer: byte-level BPE over our own chats, with Qwen3's special tokens.
+"""A tokenizer for chats that code writes: byte-level BPE over them, with Qwen3's special tokens.
 
 Text is split as Qwen splits it (digits singly), so what works here works with its models.
 """
 
 from __future__ import annotations
 
-import random
+from collections.abc import Iterable
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from ajet_local.starter.transcripts import Transcript, clean_transcript, echo_transcript
+from ajet_local.starter.transcripts import Transcript
 
-VOCAB_SIZE = 512
 UNKNOWN = "<|unknown|>"
 """Never produced by a byte-level tokenizer; renderers tell missing tokens by it."""
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", UNKNOWN)
@@ -82,8 +81,9 @@ CHAT_TEMPLATE = r"""
 """Qwen3's chat layout in our words: renders the same tokens as `renderers.Qwen3Renderer`."""
 
 
-def build_tokenizer(seed: int) -> Any:
-    """Train the tokenizer. ``len(tokenizer) == VOCAB_SIZE``, so the model needs no padding rows."""
+def build_tokenizer(transcripts: Iterable[Transcript], size: int) -> Any:
+    """Train a tokenizer on chats, so that their common words become tokens of their own. Its length is
+    ``size``, so the model needs no padding rows, unless the chats have too few different words."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -94,11 +94,11 @@ def build_tokenizer(seed: int) -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     added = len(CONTROL_TOKENS) + len(TEXT_TOKENS)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - added,
+        vocab_size=size - added,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_corpus(seed), trainer)
+    tokenizer.train_from_iterator(map(_as_text, transcripts), trainer)
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in CONTROL_TOKENS])
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in TEXT_TOKENS])
     return PreTrainedTokenizerFast(
@@ -110,13 +110,6 @@ def build_tokenizer(seed: int) -> Any:
         clean_up_tokenization_spaces=False,
         model_max_length=2048,
     )
-
-
-def _corpus(seed: int) -> list[str]:
-    """Chats as text, so that their common words become tokens of their own."""
-    rng = random.Random(seed)
-    transcripts = [clean_transcript(rng) for _ in range(200)] + [echo_transcript(rng) for _ in range(50)]
-    return [_as_text(t) for t in transcripts]
 
 
 def _as_text(transcript: Transcript) -> str:

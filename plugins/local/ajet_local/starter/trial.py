@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,9 @@ import numpy as np
 
 from ajet.engine import Engine
 from ajet.types import GenerateRequest, Generation, Int32, Sampling
-from ajet_local.starter.transcripts import TOOL, evaluate, opening
+from ajet_local.starter.sums import TOOL, evaluate, opening, task_expression
+
+CHECK_TASKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +93,9 @@ async def accuracy(
         *(attempt(engine, renderer, e, temperature, seed + i) for i, e in enumerate(expressions))
     )
     return float(np.mean([a.solves(e) for a, e in zip(attempts, expressions, strict=True)]))
+
+
+async def sampled_accuracy(engine: Engine, renderer: Any, rng: random.Random) -> float:
+    """Sampled accuracy on `CHECK_TASKS` fresh problems, none of them held out."""
+    expressions = [task_expression(rng) for _ in range(CHECK_TASKS)]
+    return await accuracy(engine, renderer, expressions, temperature=1.0)

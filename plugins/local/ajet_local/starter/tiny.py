@@ -1,0 +1,131 @@
+"""Recipes of small chat models that are made from nothing, on chats that code writes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ajet import Recipe
+
+if TYPE_CHECKING:
+    from ajet.progress import Progress
+    from ajet.types import Metrics
+    from ajet_local.starter.phases import Goal, Phase
+    from ajet_local.starter.transcripts import Transcript
+    from ajet_local.trainer import LocalTrainer
+
+log = logging.getLogger("ajet")
+
+BETAS = (0.9, 0.98)
+CHECK_EVERY = 30
+TASKS_FILE = "tasks.txt"
+"""All tasks that the transcripts gave away, one a line, sorted."""
+
+
+class TinyRecipe(Recipe):
+    """A model of Qwen3's architecture, by default with 1.3 million parameters, that learns in `phases`.
+
+    Equal seeds and equal numbers of torch threads give equal bits.
+    """
+
+    vocabulary: ClassVar[int] = 512
+    context_length: ClassVar[int] = 512
+    hidden_size: ClassVar[int] = 160
+    layers: ClassVar[int] = 4
+
+    @abstractmethod
+    def corpus(self, rng: random.Random) -> Iterator[Transcript]:
+        """Chats whose words the tokenizer should know: some hundred."""
+
+    @abstractmethod
+    def phases(self) -> Sequence[Phase]:
+        """What is learned, in this order."""
+
+    def tokenizer(self, seed: int) -> tuple[Any, str]:
+        """See `Recipe.tokenizer`."""
+        from ajet_local.starter.tokenizer import build_tokenizer
+
+        return build_tokenizer(self.corpus(random.Random(seed)), self.vocabulary), "qwen3"
+
+    def architecture(self, tokenizer: Any) -> Any:
+        """The model's shape; heads of 32, which vLLM and verl can run on a CPU."""
+        from transformers import Qwen3Config
+
+        return Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=self.hidden_size,
+            intermediate_size=self.hidden_size * 27 // 10,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.hidden_size // 32,
+            num_key_value_heads=self.hidden_size // 32,
+            head_dim=32,
+            max_position_embeddings=self.context_length,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+
+    def build(self, folder: Path, seed: int, progress: Progress) -> None:
+        """Write model, tokenizer and `TASKS_FILE`."""
+        import torch
+        from renderers.configs import Qwen3RendererConfig
+        from renderers.qwen3 import Qwen3Renderer
+        from transformers import AutoModelForCausalLM
+
+        from ajet_local.engine import LocalEngine
+        from ajet_local.trainer import LocalTrainer
+
+        tokenizer, _ = self.tokenizer(seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            config = self.architecture(tokenizer)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        trainer = LocalTrainer(model, tokenizer, LocalEngine(model, tokenizer), betas=BETAS)
+        renderer = Qwen3Renderer(tokenizer, Qwen3RendererConfig())
+        used: set[str] = set()
+        phases = self.phases()
+        planned, done = sum(p.steps for p in phases), 0
+        for phase in phases:
+            for step, metrics in enumerate(_steps(phase, trainer, renderer, seed, used)):
+                shown: Metrics = {n: metrics[n] for n in ("loss", "accuracy") if n in metrics}
+                progress.stage(f"{self.name} model", (done + min(step + 1, phase.steps)) / planned, shown)
+            done += phase.steps
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / TASKS_FILE).write_text("".join(f"{task}\n" for task in sorted(used)))
+
+
+def _steps(
+    phase: Phase, trainer: LocalTrainer, renderer: Any, seed: int, used: set[str]
+) -> Iterator[Metrics]:
+    """Run the phase, yielding each step's metrics, until its goal is met or its cap is reached."""
+    from ajet_local.starter.phases import batches
+
+    goal = phase.goal
+    for step, batch in enumerate(batches(phase, seed, renderer, trainer.tokenizer, used), 1):
+        metrics = trainer.update(batch)
+        due = step >= phase.steps and (step - phase.steps) % CHECK_EVERY == 0
+        if goal and due:
+            metrics["accuracy"] = _try(goal, trainer, renderer, random.Random(f"check {seed} {step}"))
+        yield metrics
+        if goal and due and goal.met(metrics["accuracy"]):
+            return
+    if goal:
+        log.warning("%s: ended at its cap of steps, short of its goal", phase.name)
+
+
+def _try(goal: Goal, trainer: LocalTrainer, renderer: Any, rng: random.Random) -> float:
+    async def run() -> float:
+        await trainer.engine.start()
+        try:
+            return await goal.trial(trainer.engine, renderer, rng)
+        finally:
+            await trainer.engine.close()
+
+    return asyncio.run(run())
