@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -430,3 +431,10 @@ def test_the_command_takes_a_job_file_and_says_what_is_missing(
         [*bare, "job.yaml", "--set", "limit=4"], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert done.stdout == "4 tasks in tasks.jsonl\n"
+
+
+def test_it_can_be_read_where_a_loop_is_running(served: Endpoint, library: Path, tmp_path: Path) -> None:
+    async def in_a_notebook() -> list[Task]:
+        return read(served, tmp_path, documents=library)
+
+    assert len(asyncio.run(in_a_notebook())) == 60
