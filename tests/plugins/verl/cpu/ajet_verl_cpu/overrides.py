@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ACTOR, REF, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout"))
 
 OVERRIDES: dict[str, Any] = {
     "trainer.device": "cpu",  # tensors are put on cuda
@@ -18,8 +18,10 @@ OVERRIDES: dict[str, Any] = {
     "actor_rollout_ref.model.enable_gradient_checkpointing": False,  # time for memory that small models do not need
     f"{ACTOR}.use_torch_compile": False,  # minutes of compiling
     f"{ACTOR}.fsdp_config.use_torch_compile": False,  # the same
+    f"{REF}.fsdp_config.use_torch_compile": False,  # the same
     # FSDP computes in bf16, slow and coarse here.
     f"{ACTOR}.fsdp_config.mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32"},
+    f"{REF}.fsdp_config.mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32"},
     f"{ROLLOUT}.dtype": "float32",  # vLLM samples from other probabilities than are trained
     f"{ROLLOUT}.enforce_eager": True,  # minutes of compiling
     f"{ROLLOUT}.free_cache_engine": False,  # the sleep mode is made of CUDA's memory pools

@@ -110,5 +110,11 @@ def _one_backend_for_the_device() -> None:
     verl.utils.distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
 
 
+def _nothing_to_pin() -> None:
+    """verl offloads its reference model, and FSDP pins what is offloaded, for which torch wants an accelerator."""
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign]
+
+
 if os.environ.get("VERL_PLATFORM") == "cpu":
     _one_backend_for_the_device()
+    _nothing_to_pin()
