@@ -17,7 +17,7 @@ ALL_INSTALLED := .venv/.all_installed
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local clean
+.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -61,6 +61,9 @@ $(NODE_INSTALLED): tests/node/package.json
 
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/math/demo.py --seed $(SEED)
+
+examples: $(ALL_INSTALLED) ## the five agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} .venv/bin/python examples/learn.py --seed $(SEED) $(ARGS)
 
 # One process for each core, up to four, and one thread in each: torch's threads would fight for the same cores.
 test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some of them)

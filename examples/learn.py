@@ -43,8 +43,9 @@ def learn(name: str, seed: int) -> dict[str, Any]:
     root = Path.cwd() / "runs" / f"{name}-seed{seed}"
     print(f"== {name}, seed {seed}", flush=True)
     command = [sys.executable, "-m", "ajet", "run", str(HERE / name / "job.yaml"), "--seed", str(seed)]
-    for key in ("task.reader.seed", "task.validation.seed", "run.dir"):
-        command += ["--set", f"{key}={root if key == 'run.dir' else seed}"]
+    place = "params.seed" if name == "apps" else "seed"  # there the service makes the tasks
+    for key, value in ((f"task.reader.{place}", seed), (f"task.validation.{place}", seed), ("run.dir", root)):
+        command += ["--set", f"{key}={value}"]
     started = time.time()
     subprocess.run(command, check=True)
     run_dir = max(root.iterdir(), key=lambda folder: folder.stat().st_mtime)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import random
 import shutil
 import socket
 import subprocess
@@ -155,3 +157,18 @@ def test_the_job_starts_its_service_and_a_scripted_assistant_runs_its_errands(tm
     assert "12 of 16 succeeded" in done.stdout, "a letter too many in one of the four"
     assert "by agent: assistant 64" in done.stdout
     assert "breaks: none" in done.stdout
+
+
+def test_the_recipes_chats_are_those_of_the_agent_and_give_no_held_out_errand_away(monkeypatch: Any) -> None:
+    from agentscope.tool import FunctionTool, Toolkit
+
+    monkeypatch.syspath_prepend(str(FOLDER))
+    recipe, agent = load("recipe"), load("agent")
+    assert agent.SYSTEM == recipe.SYSTEM
+    toolkit = Toolkit(tools=[FunctionTool(agent.tool(None), permission=agent.ALLOWED)])
+    assert asyncio.run(toolkit.get_tool_schemas()) == [recipe.TOOL]
+    rng = random.Random(0)
+    given_away = {
+        task for make in (recipe.careful, recipe.hasty) for _ in range(300) for task in make(rng).tasks
+    }
+    assert len(given_away) > 150 and not any(map(service.held_out, given_away))

@@ -1,0 +1,93 @@
+"""The assistant to begin with: logs in and calls apps in the right form, but often the wrong one.
+
+It does not look into calendars and does not read letters: it books at nine, and writes back. Those errands
+fail unless it does otherwise now and then, which is what there is to learn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from expert import next_call
+from service import DAYS, NAMES, WORDS, Apps
+
+from ajet_local.starter.phases import Phase
+from ajet_local.starter.tiny import TinyRecipe
+from ajet_local.starter.transcripts import Transcript, tool_call
+
+SYSTEM = "Run the errand with the apps."
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "api",
+        "description": "Call an app; help lists the calls.",
+        "parameters": {"properties": {"call": {"type": "string"}}, "required": ["call"], "type": "object"},
+    },
+}
+CARELESS = 0.9
+"""Share of the errands with a calendar or a letter that are not done with care."""
+
+
+def errand(rng: random.Random, careless: float = 0.0) -> Transcript:
+    """An errand of the split `train`, run with or without care."""
+    app = Apps(f"train-recipe-{rng.randrange(2**40)}", {})
+    request = app.start()
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": request},
+    ]
+    hasty = rng.random() < careless
+    replies: list[str] = []
+    while (call := next_call(request, replies)) is not None:
+        words = request.rstrip(".").split()
+        if hasty and len(replies) == 1 and words[2] == "Meet":
+            call = f"book {words[5]} 9 {words[3]}"
+        elif hasty and len(replies) == 1 and words[2] == "Do":
+            call = f"mail {words[4]} {rng.choice(WORDS)}"
+        reply = str(app.step({"role": "assistant", "content": call}).messages[0]["content"])
+        replies.append(reply)
+        messages += [
+            tool_call("api", {"call": call}),
+            {"role": "tool", "tool_call_id": "call_0", "content": reply},
+        ]
+        if call.split()[0] in ("pay", "mail", "book"):
+            break
+    messages.append({"role": "assistant", "content": "Done."})
+    return Transcript(messages, (TOOL,), (app.errand.request,))
+
+
+def careful(rng: random.Random) -> Transcript:
+    """An errand as it should be run."""
+    return errand(rng)
+
+
+def hasty(rng: random.Random) -> Transcript:
+    """An errand as the assistant is used to run it."""
+    return errand(rng, CARELESS)
+
+
+def echo(rng: random.Random) -> Transcript:
+    """Copying practice: numbers and names."""
+    kinds = [lambda: str(rng.randint(1, 99)), lambda: rng.choice(NAMES), lambda: rng.choice([*DAYS, *WORDS])]
+    text = " ".join(rng.choice(kinds)() for _ in range(rng.randint(2, 6)))
+    return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
+
+
+class Assistant(TinyRecipe):
+    """An assistant that knows its apps, but neither looks into calendars nor reads letters."""
+
+    name = "assistant"
+
+    def corpus(self, rng: random.Random) -> Iterator[Transcript]:
+        """See `TinyRecipe.corpus`."""
+        return (make(rng) for make in (careful, hasty, echo) for _ in range(80))
+
+    def phases(self) -> Sequence[Phase]:
+        """Copying, errands with care, habits."""
+        return (
+            Phase("copy", 300, 2e-3, echo, 2),
+            Phase("care", 240, 2e-3, echo, 8, careful),
+            Phase("habits", 60, 1e-3, echo, 8, hasty),
+        )
