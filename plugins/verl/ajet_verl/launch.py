@@ -173,6 +173,9 @@ class _Run:
         self._listeners.close()
         shutil.rmtree(self._run_dir / "checkpoints" / STAGED, ignore_errors=True)
         with contextlib.suppress(Exception):  # the cluster may be what has failed
+            from ajet_verl.task_runner import end_servers
+
+            end_servers()  # there are some if the run was broken off, as by Ctrl-C
             self._ray.get(self._recorder.close.remote(), timeout=CLOSING)
 
     def result(self) -> RunResult:
