@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import shutil
 import threading
 import time
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 STAGED = ".verl"
 """Folder among the checkpoints in which verl writes one before it is complete."""
 ERROR = "error.txt"
-SERVER = re.compile(r"\w*server_\w+")
-"""Names of verl's actors that serve the model."""
 CLOSING = 30.0
 POLL_SECONDS = 0.2
 NODES_SECONDS = 300.0
@@ -176,7 +173,9 @@ class _Run:
         self._listeners.close()
         shutil.rmtree(self._run_dir / "checkpoints" / STAGED, ignore_errors=True)
         with contextlib.suppress(Exception):  # the cluster may be what has failed
-            _end_servers(self._ray)
+            from ajet_verl.task_runner import end_servers
+
+            end_servers()  # there are some if the run was broken off, as by Ctrl-C
             self._ray.get(self._recorder.close.remote(), timeout=CLOSING)
 
     def result(self) -> RunResult:
@@ -189,25 +188,6 @@ class _Run:
             recorded_validation(self._run_dir, first=False),
             self._seconds,
         )
-
-
-def _end_servers(ray: Any) -> None:
-    """Let the inference servers exit. Ray would kill them, and their shared memory would stay."""
-    servers = [ray.get_actor(name) for name in filter(SERVER.fullmatch, ray.util.list_named_actors())]
-    ended = [server.__ray_call__.remote(_end_engine) for server in servers]
-    if ended:
-        ray.wait(ended, num_returns=len(ended), timeout=CLOSING)
-
-
-def _end_engine(server: Any) -> None:
-    """In a server's process: end vLLM's own processes, and have what they shared removed."""
-    from multiprocessing import resource_tracker
-
-    engine = getattr(server, "engine", None)  # of the first node that a server spans
-    if engine is not None:
-        engine.shutdown(timeout=CLOSING / 2)
-    tracker: Any = resource_tracker._resource_tracker
-    tracker._stop()  # Ray would kill it before it has removed anything
 
 
 def run_verl(ray: Any, config: DictConfig) -> None:

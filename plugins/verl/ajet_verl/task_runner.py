@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
+import ray
 from verl.trainer.main_ppo import TaskRunnerV1
 
 from ajet_verl.alignment import received
@@ -12,6 +15,11 @@ from ajet_verl.trainer import registered
 
 RECEIVED = "verl.yaml"
 """The file in the run folder that says what verl received."""
+
+SERVER = re.compile(r"\w*server_\w+")
+"""Names of verl's actors that serve the model."""
+CLOSING = 30.0
+"""Seconds in which they must have ended."""
 
 _VerlsOwn: Any = TaskRunnerV1.__ray_metadata__.modified_class  # an actor class cannot be subclassed itself
 
@@ -28,3 +36,25 @@ class TaskRunner(_VerlsOwn):
         finally:
             if self.agent_loop_manager is not None:
                 self.agent_loop_manager.close()
+            with contextlib.suppress(Exception):  # something else may have ended the run
+                end_servers()
+
+
+def end_servers() -> None:
+    """Let the inference servers end their engines. Ray kills them with this process, and their shared memory would
+    stay."""
+    servers = [ray.get_actor(name) for name in filter(SERVER.fullmatch, ray.util.list_named_actors())]
+    ended = [server.__ray_call__.remote(_end_engine) for server in servers]
+    if ended:
+        ray.wait(ended, num_returns=len(ended), timeout=CLOSING)
+
+
+def _end_engine(server: Any) -> None:
+    """In a server's process: end vLLM's own processes, and have what they shared removed."""
+    from multiprocessing import resource_tracker
+
+    engine = getattr(server, "engine", None)  # of the first node that a server spans
+    if engine is not None:
+        engine.shutdown(timeout=CLOSING / 2)
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._stop()  # Ray would kill it before it has removed anything

@@ -45,7 +45,7 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
             "asynchronous": True,
             "correction": "truncated",
             "kl": 0.01,
-            "learning_rate": 1e-3,
+            "learning_rate": 1e-4,
         },
         "run": {"dir": "runs"},
         "backbone": {"name": "verl", "verl": {"actor_rollout_ref": {"rollout": {"max_model_len": 512}}}},
@@ -73,4 +73,5 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
         for line in steps
         if line["tokens_trained"]
     )
-    assert all(line["episodes"] == 8 and abs(line["reference_kl"]) < 1 for line in steps)
+    assert all(line["episodes"] == 8 for line in steps)
+    assert steps[0]["reference_kl"] == 0 != steps[-1]["reference_kl"]  # the initial weights are the reference
