@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Machine:
     folder: Path
     ray: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shared: frozenset[Path] = field(default_factory=lambda: frozenset(SHARED_MEMORY.iterdir()))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -93,12 +95,27 @@ class Machine:
                 continue
         return found
 
+    def orphans(self) -> list[Path]:
+        """Shared memory that has come since the test began and that no process uses."""
+        return sorted(
+            path for path in SHARED_MEMORY.iterdir() if path not in self.shared and not _in_use(path)
+        )
+
+    def commands(self) -> list[str]:
+        """The command lines of those processes."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                found.append(" ".join(process.cmdline())[:200])
+        return found
+
     def kill(self) -> list[str]:
         """End what is left, with SIGKILL; returns the command lines."""
-        left = self.processes()
-        for process in left:
-            process.kill()
-        return [" ".join(process.cmdline())[:200] if process.is_running() else "?" for process in left]
+        left = self.commands()
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.kill()
+        return left
 
 
 def printed_by(process: subprocess.Popen[str]) -> str:
@@ -110,7 +127,6 @@ def printed_by(process: subprocess.Popen[str]) -> str:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     """A `Machine`. When the test is over no process, no Ray session and no shared memory may be left of it."""
-    shared = set(SHARED_MEMORY.iterdir())
     # Ray's sockets lie deep below; their paths may have 107 characters.
     machine = Machine(tmp_path, Path(tempfile.mkdtemp(prefix="ajet", dir="/tmp")))
     try:
@@ -122,8 +138,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         left = machine.kill()
         shutil.rmtree(machine.ray, ignore_errors=True)
     assert not left, f"processes were left: {left}"
-    new = {path for path in SHARED_MEMORY.iterdir() if path not in shared}
-    orphans = sorted(str(path) for path in new if not _in_use(path))
+    orphans = machine.orphans()
+    for path in orphans:
+        path.unlink()
     assert not orphans, f"shared memory was left: {orphans}"
 
 

@@ -13,17 +13,19 @@ STEPS = 4
 FLOW = """
 import asyncio
 import random
+import re
 
 from ajet import WorkflowOutput
 
 
 async def run(task, tuner):
+    slow = int(re.search(r"\\d+", task.query)[0]) % 2
     client = tuner.as_openai_client()
     messages = [{"role": "user", "content": task.query}]
     for _ in range(4):
         answer = await client.chat.completions.create(model="m", messages=messages, max_tokens=12)
         messages += [{"role": "assistant", "content": answer.choices[0].message.content}, {"role": "user", "content": "and?"}]
-        await asyncio.sleep(random.choice([0.0, 3.0]))
+        await asyncio.sleep(3.0 * slow)  # then others are learned from in between
     return WorkflowOutput(reward=float(random.random() < 0.5))
 """
 
