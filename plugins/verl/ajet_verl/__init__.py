@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import Backbone, hookimpl
+from ajet import Backbone, Service, hookimpl
 from ajet_verl.plugin import Verl
+from ajet_verl.service import Ray
 from ajet_verl.versions import found
 
 
 @hookimpl
 def ajet_backbones() -> Iterable[type[Backbone]]:
     return [Verl]
+
+
+@hookimpl
+def ajet_services() -> Iterable[type[Service]]:
+    return [Ray]
 
 
 @hookimpl

@@ -27,6 +27,7 @@ from ajet.run_dir import keep_tokenizer, new_run_dir
 from ajet.types import AjetError, ConfigError
 from ajet_verl.alignment import Place, compose
 from ajet_verl.recorder import NAMESPACE, Event, Recorder
+from ajet_verl.service import ray_of
 from ajet_verl.spec import to_text
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def launch(job: Job, settings: Verl) -> RunResult:
     if job.resume:
         job.progress.started(run_dir)
     keep_tokenizer(run_dir, _tokenizer(model), job.progress)
-    with _cluster(config) as ray:
-        _wait_for_gpus(ray, config, job)
+    joined = os.environ.get("RAY_ADDRESS") or ray_of(job)
+    with _cluster(config, joined) as ray:
+        _wait_for_gpus(ray, config, job, joined=bool(joined))
         run = _Run(ray, job, settings, model, run_dir)
         try:
             run.to_its_end()
@@ -206,8 +208,8 @@ def run_verl(ray: Any, config: DictConfig) -> None:
 
 
 @contextmanager
-def _cluster(config: DictConfig) -> Iterator[Any]:
-    """Ray, connected to the cluster that RAY_ADDRESS names, else to one that begins and ends here."""
+def _cluster(config: DictConfig, joined: str | None) -> Iterator[Any]:
+    """Ray, connected to the cluster at an address, else to one that begins and ends here."""
     import ray
     from omegaconf import OmegaConf
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
@@ -218,8 +220,8 @@ def _cluster(config: DictConfig) -> Iterator[Any]:
     assert isinstance(given, dict)
     runtime_env = environment | {k: v for k, v in given.pop("runtime_env").items() if v is not None}
     arguments = {"include_dashboard": False, "log_to_driver": False, "namespace": NAMESPACE, **given}
-    if os.environ.get("RAY_ADDRESS"):
-        arguments = {k: v for k, v in arguments.items() if k not in OF_NEW_CLUSTERS}
+    if joined:
+        arguments = {k: v for k, v in arguments.items() if k not in OF_NEW_CLUSTERS} | {"address": joined}
     else:  # without an address Ray would also join one that it finds on this machine
         arguments.setdefault("address", "local")
     try:
@@ -234,7 +236,7 @@ def _cluster(config: DictConfig) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _wait_for_gpus(ray: Any, config: DictConfig, job: Job) -> None:
+def _wait_for_gpus(ray: Any, config: DictConfig, job: Job, *, joined: bool) -> None:
     """Give the other nodes time to join. Raises AjetError if the GPUs that the job asks for do not come."""
     trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
     wanted = trainer.nnodes * trainer.n_gpus_per_node
@@ -242,7 +244,7 @@ def _wait_for_gpus(ray: Any, config: DictConfig, job: Job) -> None:
         wanted += rollout.nnodes * rollout.n_gpus_per_node
     deadline, told = time.monotonic() + NODES_SECONDS, False
     while (there := int(ray.cluster_resources().get("GPU", 0))) < wanted:
-        if not os.environ.get("RAY_ADDRESS") or time.monotonic() > deadline:
+        if not joined or time.monotonic() > deadline:
             raise AjetError(
                 f"backbone verl: the job asks for {wanted} GPUs, and Ray has {there}. Set backbone.verl.trainer.nnodes and "
                 "n_gpus_per_node, or start Ray on the other nodes (docs/verl.md)."

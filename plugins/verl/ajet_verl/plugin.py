@@ -66,7 +66,8 @@ class Verl(Backbone):
         return dict(self.model_extra or {})
 
     def run(self, job: Job) -> RunResult:
-        """Run the job as one of verl, on the Ray cluster that RAY_ADDRESS names, else on one of its own."""
+        """Run the job as one of verl, on the Ray cluster that RAY_ADDRESS names, else on that of the
+        service `ray` where the job has it, else on one of its own."""
         for warning in check():
             job.progress.say(warning)
         from ajet_verl.launch import launch

@@ -139,8 +139,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         shutil.rmtree(machine.ray, ignore_errors=True)
     assert not left, f"processes were left: {left}"
     orphans = machine.orphans()
-    for path in orphans:
-        path.unlink()
     assert not orphans, f"shared memory was left: {orphans}"
 
 
