@@ -16,6 +16,9 @@ from pydantic import Field, field_validator, model_validator
 from ajet.base import Plugin
 from ajet.types import ConfigError, Task
 
+_MOST_AGAIN = 1000
+"""Draws in a row that give what was drawn before."""
+
 
 class Reader(Plugin):
     """Base of readers: the same configuration always yields the same tasks in the same order."""
@@ -23,6 +26,32 @@ class Reader(Plugin):
     @abstractmethod
     def tasks(self) -> Iterable[Task]:
         """Yield tasks. Raise ConfigError with file and line where the data is bad."""
+
+
+class DrawnReader(Reader):
+    """Base of readers that draw tasks by chance: they implement `draw`. No two tasks are alike, and equal
+    settings draw equal ones."""
+
+    count: int = Field(ge=1, description="How many tasks.")
+    seed: int = Field(0, description="Another seed draws other tasks.")
+    held_out: bool = Field(False, description="Draw from the tasks that are held out for validation.")
+
+    @abstractmethod
+    def draw(self, rng: random.Random) -> Task:
+        """A task of the side that ``held_out`` says; by its content it belongs to one side only."""
+
+    def tasks(self) -> Iterator[Task]:
+        """See `Reader.tasks`. Raises ConfigError when there are not so many different ones."""
+        rng, found, again = random.Random(f"{self.seed} {self.held_out}"), dict[str, Task](), 0
+        while len(found) < self.count:
+            task = self.draw(rng)
+            again = again + 1 if task.id in found else 0
+            if again > _MOST_AGAIN:
+                raise ConfigError(
+                    f"count: there are hardly more than {len(found)} different tasks; ask for fewer."
+                )
+            found.setdefault(task.id, task)
+        return iter(found.values())
 
 
 class SelectingReader(Reader):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ajet import Reader, Task
+from ajet import Task
+from ajet.reader import DrawnReader
 
 SYSTEM = "Cross the ice. Answer left, down, right or up."
 MOST_STEPS = 10
@@ -72,19 +73,11 @@ class Lake:
         return told(self.rows, int(place)), float(reward), bool(terminated or truncated)
 
 
-class Lakes(Reader):
+class Lakes(DrawnReader):
     """Maps, no two alike; those held out are never among the others."""
 
     name = "lakes"
-    count: int
-    seed: int = 0
-    held_out: bool = False
 
-    def tasks(self) -> Iterator[Task]:
-        """See `Reader.tasks`."""
-        rng = random.Random(f"{self.seed} {self.held_out}")
-        found: dict[str, Task] = {}
-        while len(found) < self.count:
-            task = to_task(make_map(rng, validation=self.held_out))
-            found.setdefault(task.id, task)
-        return iter(found.values())
+    def draw(self, rng: random.Random) -> Task:
+        """See `DrawnReader.draw`."""
+        return to_task(make_map(rng, validation=self.held_out))

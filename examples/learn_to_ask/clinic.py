@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ajet import Reader, Task
+from ajet import Task
+from ajet.reader import DrawnReader
 
 SYSTEM = "You are a doctor. Ask two questions, then name the condition."
 QUESTIONS = 2
@@ -108,19 +109,11 @@ def fitting(complaint: str, answers: dict[str, bool]) -> list[str]:
     ]
 
 
-class Patients(Reader):
+class Patients(DrawnReader):
     """Patients, no two alike; those held out are never among the others."""
 
     name = "patients"
-    count: int
-    seed: int = 0
-    held_out: bool = False
 
-    def tasks(self) -> Iterator[Task]:
-        """See `Reader.tasks`."""
-        rng = random.Random(f"{self.seed} {self.held_out}")
-        found: dict[str, Task] = {}
-        while len(found) < self.count:
-            task = to_task(make_patient(rng, held_out=self.held_out))
-            found.setdefault(task.id, task)
-        return iter(found.values())
+    def draw(self, rng: random.Random) -> Task:
+        """See `DrawnReader.draw`."""
+        return to_task(make_patient(rng, held_out=self.held_out))

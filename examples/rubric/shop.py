@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterator
 
-from ajet import Reader, Task
+from ajet import Task
+from ajet.reader import DrawnReader
 
 SYSTEM = "You answer the letters of customers."
 THINGS = (
@@ -49,19 +49,12 @@ def draw(rng: random.Random, *, validation: bool = False) -> tuple[str, str, str
             return found
 
 
-class Letters(Reader):
+class Letters(DrawnReader):
     """Customers' letters, no two alike; those held out are never among the others."""
 
     name = "letters"
-    count: int
-    seed: int = 0
-    held_out: bool = False
 
-    def tasks(self) -> Iterator[Task]:
-        """See `Reader.tasks`."""
-        rng = random.Random(f"{self.seed} {self.held_out}")
-        found: dict[str, Task] = {}
-        while len(found) < self.count:
-            text = letter(*draw(rng, validation=self.held_out))
-            found.setdefault(text, Task(text, text))
-        return iter(found.values())
+    def draw(self, rng: random.Random) -> Task:
+        """See `DrawnReader.draw`."""
+        text = letter(*draw(rng, validation=self.held_out))
+        return Task(text, text)
