@@ -136,6 +136,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
             time.sleep(0.2)
     finally:
         left = machine.kill()
+        for logs in machine.ray.glob("ray/session_2*/logs"):  # to look at when a test has failed
+            shutil.copytree(logs, tmp_path / "ray_logs", dirs_exist_ok=True, symlinks=True)
         shutil.rmtree(machine.ray, ignore_errors=True)
     assert not left, f"processes were left: {left}"
     orphans = machine.orphans()
