@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from ajet.rollout.recorder import live_lines
 from tests.plugins.verl.conftest import Machine, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 
 STEPS, STALENESS = 4, 2
-pytestmark = pytest.mark.slow  # five engines' worth of memory: 12 GiB
 
 
 def test_two_ranks_learn_while_a_third_answers(machine: Machine) -> None:
