@@ -182,7 +182,7 @@ def test_faults_are_named_with_their_place(home: Home, service: Any, fault: str)
 def test_a_service_that_nobody_declares_is_an_error_that_lists_the_declared(home: Home) -> None:
     with (
         pytest.raises(
-            ConfigError, match=r"services.thin: no such service; did you mean 'thing'.*Known: thing"
+            ConfigError, match=r"services.thin: no such service; did you mean 'thing'.*Known: .*thing"
         ),
         with_services(home.layers(), ["thin"]),
     ):
