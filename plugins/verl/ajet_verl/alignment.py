@@ -147,6 +147,8 @@ OURS: Mapping[str, str] = {
     "eval.sampling": "sent with every request",
     "backbone": "chooses verl; `mode` is `trainer.v1.trainer_mode`, `engine` is `model_engine`",
     "run.loggers": "in the process of `ajet run`",
+    "run.services": "started beside `ajet run`; `ray` is the cluster to join",
+    "services": "started beside `ajet run`",
 }
 """Keys, or beginnings of keys, that AgentJet honours itself, and where."""
 
