@@ -65,9 +65,11 @@ demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 examples: $(ALL_INSTALLED) ## the five agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} .venv/bin/python examples/learn.py --seed $(SEED) $(ARGS)
 
-# One process for each core, up to four, and one thread in each: torch's threads would fight for the same cores.
+# One process more than cores, up to five, as many tests wait for programs that they start; one thread in each: torch's
+# threads would fight for the same cores.
+PROCESSES = $$(( $$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 5 ))
 test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some of them)
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
