@@ -59,6 +59,10 @@ def error_of(project, *arguments: str, code: int | None = None) -> str:
             ["--set", "targets={solver: {lora: {modules: [query]}}}"],
             ["targets.solver.lora.modules", "'query'", "q_proj"],
         ),
+        (
+            ["--backbone", "verl", "--memory-limit", "2GiB"],
+            ["--memory-limit", "only the backbone local", "verl"],
+        ),
         (["--memory-limit", "much"], ["backbone.local.memory_limit", "write it like 2GiB"]),
         (["--memory-limit", "50MiB"], ["the job needs about", "there are 50 MiB (memory_limit)", "weights"]),
         (["--resume", "nowhere"], ["nowhere"]),

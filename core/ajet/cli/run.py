@@ -76,6 +76,11 @@ def run(
     lay_flag(layers, "--[no-]deterministic", "run.deterministic", deterministic)
     lay_flag(layers, "--memory-limit", "backbone.local.memory_limit", memory_limit)
     lay_sets(layers, sets)
+    name = layers.job().backbone.name
+    if memory_limit is not None and name not in ("local", "debug"):
+        raise ConfigError(
+            f"--memory-limit: only the backbone local keeps to it, but the job's is {name}; leave it out."
+        )
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
     import_from_here()
     with services(layers, with_):  # readers may ask them for tasks

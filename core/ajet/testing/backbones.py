@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ajet.backbone import OPTIONAL_KEYS, Capabilities, RunResult
@@ -41,6 +42,7 @@ def judge(task, output):
     return float(len(set(output.response)))
 """
 GROUPS, MEMBERS = 2, 2
+_NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 
 
 class _Said(Silent):
@@ -76,15 +78,8 @@ class BackboneSubject:
 
         return load_plugins().get("backbone", self.name, "backbone.name").capabilities  # type: ignore[attr-defined,no-any-return]
 
-    def run(self, *, resume: Path | None = None, **more: Any) -> RunResult:
-        """Run a job of two steps, of two groups of two; ``more`` keys have ``__`` for dots."""
-        return self._run({key.replace("__", "."): value for key, value in more.items()}, resume)
-
-    def run_with(self, keys: Mapping[str, Any]) -> RunResult:
-        """The same, with keys as they are written."""
-        return self._run(keys, None)
-
-    def _run(self, keys: Mapping[str, Any], resume: Path | None) -> RunResult:
+    def run(self, more: Mapping[str, Any] = _NO_KEYS, *, resume: Path | None = None) -> RunResult:
+        """Run a job of two steps, of two groups of two, with ``more`` keys; or go on with a run."""
         from ajet.config import Layers, read_job_file
         from ajet.job import prepare
 
@@ -93,9 +88,9 @@ class BackboneSubject:
             layers.add(read_job_file(resume / "job.yaml"), "job.yaml", resume)
         else:
             layers.add(self._job(), "job.yaml", self.folder)
-        for key, value in ({} if resume else {**self.keys}).items():
-            layers.set(key, value, "subject", self.folder)
-        for key, value in keys.items():
+            for key, value in self.keys.items():
+                layers.set(key, value, "subject", self.folder)
+        for key, value in more.items():
             layers.set(key, value, "check", self.folder)
         told = _Said()
         job = prepare(layers, resume=resume).with_progress(told)
@@ -155,7 +150,7 @@ def check_what_it_declares_is_honoured(subject: BackboneSubject) -> None:
         if capability == "several_targets" and trains and not subject.capabilities.lora:
             continue
         try:
-            result = subject.run_with({"train.steps": 1, **keys})
+            result = subject.run({"train.steps": 1, **keys})
         except ConfigError as error:
             raise AssertionError(f"{capability} is declared, but refused: {error}") from error
         assert result.steps == int(trains), f"{capability}: {result.steps} steps instead of 1"
@@ -169,7 +164,7 @@ def check_what_it_does_not_declare_is_refused(subject: BackboneSubject) -> None:
         if subject.honours(capability):
             continue
         try:
-            subject.run_with({"train.steps": 1, **keys})
+            subject.run({"train.steps": 1, **keys})
         except ConfigError as error:
             assert any(key.partition(".")[0] in str(error) for key in keys), f"{capability}: {error}"
         else:
@@ -178,7 +173,7 @@ def check_what_it_does_not_declare_is_refused(subject: BackboneSubject) -> None:
 
 def check_the_run_folder_tells_what_happened(subject: BackboneSubject) -> None:
     """The job, the versions, a line of metrics a step, and each episode once, with its group."""
-    result = subject.run(task__validation="tasks.jsonl", eval__episodes=2)
+    result = subject.run({"task.validation": "tasks.jsonl", "eval.episodes": 2})
     for name in ("job.yaml", "versions.json"):
         assert (result.run_dir / name).is_file(), f"the run folder holds no {name}"
     episodes = _lines(result.run_dir / "episodes.jsonl")
@@ -209,7 +204,7 @@ def check_a_checkpoint_is_a_model(subject: BackboneSubject) -> None:
     assert result.checkpoint is not None and result.checkpoint.is_dir(), "no checkpoint of the last step"
     state = json.loads((result.checkpoint / "ajet.json").read_text())
     assert state["step"] == 2, f"the last checkpoint is of step {state['step']}"
-    further = subject.run(model=str(result.checkpoint), train__steps=1)
+    further = subject.run({"model": str(result.checkpoint), "train.steps": 1})
     assert further.steps == 1
 
 
@@ -217,11 +212,11 @@ def check_a_killed_run_goes_on_after_its_last_checkpoint(subject: BackboneSubjec
     """Each step of the history, and each episode of it, counts once."""
     if not subject.capabilities.trains:
         return
-    result = subject.run(train__keep_last=3)
+    result = subject.run({"train.keep_last": 3})
     last = result.checkpoint
     assert last is not None
     shutil.rmtree(last)  # as after a kill in the second step
-    resumed = subject.run(resume=result.run_dir, train__steps=3)
+    resumed = subject.run({"train.steps": 3}, resume=result.run_dir)
     assert resumed.run_dir == result.run_dir, "it went on in another folder"
     metrics = [line for line in _lines(result.run_dir / "metrics.jsonl") if line["type"] == "train"]
     assert [line["step"] for line in metrics] == [1, 2, 3], "not one live line a step"
@@ -234,7 +229,7 @@ def check_deterministic_runs_are_equal(subject: BackboneSubject) -> None:
     """Two runs of one job have the same journal and the same losses, where it declares that."""
     if not (subject.capabilities.trains and subject.capabilities.deterministic):
         return
-    one, other = (subject.run(run__deterministic=True).run_dir for _ in range(2))
+    one, other = (subject.run({"run.deterministic": True}).run_dir for _ in range(2))
     for name in ("episodes.jsonl", "metrics.jsonl"):
         pair = [
             sorted(json.dumps(_timeless(line), sort_keys=True) for line in _lines(d / name))

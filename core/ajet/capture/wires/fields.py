@@ -25,7 +25,7 @@ class Faults:
 
     def parameters(self, data: Mapping[str, Any], known: Collection[str], where: str = "") -> None:
         """All parameters that are not known; null, false and empty ones ask for nothing."""
-        for name in sorted(name for name in data if name not in known):
+        for name in sorted(data.keys() - known):
             if data[name]:
                 self.parameter(where + (name if name.isidentifier() else brief(name)))
 
@@ -109,7 +109,7 @@ def mapping(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def objects(value: Any, name: str) -> list[Mapping[str, Any]]:
     """A list of objects, as it is."""
-    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
+    if not isinstance(value, list) or [v for v in value if not isinstance(v, dict)]:
         raise invalid(f"{name} must be a list of objects")
     return value
 
