@@ -9,10 +9,10 @@ from collections.abc import Sequence
 def next_call(request: str, replies: Sequence[str]) -> str | None:
     """The call after these replies, None when the errand is done.
 
-    >>> next_call("pin 17. Pay ana 5.", [])
-    'login 17'
-    >>> next_call("pin 17. Pay ana 5.", ["welcome", "42"])
-    'pay 42 5'
+    >>> next_call("Password otter. Pay ana 5.", [])
+    'login otter'
+    >>> next_call("Password otter. Pay ana 5.", ["welcome", "4"])
+    'pay 4 5'
     """
     calls = plan(request)
     return (
@@ -31,7 +31,7 @@ def plan(request: str) -> list[str]:
         r"Meet (\w+) on (\w+)\.": ["free {1}", "book {1} REPLY {0}"],
     }
     for form, calls in forms.items():
-        if found := re.fullmatch(rf"pin (\d+)\. {form}", request):
-            pin, *words = found.groups()
-            return [f"login {pin}", *(call.format(*words) for call in calls)]
+        if found := re.fullmatch(rf"Password (\w+)\. {form}", request):
+            password, *words = found.groups()
+            return [f"login {password}", *(call.format(*words) for call in calls)]
     raise ValueError(f"no such errand: {request!r}")

@@ -1,7 +1,7 @@
 """The assistant to begin with: logs in and calls apps in the right form, but often the wrong one.
 
-It does not look into calendars and does not read letters: it books at nine, and writes back. Those errands
-fail unless it does otherwise now and then, which is what there is to learn.
+It does not look into calendars and does not read letters: it books at one, and writes back. Such errands
+fail, unless one o'clock is free by chance or it does otherwise, as now and then it does: what there is to learn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from expert import next_call
-from service import DAYS, NAMES, WORDS, Apps
+from service import DAYS, HOURS, NAMES, PASSWORDS, WORDS, Apps
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -26,7 +26,7 @@ TOOL: dict[str, Any] = {
         "parameters": {"properties": {"call": {"type": "string"}}, "required": ["call"], "type": "object"},
     },
 }
-CARELESS = 0.9
+CARELESS = 0.8
 """Share of the errands with a calendar or a letter that are not done with care."""
 
 
@@ -43,9 +43,9 @@ def errand(rng: random.Random, careless: float = 0.0) -> Transcript:
     while (call := next_call(request, replies)) is not None:
         words = request.rstrip(".").split()
         if hasty and len(replies) == 1 and words[2] == "Meet":
-            call = f"book {words[5]} 9 {words[3]}"
+            call = f"book {words[5]} {HOURS[0]} {words[3]}"
         elif hasty and len(replies) == 1 and words[2] == "Do":
-            call = f"mail {words[4]} {rng.choice(WORDS)}"
+            call = f"mail {words[4]} later"
         reply = str(app.step({"role": "assistant", "content": call}).messages[0]["content"])
         replies.append(reply)
         messages += [
@@ -70,8 +70,8 @@ def hasty(rng: random.Random) -> Transcript:
 
 def echo(rng: random.Random) -> Transcript:
     """Copying practice: numbers and names."""
-    kinds = [lambda: str(rng.randint(1, 99)), lambda: rng.choice(NAMES), lambda: rng.choice([*DAYS, *WORDS])]
-    text = " ".join(rng.choice(kinds)() for _ in range(rng.randint(2, 6)))
+    words = [*map(str, range(1, 10)), *NAMES, *PASSWORDS, *DAYS, *WORDS]
+    text = " ".join(rng.choice(words) for _ in range(rng.randint(2, 6)))
     return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
 
 
@@ -87,7 +87,7 @@ class Assistant(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, errands with care, habits."""
         return (
-            Phase("copy", 300, 2e-3, echo, 2),
-            Phase("care", 240, 2e-3, echo, 8, careful),
+            Phase("copy", 400, 2e-3, echo, 2),
+            Phase("care", 280, 2e-3, echo, 8, careful),
             Phase("habits", 60, 1e-3, echo, 8, hasty),
         )

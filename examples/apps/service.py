@@ -3,7 +3,7 @@
     python service.py 8123
 
 Each episode has a world of its own, made from its task's id: other people, numbers, letters and dates. The
-assistant acts by calls such as ``pay 42 5``. What counts is the world afterwards: the errand must be done, and
+assistant acts by calls such as ``pay 4 5``. What counts is the world afterwards: the errand must be done, and
 nothing else may have changed.
 """
 
@@ -21,17 +21,31 @@ from ajet.environments import ServedEnvironment, State, serve
 NAMES = ("ana", "bob", "cem", "dan", "eve", "fay", "gus", "ivy", "kai", "lea", "max", "zoe")
 DAYS = ("mon", "tue", "wed", "thu", "fri")
 WORDS = ("yes", "no", "hi", "ok", "thanks", "sorry", "soon", "later")
-HOURS = range(9, 18)
+PASSWORDS = (
+    "tiger",
+    "otter",
+    "raven",
+    "panda",
+    "gecko",
+    "camel",
+    "moose",
+    "koala",
+    "zebra",
+    "bison",
+    "heron",
+    "lemur",
+)
+HOURS = range(1, 9)
 SIZES = {"train": 2000, "validation": 256}
 MOST_CALLS = 8
-HELP = "login PIN | contacts NAME | pay NUMBER AMOUNT | inbox NAME | mail NAME WORD | free DAY | book DAY HOUR NAME"
+HELP = "login PASSWORD | contacts NAME | pay NUMBER AMOUNT | inbox NAME | mail NAME WORD | free DAY | book DAY HOUR NAME"
 
 
 @dataclass
 class World:
     """What the apps hold. The last three fields are all that a call can change for good."""
 
-    pin: str
+    password: str
     numbers: dict[str, str]
     letters: dict[str, str]
     taken: dict[str, set[int]]
@@ -64,10 +78,10 @@ def make(task_id: str) -> tuple[World, Errand]:
     rng = random.Random(task_id)
     while True:
         people = rng.sample(NAMES, 6)
-        numbers = dict(zip(people, (str(n) for n in rng.sample(range(10, 100), 6)), strict=True))
-        letters = {name: f"pay {numbers[name]} {rng.randint(1, 99)}" for name in people}
+        numbers = dict(zip(people, (str(n) for n in rng.sample(range(1, 10), 6)), strict=True))
+        letters = {name: f"pay {numbers[name]} {rng.randint(1, 9)}" for name in people}
         taken = {day: set(rng.sample(HOURS, rng.randint(1, 6))) for day in DAYS}
-        world = World(str(rng.randint(10, 99)), numbers, letters, taken)
+        world = World(rng.choice(PASSWORDS), numbers, letters, taken)
         errand = rng.choice((_pay, _settle, _tell, _meet))(world, rng)
         if held_out(errand.request) == (split == "validation"):
             return world, errand
@@ -79,7 +93,7 @@ def held_out(request: str) -> bool:
 
 
 def _pay(world: World, rng: random.Random) -> Errand:
-    name, amount = rng.choice([*world.numbers]), str(rng.randint(1, 99))
+    name, amount = rng.choice([*world.numbers]), str(rng.randint(1, 9))
     return Errand(f"Pay {name} {amount}.", ("pay", world.numbers[name], amount))
 
 
@@ -126,7 +140,7 @@ class Apps(ServedEnvironment):
         return [f"{split}-{params.get('seed', 0)}-{n}" for n in range(int(params.get("count", SIZES[split])))]
 
     def start(self) -> str:
-        return f"pin {self.world.pin}. {self.errand.request}"
+        return f"Password {self.world.password}. {self.errand.request}"
 
     def step(self, message: Mapping[str, Any]) -> State:
         """One call, as text. What is wrong with it is told, and costs one of `MOST_CALLS`."""
@@ -162,9 +176,9 @@ class Apps(ServedEnvironment):
         except TypeError:
             return f"error: {next(form for form in HELP.split(' | ') if form.startswith(words[0]))}"
 
-    def _login(self, pin: str) -> str:
-        if pin != self.world.pin:
-            return "error: wrong pin"
+    def _login(self, password: str) -> str:
+        if password != self.world.password:
+            return "error: wrong password"
         self.world.logged_in = True
         return "welcome"
 

@@ -1,4 +1,4 @@
-"""A LangGraph agent that guesses an expression, is told its value, and guesses again: three tries."""
+"""A LangGraph agent that guesses an expression, is told by how much it is off, and guesses again: three tries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
-from puzzle import SYSTEM, TRIES, uses, value
+from puzzle import SYSTEM, TRIES, told
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 
@@ -30,14 +30,9 @@ async def propose(state: State) -> dict[str, Any]:
 
 
 def check(state: State) -> dict[str, Any]:
-    """What the expression is worth."""
-    said = str(state["messages"][-1].content).strip()
-    found = value(said)
-    if found is None or not uses(said, state["numbers"]):
-        return {"messages": [HumanMessage("Use each number once.")], "solved": False}
-    if found != state["target"]:
-        return {"messages": [HumanMessage(f"That is {found}.")], "solved": False}
-    return {"solved": True}
+    """What the expression is worth, and by how much it misses the target."""
+    reply = told(str(state["messages"][-1].content).strip(), state["numbers"], state["target"])
+    return {"messages": [HumanMessage(reply)]} if reply else {"solved": True}
 
 
 def goes_on(state: State) -> str:

@@ -46,6 +46,17 @@ def uses(expression: str, numbers: Sequence[int]) -> bool:
     return sorted(map(int, re.findall(r"\d+", expression))) == sorted(numbers)
 
 
+def told(expression: str, numbers: Sequence[int], target: int) -> str:
+    """What is said about an expression: empty if it is right. One that uses the right numbers is off by twice a
+    number, or twice a sum or difference of some: ``That is 68, twice 14 too much.``"""
+    found = value(expression)
+    if found is None or not uses(expression, numbers):
+        return "Use each number once."
+    if found == target:
+        return ""
+    return f"That is {found}, twice {abs(found - target) // 2} too {'much' if found > target else 'little'}."
+
+
 def written(numbers: Sequence[int], signs: Sequence[int]) -> str:
     """``12 + 3 - 5``: the numbers with these signs, in the order given, a positive one first."""
     terms = sorted(zip(numbers, signs, strict=True), key=lambda term: term[1] < 0)

@@ -94,7 +94,7 @@ def test_collateral_damage_costs_everything(extra: str) -> None:
 def test_the_wrong_person_is_no_errand_done() -> None:
     app = find("Tell")
     name = next(n for n in app.world.numbers if n != app.errand.change[1])
-    say(app, f"login {app.world.pin}")
+    say(app, f"login {app.world.password}")
     assert say(app, f"mail {name} {app.errand.change[2]}") == "sent"
     assert app.evaluate() == 0.0 and app.info({})["done"] is False
 
@@ -103,8 +103,8 @@ def test_what_is_wrong_with_a_call_is_told_and_changes_nothing() -> None:
     app = find("Meet")
     name, day = next(iter(app.world.numbers)), "mon"
     assert say(app, f"mail {name} hi") == "error: log in first"
-    assert say(app, f"login {int(app.world.pin) + 100}") == "error: wrong pin"
-    assert say(app, f"login {app.world.pin}") == "welcome"
+    assert say(app, "login guess") == "error: wrong password"
+    assert say(app, f"login {app.world.password}") == "welcome"
     taken = next(iter(app.world.taken[day]))
     wrong = {
         f"book {day} {taken} {name}": f"error: cannot book {day} {taken} {name}",
@@ -122,7 +122,7 @@ def test_calls_are_counted() -> None:
     states = [app.step({"content": "help"}) for _ in range(service.MOST_CALLS)]
     assert states[0].messages[0]["content"] == service.HELP
     assert [s.is_terminated for s in states] == [False] * (service.MOST_CALLS - 1) + [True]
-    assert say(app, f"login {app.world.pin}") == "error: too many calls"
+    assert say(app, f"login {app.world.password}") == "error: too many calls"
 
 
 def test_the_job_starts_its_service_and_a_scripted_assistant_runs_its_errands(tmp_path: Path) -> None:
