@@ -1,7 +1,7 @@
 """The assistant to begin with: logs in and calls apps in the right form, but often the wrong one.
 
-It does not look into calendars and does not read letters: it books at one, and writes back. Such errands
-fail, unless one o'clock is free by chance or it does otherwise, as now and then it does: what there is to learn.
+It does not look into calendars and does not read letters: it books at lunch, and writes back. Such errands
+fail, except for the few that it does otherwise, which is what there is to learn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from expert import next_call
-from service import DAYS, HOURS, NAMES, PASSWORDS, WORDS, Apps
+from service import DAYS, LUNCH, NAMES, PASSWORDS, WORDS, Apps
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -26,7 +26,7 @@ TOOL: dict[str, Any] = {
         "parameters": {"properties": {"call": {"type": "string"}}, "required": ["call"], "type": "object"},
     },
 }
-CARELESS = 0.8
+CARELESS = 0.7
 """Share of the errands with a calendar or a letter that are not done with care."""
 
 
@@ -43,7 +43,7 @@ def errand(rng: random.Random, careless: float = 0.0) -> Transcript:
     while (call := next_call(request, replies)) is not None:
         words = request.rstrip(".").split()
         if hasty and len(replies) == 1 and words[2] == "Meet":
-            call = f"book {words[5]} {HOURS[0]} {words[3]}"
+            call = f"book {words[5]} {LUNCH} {words[3]}"
         elif hasty and len(replies) == 1 and words[2] == "Do":
             call = f"mail {words[4]} later"
         reply = str(app.step({"role": "assistant", "content": call}).messages[0]["content"])

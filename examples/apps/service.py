@@ -36,6 +36,8 @@ PASSWORDS = (
     "lemur",
 )
 HOURS = range(1, 9)
+LUNCH = HOURS[0]
+"""Nobody is free then."""
 SIZES = {"train": 2000, "validation": 256}
 MOST_CALLS = 8
 HELP = "login PASSWORD | contacts NAME | pay NUMBER AMOUNT | inbox NAME | mail NAME WORD | free DAY | book DAY HOUR NAME"
@@ -80,7 +82,7 @@ def make(task_id: str) -> tuple[World, Errand]:
         people = rng.sample(NAMES, 6)
         numbers = dict(zip(people, (str(n) for n in rng.sample(range(1, 10), 6)), strict=True))
         letters = {name: f"pay {numbers[name]} {rng.randint(1, 9)}" for name in people}
-        taken = {day: set(rng.sample(HOURS, rng.randint(1, 6))) for day in DAYS}
+        taken = {day: {LUNCH, *rng.sample(HOURS, rng.randint(1, 6))} for day in DAYS}
         world = World(rng.choice(PASSWORDS), numbers, letters, taken)
         errand = rng.choice((_pay, _settle, _tell, _meet))(world, rng)
         if held_out(errand.request) == (split == "validation"):
