@@ -12,7 +12,6 @@ import pytest
 
 from ajet.environments import ServedEnvironment, State, serving
 
-
 IDLE_SECONDS = 4.0
 
 

@@ -62,7 +62,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], tuple[Judge, dict[str, Any]
             "pairwise": (judges.Pairwise(endpoint=endpoint, rounds=2, opponent="answer"), {}),
             "environment": (judges.Environment(), {"metadata": {"score": 0.5}}),
             "code": (
-                judges.Code(limits=Limits(seconds=5), partial=True),
+                judges.Code(limits=Limits(seconds=60), partial=True),
                 {
                     "task": Task("t", "Write add.", metadata={"tests": tests}),
                     "responses": (PROGRAM, "def add(: "),
