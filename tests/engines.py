@@ -57,11 +57,11 @@ class Waiting(ScriptedEngine):
                 await asyncio.sleep(0.002)
 
 
-def with_patience(engine: ScriptedEngine, ask: Callable[[float], Any], seconds: float = 0.1) -> None:
-    """``ask(seconds)``, which gives up after so long, with more and more of it until that has reached the engine."""
+def with_patience(ask: Callable[[float], Any], begun: Callable[[], Any], seconds: float = 0.1) -> None:
+    """``ask(seconds)``, which gives up after so long, with more and more of it until it has ``begun()`` by then."""
     while seconds < SECONDS:
         ask(seconds)
-        if engine.requests:
+        if begun():
             return
         seconds *= 5
-    pytest.fail("nothing reached the engine")
+    pytest.fail("it never began")

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
+
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "apps"
 
 
