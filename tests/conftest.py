@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,11 +36,33 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+with suppress(ImportError):  # some environments of the matrix have none
+    from hypothesis import HealthCheck, settings
+
+    # A machine that is busy is no fault of what is tested.
+    settings.register_profile("ajet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("ajet")
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     from ajet_local.starter.recipe import Starter
 
     return Starter().tokenizer(0)[0]
+
+
+@dataclass(frozen=True)
+class Hurried:
+    """Runs the episodes of some tasks under deadlines of their own: those that are to be cut off. The others then
+    have all the time that a busy machine takes."""
+
+    runner: EpisodeRunner
+    deadlines: Mapping[str, float]
+
+    async def run(self, plan: Plan, attempt: int) -> Episode:
+        """See `Runner`."""
+        seconds = self.deadlines.get(plan.task.id, self.runner.timeout)
+        return await replace(self.runner, timeout=seconds).run(plan, attempt)
 
 
 @dataclass
@@ -96,9 +118,10 @@ class Bench:
         judge: Judge | Callable[..., Any] = lambda task, output: 1.0,
         *,
         lockstep: bool = False,
+        deadlines: Mapping[str, float] | None = None,
         **settings: Any,
     ) -> Rollout:
-        """A rollout of a workflow, for plans of a test's own."""
+        """A rollout of a workflow, for plans of a test's own; ``deadlines`` are those of single tasks, in seconds."""
         rollout = RolloutSettings(**{"retries": 0, **settings})
         step = Lockstep(self.engine) if lockstep else None
         answerer = Answerer(
@@ -121,7 +144,8 @@ class Bench:
         if step:
             runner = replace(runner, excused=step.waited)
         judge = judge if isinstance(judge, Judge) else FunctionJudge(function=judge)
-        return Rollout(runner, judge, rollout, self.portal, step, self.lines.append, self.board)
+        runs = Hurried(runner, deadlines) if deadlines else runner
+        return Rollout(runs, judge, rollout, self.portal, step, self.lines.append, self.board)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import timelines
+from tests.engines import with_patience
 
 CLOSED = "http://127.0.0.1:9/v1"  # the discard port: a request that gets out fails at once
 TOOL: Any = {
@@ -157,22 +158,30 @@ def test_after_its_end_an_episode_answers_and_records_nothing(bench, tokenizer, 
 
 
 def test_client_timeout_cancels_the_generation_and_leaves_no_ghost_call(bench, tokenizer) -> None:
-    engine = ScriptedEngine(tokenizer, lambda r, p: "late", seconds=30)
-    with bench(engine).session() as session, pytest.raises(openai.APITimeoutError):
-        openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=0, timeout=0.1).chat.completions.create(
-            model="m", messages=USER
-        )
-    assert engine.cancelled == 1 and not session.record.calls
+    engine = ScriptedEngine(tokenizer, lambda r, p: "late", seconds=600)
+
+    def ask(seconds: float) -> None:
+        client = openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=0, timeout=seconds)
+        with pytest.raises(openai.APITimeoutError):
+            client.chat.completions.create(model="m", messages=USER)
+
+    with bench(engine).session() as session:
+        with_patience(ask, lambda: engine.requests)
+    assert engine.cancelled == len(engine.requests) and not session.record.calls
 
 
 def test_a_cancelled_task_cancels_the_generation(bench, tokenizer) -> None:
     async def agent() -> None:
         client = openai.AsyncOpenAI(base_url=CLOSED, api_key="k")
-        async with asyncio.timeout(0.1):
-            await client.chat.completions.create(model="m", messages=USER)
+        asking = asyncio.create_task(client.chat.completions.create(model="m", messages=USER))
+        while not engine.requests:
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
 
-    engine = ScriptedEngine(tokenizer, lambda r, p: "late", seconds=30)
-    with bench(engine).session() as session, pytest.raises(TimeoutError):
+    engine = ScriptedEngine(tokenizer, lambda r, p: "late", seconds=600)
+    with bench(engine).session() as session:
         asyncio.run(agent())
     assert engine.cancelled == 1 and not session.record.calls
 
@@ -308,7 +317,7 @@ def test_a_wire_of_a_plugin_answers_its_path(bench, tokenizer) -> None:
 
 
 def test_repetitions_by_the_sdk_are_counted(bench, tokenizer) -> None:
-    b = bench(ScriptedEngine(tokenizer, lambda r, p: "late", seconds=0.2))
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "late", seconds=600))
     with b.session() as session, pytest.raises(openai.APITimeoutError):
         client = openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=1, timeout=0.02)
         client.chat.completions.create(model="m", messages=USER)

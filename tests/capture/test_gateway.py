@@ -32,6 +32,7 @@ from ajet.capture.reach import reach
 from ajet.capture.session import Session
 from ajet.testing import ScriptedEngine
 from ajet.workflow import Endpoint
+from tests.engines import SECONDS, Meeting, Waiting, with_patience
 
 USER: Any = [{"role": "user", "content": "hi"}]
 ASK: dict[str, Any] = {"model": "m", "messages": USER}
@@ -52,12 +53,11 @@ class Served:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         with ajet.passthrough():  # or the hook would answer it
             body = {} if "content" in options else {"json": ASK}
-            return httpx.post(
-                f"{self.url}{path}", headers={**headers, **options.pop("headers", {})}, **body, **options
-            )
+            headers |= options.pop("headers", {})
+            return httpx.post(f"{self.url}{path}", headers=headers, timeout=SECONDS, **body, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", **options)
+        return httpx.get(f"{self.url}{path}", timeout=SECONDS, **options)
 
     def metric(self, name: str) -> float:
         """A value of /metrics."""
@@ -89,7 +89,7 @@ def ok(tokenizer: Any, **options: Any) -> ScriptedEngine:
     return ScriptedEngine(tokenizer, lambda request, prompt: "ok", **options)
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -204,11 +204,11 @@ def test_streams_come_as_events_while_they_are_sampled(serve, tokenizer) -> None
 def test_curl(serve, tokenizer, stream) -> None:
     served = serve(ok(tokenizer))
     with served.bench.session() as session:
-        command = ["curl", "-sSN", "--max-time", "10", f"{served.url}/v1/chat/completions", "-d", "@-"]
+        command = ["curl", "-sSN", "--max-time", "60", f"{served.url}/v1/chat/completions", "-d", "@-"]
         command += ["-H", f"Authorization: Bearer {session.key}", "-H", "Content-Type: application/json"]
         told = json.dumps({**ASK, "stream": stream})
         output = subprocess.run(
-            command, input=told, capture_output=True, text=True, timeout=20, check=True
+            command, input=told, capture_output=True, text=True, timeout=80, check=True
         ).stdout
     if stream:
         assert output.startswith("data: {") and output.rstrip().endswith("data: [DONE]")
@@ -239,7 +239,7 @@ def test_node_without_any_package(serve, tokenizer) -> None:
 
 
 def test_sixty_four_at_once_each_in_its_own_episode(serve, tokenizer) -> None:
-    engine = ScriptedEngine(tokenizer, lambda r, p: p.split("question ")[-1].split("<")[0], seconds=0.2)
+    engine = Meeting(tokenizer, lambda r, p: p.split("question ")[-1].split("<")[0], parties=64)
     served = serve(engine)
 
     async def ask(client: httpx.AsyncClient, n: int, key: str) -> str:
@@ -256,9 +256,7 @@ def test_sixty_four_at_once_each_in_its_own_episode(serve, tokenizer) -> None:
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(served.bench.session(f"e{n}")) for n in range(64)]
         stack.enter_context(ajet.passthrough())
-        started = time.monotonic()
         answers = asyncio.run(all_of_them())
-        assert time.monotonic() - started < 64 * 0.2 / 2, "not one after the other"
     assert answers == [str(n) for n in range(64)]
     assert all(len(s.record.calls) == 1 for s in sessions)
 
@@ -268,7 +266,7 @@ def test_sixty_four_at_once_each_in_its_own_episode(serve, tokenizer) -> None:
 
 def raw(served: Served, body: bytes, key: str, *, path: str = "/v1/chat/completions") -> socket.socket:
     """A connection with a request sent."""
-    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=60)
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
@@ -278,7 +276,7 @@ def raw(served: Served, body: bytes, key: str, *, path: str = "/v1/chat/completi
 def test_a_client_that_goes_away_cancels_its_generation_and_leaves_no_ghost_call(
     serve, tokenizer, stream
 ) -> None:
-    engine = ok(tokenizer, seconds=30)
+    engine = ok(tokenizer, seconds=600)
     served = serve(engine)
     with served.bench.session() as session:
         connection = raw(served, json.dumps({**ASK, "stream": stream}).encode(), session.key)
@@ -291,18 +289,23 @@ def test_a_client_that_goes_away_cancels_its_generation_and_leaves_no_ghost_call
 
 
 def test_a_client_timeout_leaves_no_ghost_call(serve, tokenizer) -> None:
-    engine = ok(tokenizer, seconds=30)
+    engine = ok(tokenizer, seconds=600)
     served = serve(engine)
-    with served.bench.session() as session:
-        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=session.key, max_retries=2, timeout=0.3)
+
+    def ask(seconds: float) -> None:
+        address: Any = {"base_url": f"{served.url}/v1", "api_key": session.key}
+        client = openai.OpenAI(**address, max_retries=2, timeout=seconds)
         with ajet.passthrough(), pytest.raises(openai.APITimeoutError):
             client.chat.completions.create(**ASK)
-        assert eventually(lambda: engine.cancelled == 3)
+
+    with served.bench.session() as session:
+        with_patience(ask, lambda: len(engine.requests) >= 3, 0.3)
+        assert eventually(lambda: session.in_flight == 0 and engine.cancelled == len(engine.requests))
     assert not session.record.calls
 
 
 def test_a_cancelled_task_leaves_no_ghost_call(serve, tokenizer) -> None:
-    engine = ok(tokenizer, seconds=30)
+    engine = ok(tokenizer, seconds=600)
     served = serve(engine)
 
     async def give_up() -> None:
@@ -322,7 +325,7 @@ def test_a_cancelled_task_leaves_no_ghost_call(serve, tokenizer) -> None:
 
 
 def test_a_killed_subprocess_leaves_no_ghost_call(serve, tokenizer) -> None:
-    engine = ok(tokenizer, seconds=30)
+    engine = ok(tokenizer, seconds=600)
     served = serve(engine)
     script = (
         "import os, sys, urllib.request as r; "
@@ -332,15 +335,15 @@ def test_a_killed_subprocess_leaves_no_ghost_call(serve, tokenizer) -> None:
     with served.bench.session() as session:
         environment = {**os.environ, **Endpoint(f"{served.url}/v1", session.key).environment()}
         process = subprocess.Popen([sys.executable, "-c", script, json.dumps(ASK)], env=environment)
-        assert eventually(lambda: session.in_flight == 1, 30)
+        assert eventually(lambda: session.in_flight == 1)
         process.kill()
-        process.wait(10)
+        process.wait(60)
         assert eventually(lambda: engine.cancelled == 1 and session.in_flight == 0)
     assert not session.record.calls and not session.record.exchanges
 
 
 def test_a_client_that_goes_away_in_the_middle_of_a_stream_leaves_no_ghost_call(serve, tokenizer) -> None:
-    engine = ok(tokenizer, seconds_between=30)
+    engine = ok(tokenizer, seconds_between=600)
     served = serve(engine)
     with served.bench.session() as session:
         connection = raw(served, json.dumps({**ASK, "stream": True}).encode(), session.key)
@@ -359,21 +362,21 @@ def test_a_client_that_goes_away_before_it_has_read_all_that_was_sampled_leaves_
     with served.bench.session() as session:
         slow = raw(served, json.dumps({**ASK, "stream": True}).encode(), session.key)
         assert eventually(lambda: served.metric("in_flight") == 1)
-        assert eventually(lambda: session.in_flight == 0, 20), "it is sampled to the end"
+        assert eventually(lambda: engine.requests and session.in_flight == 0), "it is sampled to the end"
         slow.close()
         assert eventually(lambda: served.metric("in_flight") == 0)
     assert engine.cancelled == 0 and not session.record.calls and not session.record.exchanges
 
 
 def test_an_episode_that_ends_answers_its_waiting_callers(serve, tokenizer) -> None:
-    engine = ok(tokenizer, seconds=30)
+    engine = ok(tokenizer, seconds=600)
     served = serve(engine)
     answers: list[httpx.Response] = []
     with served.bench.session() as session:
         waiting = threading.Thread(target=lambda: answers.append(served.post(key=session.key)))
         waiting.start()
         assert eventually(lambda: session.in_flight == 1)
-    waiting.join(10)
+    waiting.join(60)
     assert engine.cancelled == 1 and not session.record.calls
     assert answers[0].status_code == 400 and "has ended" in answers[0].text
 
@@ -388,7 +391,7 @@ def test_a_client_that_reads_slowly_holds_its_stream_up_and_nobody_else(serve, t
         with served.bench.session("other") as other:
             assert eventually(lambda: served.metric("in_flight") == 1)
             time.sleep(0.5)
-            assert served.post(key=other.key, timeout=20).status_code == 200
+            assert served.post(key=other.key).status_code == 200
         assert not session.record.calls, "the last event waits to be taken"
         received, end = 0, b""
         while not end.endswith(b"0\r\n\r\n"):
@@ -402,7 +405,7 @@ def test_a_client_that_reads_slowly_holds_its_stream_up_and_nobody_else(serve, t
 def test_a_gateway_that_closes_tells_its_callers_to_come_again_and_can_be_started_anew(
     serve, tokenizer
 ) -> None:
-    engine = ok(tokenizer, seconds=30)
+    engine = ok(tokenizer, seconds=600)
     served = serve(engine)
     answers: list[httpx.Response] = []
     with served.bench.session() as session:
@@ -410,7 +413,7 @@ def test_a_gateway_that_closes_tells_its_callers_to_come_again_and_can_be_starte
         waiting.start()
         assert eventually(lambda: session.in_flight == 1)
         served.gateway.close()
-        waiting.join(10)
+        waiting.join(60)
         assert answers[0].status_code == 503 and answers[0].headers["retry-after"] == "1"
         assert engine.cancelled == 1 and session.in_flight == 0
         engine._seconds = 0.0
@@ -437,13 +440,12 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_held(serve, tokenizer)
 
 
 def test_more_calls_than_may_run_at_once_are_told_to_come_again(serve, tokenizer) -> None:
-    served = serve(ok(tokenizer, seconds=1), most_calls=2)
-    statuses = []
+    refused = lambda: statuses.count(429) == 3  # noqa: E731
+    served = serve(Waiting(tokenizer, lambda r, p: "ok", until=refused), most_calls=2)
+    statuses: list[int] = []
     with served.bench.session() as session:
         threads = [
-            threading.Thread(
-                target=lambda: statuses.append(served.post(key=session.key, timeout=20).status_code)
-            )
+            threading.Thread(target=lambda: statuses.append(served.post(key=session.key).status_code))
             for _ in range(5)
         ]
         for thread in threads:
@@ -479,21 +481,20 @@ def test_health_metrics_and_models(serve, tokenizer) -> None:
 
 
 def test_tokens_of_sessions_that_follow_each_other_behind_one_key_are_counted_once(serve, tokenizer) -> None:
-    engine = ok(tokenizer)
+    until = lambda: len(engine.requests) != 4  # noqa: E731 - the fourth waits for the fifth
+    engine = Waiting(tokenizer, lambda r, p: "ok", until=until)
     served = serve(engine)
     capture = served.bench.capture
     with served.bench.session("full") as full:
         for _ in range(3):
             served.post(key=full.key)
-        engine._seconds = 1.0
         last = threading.Thread(target=lambda: served.post(key=full.key))
         last.start()
-        assert eventually(lambda: full.in_flight == 1)
-        engine._seconds = 0.0
+        assert eventually(lambda: len(engine.requests) == 4)
         following = Session("next", "next", full.answerer, key=full.key)  # as `ajet serve` does it
         capture.open(following)
         served.post(key=full.key)
-        last.join(10)
+        last.join(60)
     calls = [*full.record.calls, *following.record.calls]
     assert len(calls) == 5
     assert served.metric('tokens_total{kind="prompt"}') == sum(c.prompt.length for c in calls)
@@ -584,7 +585,7 @@ def test_fuzzed_requests_never_end_in_a_5xx_a_hang_or_a_traceback(serve, tokeniz
     with (
         served.bench.session() as session,
         ajet.passthrough(),
-        httpx.Client(timeout=10) as client,
+        httpx.Client(timeout=60) as client,
     ):
         check()
     assert served.get("/health").json()["in_flight"] == 0
@@ -596,7 +597,7 @@ def test_fuzzed_requests_never_end_in_a_5xx_a_hang_or_a_traceback(serve, tokeniz
     | st.text(max_size=100).map(lambda t: f"POST {t} HTTP/1.1\r\n\r\n".encode())
 )
 def check_bytes(address: tuple[str, int], data: bytes) -> None:
-    with socket.create_connection(address, timeout=5) as connection, contextlib.suppress(ConnectionError):
+    with socket.create_connection(address, timeout=60) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
@@ -618,7 +619,7 @@ def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(serve, token
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def in_a_fork(work: Callable[[], str], seconds: float = 20.0) -> str:
+def in_a_fork(work: Callable[[], str], seconds: float = 90.0) -> str:
     """What ``work`` returns in a forked child; fails after ``seconds``."""
     read, write = os.pipe()
     pid = os.fork()
@@ -643,14 +644,14 @@ def in_a_fork(work: Callable[[], str], seconds: float = 20.0) -> str:
 
 def asks(asynchronous: bool, stream: bool = False) -> Callable[[], str]:
     def ask() -> str:
-        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=10)
+        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=60)
         if stream:
             pieces = client.chat.completions.create(**ASK, stream=True)
             return "".join(p.choices[0].delta.content or "" for p in pieces if p.choices)
         return client.chat.completions.create(**ASK).choices[0].message.content or ""
 
     async def ask_async() -> str:
-        client = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=10)
+        client = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=60)
         return (await client.chat.completions.create(**ASK)).choices[0].message.content or ""
 
     return (lambda: asyncio.run(ask_async())) if asynchronous else ask
@@ -685,7 +686,7 @@ def test_without_a_gateway_a_forked_child_is_told_what_to_do_and_does_not_hang(b
         started = time.monotonic()
         said = in_a_fork(asks(False))
         assert "BadRequestError" in said and "rollout.gateway: true" in said
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
     assert not session.record.exchanges
 
 
@@ -703,7 +704,7 @@ def test_a_child_and_its_child_ask_at_once_each_over_a_connection_of_its_own(ben
     b = bench(ScriptedEngine(tokenizer, lambda r, p: p.split("number ")[-1].split("<")[0], seconds=0.5))
 
     def ask(name: str) -> str:
-        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=10)
+        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=60)
         messages: Any = [{"role": "user", "content": f"number {name}"}]
         return client.chat.completions.create(model="m", messages=messages).choices[0].message.content or ""
 
@@ -760,11 +761,11 @@ def test_jobs_of_a_shared_pool_stay_in_the_episode_that_gave_them(bench, tokeniz
         for name in ("one", "two"):
             with b.session(name) as session:
                 jobs = [pool.submit(asks(False)) for _ in range(4)]
-                assert [job.result(10) for job in jobs] == ["ok"] * 4
+                assert [job.result(60) for job in jobs] == ["ok"] * 4
             sessions.append(session)
         outside = pool.submit(asks(False))
         with pytest.raises(openai.BadRequestError, match="outside any episode"):
-            outside.result(10)
+            outside.result(60)
     assert [len(s.record.calls) for s in sessions] == [4, 4]
 
 
@@ -782,7 +783,7 @@ def test_plain_threads_keep_the_episode_only_where_the_job_says_so(bench, tokeni
     with reach(b.capture, all_threads=everything), b.session():
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join(10)
+        thread.join(60)
     assert said[0] == "ok" if everything else "outside any episode" in said[0]
 
 

@@ -19,6 +19,7 @@ from ajet.capture.portal import Portal
 from ajet.capture.reach import reach
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Generation
+from tests.engines import SECONDS
 
 Call = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -35,13 +36,13 @@ def portal() -> Iterator[Portal]:
 def call(request: pytest.FixtureRequest, portal: Portal) -> Call:
     """A call from a thread without a loop, and from one with a loop of its own."""
     if request.param == "thread":
-        return lambda coroutine: portal.wait(coroutine, 5)
-    return lambda coroutine: asyncio.run(portal.run(coroutine, 5, here=True))
+        return lambda coroutine: portal.wait(coroutine, SECONDS)
+    return lambda coroutine: asyncio.run(portal.run(coroutine, SECONDS, here=True))
 
 
 def until_idle(portal: Portal) -> None:
     """Wait until the loop's thread waits for events, and no wake-up is on its way to it."""
-    deadline, idle = time.monotonic() + 5, 0
+    deadline, idle = time.monotonic() + SECONDS, 0
     while idle < 10:
         assert time.monotonic() < deadline, "the loop never waits"
         time.sleep(0.001)
@@ -57,7 +58,7 @@ def test_what_a_thread_has_put_on_the_loop_goes_before_what_it_borrows_for(porta
             seen.append(2)
 
         portal.loop.call_soon_threadsafe(seen.append, 1)
-        portal.wait(second(), 5)
+        portal.wait(second(), SECONDS)
         assert seen == [1, 2]
 
 
@@ -71,7 +72,7 @@ async def thread_after_a_wait() -> int:
 
 
 def engine_thread(portal: Portal) -> int:
-    return portal.submit(thread()).result(5)
+    return portal.submit(thread()).result(SECONDS)
 
 
 def test_what_waits_for_nothing_is_done_in_the_callers_thread(portal: Portal, call: Call) -> None:
@@ -84,13 +85,23 @@ def test_after_its_first_wait_a_call_goes_on_in_the_loops_thread(portal: Portal,
 
 def test_a_busy_loop_is_not_lent(portal: Portal, call: Call) -> None:
     expected = engine_thread(portal)
-    portal.loop.call_soon_threadsafe(time.sleep, 0.2)
-    time.sleep(0.05)
+    is_busy, deadline = threading.Event(), time.monotonic() + SECONDS
+
+    def work() -> None:
+        """Until the call has come to the loop."""
+        ready = portal.loop._ready  # type: ignore[attr-defined]
+        others = len(ready)
+        is_busy.set()
+        while len(ready) == others and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    portal.loop.call_soon_threadsafe(work)
+    assert is_busy.wait(SECONDS)
     assert call(thread()) == expected
 
 
 def test_only_callers_who_allow_it_run_anything_in_their_thread(portal: Portal) -> None:
-    assert asyncio.run(portal.run(thread(), 5)) == engine_thread(portal) != threading.get_ident()
+    assert asyncio.run(portal.run(thread(), SECONDS)) == engine_thread(portal) != threading.get_ident()
 
 
 def test_in_debug_mode_everything_runs_in_the_loops_thread(portal: Portal, call: Call) -> None:
@@ -106,15 +117,15 @@ def test_a_borrower_is_in_a_task_of_the_loop_and_returns_to_its_own(portal: Port
 
     async def caller() -> None:
         own, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert await portal.run(inside(), 5, here=True) == (portal.loop, portal.loop)
+        assert await portal.run(inside(), SECONDS, here=True) == (portal.loop, portal.loop)
         assert (asyncio.get_running_loop(), asyncio.current_task()) == (own, task)
         with pytest.raises(KeyError):
             await portal.run(fails(), here=True)
         assert (asyncio.get_running_loop(), asyncio.current_task()) == (own, task)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SECONDS):
             await asyncio.sleep(0)
 
-    assert portal.wait(inside(), 5) == (portal.loop, portal.loop)
+    assert portal.wait(inside(), SECONDS) == (portal.loop, portal.loop)
     assert asyncio._get_running_loop() is None
     asyncio.run(caller())
 
@@ -126,12 +137,12 @@ async def fails() -> None:
 def test_a_timeout_that_a_borrower_sets_ends_its_wait(portal: Portal, call: Call) -> None:
     async def limited() -> None:
         async with asyncio.timeout(0.05):
-            await asyncio.sleep(30)
+            await asyncio.sleep(10 * SECONDS)
 
     started = time.monotonic()
     with pytest.raises(TimeoutError):
         call(limited())
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < SECONDS / 2
 
 
 def test_what_an_ended_call_leaves_on_the_loop_is_done(portal: Portal, call: Call) -> None:
@@ -141,7 +152,7 @@ def test_what_an_ended_call_leaves_on_the_loop_is_done(portal: Portal, call: Cal
 
     async def waits() -> None:
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(10 * SECONDS)
         finally:
             done["stopped waiting"].set()
 
@@ -169,7 +180,7 @@ def test_what_an_ended_call_leaves_on_the_loop_is_done(portal: Portal, call: Cal
     for name, event in done.items():
         until_idle(portal)
         assert call(leave(name)) == threading.get_ident()
-        assert event.wait(2), name
+        assert event.wait(SECONDS), name
 
 
 def test_a_forgotten_generator_is_closed_on_the_loop_where_it_began(portal: Portal, call: Call) -> None:
@@ -188,7 +199,7 @@ def test_a_forgotten_generator_is_closed_on_the_loop_where_it_began(portal: Port
 
     assert call(first()) == 1
     gc.collect()
-    assert closed.wait(2) and closed_on == [portal.loop]
+    assert closed.wait(SECONDS) and closed_on == [portal.loop]
 
 
 def test_what_a_borrower_raises_gives_the_loop_back(portal: Portal) -> None:
@@ -196,23 +207,29 @@ def test_what_a_borrower_raises_gives_the_loop_back(portal: Portal) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        portal.wait(interrupted(), 5)
-    assert portal.wait(thread_after_a_wait(), 5) == engine_thread(portal)
+        portal.wait(interrupted(), SECONDS)
+    assert portal.wait(thread_after_a_wait(), SECONDS) == engine_thread(portal)
     until_idle(portal)
-    assert portal.wait(thread(), 5) == threading.get_ident()
+    assert portal.wait(thread(), SECONDS) == threading.get_ident()
 
 
-def test_the_time_in_the_callers_thread_counts_towards_its_timeout(portal: Portal) -> None:
+def test_the_time_in_the_callers_thread_counts_towards_its_timeout(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, ahead = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + ahead[0])
+
     async def works_and_waits() -> None:
-        time.sleep(0.5)
-        await asyncio.sleep(30)
+        ahead[0] += 2 * SECONDS
+        await asyncio.sleep(100 * SECONDS)
 
-    started = time.monotonic()
+    started = clock()
     with pytest.raises(TimeoutError):
-        portal.wait(works_and_waits(), 0.6)
+        portal.wait(works_and_waits(), SECONDS)
+    until_idle(portal)
     with pytest.raises(TimeoutError):
-        asyncio.run(portal.run(works_and_waits(), 0.6, here=True))
-    assert time.monotonic() - started < 1.9, "0.6 s each, not 1.1 s"
+        asyncio.run(portal.run(works_and_waits(), SECONDS, here=True))
+    assert clock() - started < SECONDS / 2, "all of their time had passed"
 
 
 def test_never_two_threads_are_on_the_loop(portal: Portal) -> None:
@@ -235,17 +252,19 @@ def test_never_two_threads_are_on_the_loop(portal: Portal) -> None:
 
     def from_thread(n: int) -> None:
         for i in range(100):
-            portal.wait(call((n + i) % 3 == 0), 10)
+            portal.wait(call((n + i) % 3 == 0), SECONDS)
 
     async def from_loop(n: int) -> None:
         for i in range(20):
-            await asyncio.gather(*(portal.run(call((n + i + j) % 3 == 0), 10, here=True) for j in range(5)))
+            await asyncio.gather(
+                *(portal.run(call((n + i + j) % 3 == 0), SECONDS, here=True) for j in range(5))
+            )
 
     with ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(from_thread, n) for n in range(8)]
         calls += [pool.submit(lambda n=n: asyncio.run(from_loop(n))) for n in range(8)]
         for one in calls:
-            one.result(60)
+            one.result(3 * SECONDS)
     assert both == [0]
     assert len(threads) > 2, "both the loop's thread and callers worked"
 
@@ -265,10 +284,10 @@ def test_connections_of_an_engine_are_its_own_in_any_thread(bench: Any, tokenize
             return self._sample(request)
 
     b = bench(Remote(tokenizer, lambda r, p: "ok"))
-    until_idle(b.portal)
     with reach(b.capture, refuse_missed=True) as around, b.session() as session:
         asyncio.run(began(around.missed, session.key))
         client = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9/v1", max_retries=0)
+        until_idle(b.portal)
         answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
         missed = around.missed.end(session.key)
     listening.close()

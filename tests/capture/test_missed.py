@@ -38,7 +38,7 @@ def server() -> Iterator[tuple[str, int]]:
             except OSError:
                 return
             with connection:
-                connection.settimeout(2)
+                connection.settimeout(60)
                 connection.recv(65536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi")
 

@@ -28,6 +28,7 @@ from ajet.chat import Chat
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests import tokenizers
+from tests.engines import SECONDS, Waiting, with_patience
 
 CLOSED = "http://127.0.0.1:9/v1"
 URL = f"{CLOSED}/chat/completions"
@@ -55,8 +56,8 @@ def says(tokenizer: Any, said: str = SAID, **options: Any) -> ScriptedEngine:
 
 
 def slow(tokenizer: Any, **options: Any) -> ScriptedEngine:
-    """One that would take minutes."""
-    return says(tokenizer, "word " * 50, seconds_between=5, **options)
+    """One that would take hours."""
+    return says(tokenizer, "word " * 50, seconds_between=600, **options)
 
 
 def content(chunks: Any, choice: int = 0) -> str:
@@ -85,16 +86,15 @@ def records(session: Session) -> list[Any]:
 
 
 def test_a_stream_comes_as_it_is_sampled(bench, tokenizer, sdk) -> None:
-    engine = says(tokenizer, seconds_between=0.02)
+    chunks: list[Any] = []
+    engine = Waiting(tokenizer, lambda r, p: SAID, until=lambda: len(chunks) > 8)
     with bench(engine).session() as session:
-        times, chunks = [], []
         for chunk in sdk.chat.completions.create(model="m", messages=USER, stream=True):
-            times.append(time.monotonic())
             chunks.append(chunk)
             assert not session.record.calls or chunk.choices[0].finish_reason
     assert content(chunks) == SAID and chunks[-1].choices[0].finish_reason == "stop"
     assert chunks[0].choices[0].delta.role == "assistant" and len(chunks) > 10
-    assert times[-1] - times[0] > 0.2 and len({c.id for c in chunks}) == 1
+    assert len({c.id for c in chunks}) == 1
     assert len(session.record.calls) == 1 and not engine.cancelled
 
 
@@ -248,44 +248,69 @@ def test_a_closed_client_raises_as_ever(bench, tokenizer) -> None:
 @pytest.mark.parametrize("module", [httpx, httpx2])
 def test_the_read_timeout_holds_between_events(bench, tokenizer, module) -> None:
     engine = slow(tokenizer)
-    with bench(engine).session() as session, module.Client(timeout=0.8) as client:
+    read: list[str] = []
+
+    def ask(seconds: float) -> None:
         with (
+            module.Client(timeout=seconds) as client,
             pytest.raises(module.ReadTimeout),
             client.stream("POST", URL, json={"messages": USER, "stream": True}) as response,
         ):
-            first = next(lines := response.iter_lines())
-            list(lines)
-        assert first.startswith("data: ") and engine.cancelled == 1
+            for line in response.iter_lines():
+                read.append(line)
+
+    with bench(engine).session() as session:
+        with_patience(ask, lambda: read, 0.8)
+        assert read[0].startswith("data: ") and engine.cancelled == len(engine.requests)
     assert not session.record.calls and not session.record.exchanges
 
 
 def test_a_timeout_of_the_sdk_in_the_middle(bench, tokenizer) -> None:
     engine = slow(tokenizer)
-    client = openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=3, timeout=0.8)
-    with bench(engine).session() as session:
-        stream = client.chat.completions.create(model="m", messages=USER, stream=True)
+    read: list[Any] = []
+
+    def ask(seconds: float) -> None:
+        engine.requests.clear()
+        engine.cancelled = 0
+        client = openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=3, timeout=seconds)
         with pytest.raises((openai.APITimeoutError, httpx2.ReadTimeout, httpx.ReadTimeout)):
-            list(stream)
+            for chunk in client.chat.completions.create(model="m", messages=USER, stream=True):
+                read.append(chunk)
+
+    with bench(engine).session() as session:
+        with_patience(ask, lambda: read, 0.8)
     assert engine.cancelled == 1 and len(engine.requests) == 1 and not session.record.calls
 
 
 def test_a_timeout_before_sampling_begins(bench, tokenizer) -> None:
-    engine = slow(tokenizer, seconds=30)
-    client = openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=0, timeout=0.1)
-    with bench(engine).session() as session, pytest.raises(openai.APITimeoutError):
-        client.chat.completions.create(model="m", messages=USER, stream=True)
-    assert engine.cancelled == 1 and not session.record.calls
+    engine = slow(tokenizer, seconds=600)
+
+    def ask(seconds: float) -> None:
+        client = openai.OpenAI(base_url=CLOSED, api_key="k", max_retries=0, timeout=seconds)
+        with pytest.raises(openai.APITimeoutError):
+            client.chat.completions.create(model="m", messages=USER, stream=True)
+
+    with bench(engine).session() as session:
+        with_patience(ask, lambda: engine.requests)
+    assert engine.cancelled == len(engine.requests) and not session.record.calls
 
 
 def test_a_cancelled_task_in_the_middle(bench, tokenizer, asdk) -> None:
+    reading = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in await asdk.chat.completions.create(model="m", messages=USER, stream=True):
+            reading.set()
+
     async def agent() -> None:
-        async with asyncio.timeout(0.8):
-            stream = await asdk.chat.completions.create(model="m", messages=USER, stream=True)
-            async for _ in stream:
-                pass
+        task = asyncio.create_task(read())
+        await asyncio.wait_for(reading.wait(), SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     engine = slow(tokenizer)
-    with bench(engine).session() as session, pytest.raises(TimeoutError):
+    with bench(engine).session() as session:
         asyncio.run(agent())
     assert engine.cancelled == 1 and not session.record.calls
 
@@ -365,7 +390,7 @@ def test_one_choice_that_fails_ends_the_others_and_leaves_nothing(bench, tokeniz
             raise RuntimeError("out of memory")
         return "word " * 50
 
-    engine = ScriptedEngine(tokenizer, script, seconds_between=5)
+    engine = ScriptedEngine(tokenizer, script, seconds_between=600)
     with bench(engine).session() as session:
         with pytest.raises(openai.APIError, match="out of memory"):
             list(sdk.chat.completions.create(model="m", messages=USER, n=3, stream=True))
@@ -608,7 +633,7 @@ def test_whatever_is_asked_the_reply_is_in_the_dialect(loop: asyncio.Runner, bod
         reply = await respond(ChatCompletions(), session, body, "agent", None)
         return reply, [part async for part in reply.events] if reply.events else []
 
-    reply, parts = loop.run(asyncio.wait_for(ask(), 20))
+    reply, parts = loop.run(asyncio.wait_for(ask(), SECONDS))
     assert reply.status in (200, 400, 422) and not session.counters["refused:internal_error"]
     if reply.events:
         assert all(parts) and b"".join(parts).endswith(b"data: [DONE]\n\n")

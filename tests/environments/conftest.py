@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
 
 from ajet.environments import ServedEnvironment, State, serving
 
+IDLE_SECONDS = 4.0
+
 
 class Counting(ServedEnvironment):
     """Counts to the number in its task's id; does what ``params["does"]`` says on the way."""
 
     env_type = "counting"
+    meeting: ClassVar[threading.Barrier]
+    """Where those wait for each other that meet."""
 
     def __init__(self, task_id: str, params: Mapping[str, Any]) -> None:
         super().__init__(task_id, params)
@@ -51,6 +56,8 @@ class Counting(ServedEnvironment):
         what = (self.params.get("does") or {}).get(method)
         if what == "raise":
             raise ValueError(f"{method} broke")
+        if what == "meet":
+            self.meeting.wait(60)
         if isinstance(what, int | float):
             time.sleep(what)
 
@@ -74,8 +81,8 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def impatient() -> Iterator[str]:
-    """A service that releases what nobody asked for in the last second."""
-    with serving(Counting, AsyncCounting, idle_seconds=1.0) as url:
+    """A service that releases what nobody asked for in the last seconds, more of them than a busy machine takes."""
+    with serving(Counting, AsyncCounting, idle_seconds=IDLE_SECONDS) as url:
         yield url
 
 
@@ -85,7 +92,7 @@ def health(url: str) -> dict[str, Any]:
     return found
 
 
-def settled(url: str, created: int, seconds: float = 15.0) -> dict[str, Any]:
+def settled(url: str, created: int, seconds: float = 60.0) -> dict[str, Any]:
     """Its counts once so many instances were created and none is open, or after some seconds."""
     deadline = time.monotonic() + seconds
     while True:

@@ -52,7 +52,7 @@ def run(
     bench: Any, tokenizer: Any, workflow: Any, plans: list[Plan], judge: Any = None, **settings: Any
 ) -> Any:
     rollout = bench(ScriptedEngine(tokenizer, say)).rollout(
-        workflow, judge or (lambda task, output: 1.0), **{"timeout": 4, "concurrency": 64, **settings}
+        workflow, judge or (lambda task, output: 1.0), **{"concurrency": 64, **settings}
     )
     return asyncio.run(rollout.run(plans, lambda episode: None))
 
@@ -83,7 +83,7 @@ def sync_agent(task: Task) -> str:
             case "raise":
                 raise KeyError("lost")
             case "hang":
-                time.sleep(7)
+                time.sleep(9)
     return "done"
 
 
@@ -91,11 +91,13 @@ def sync_agent(task: Task) -> str:
 def test_with_a_fifth_of_episodes_failing_or_hanging_creates_equal_releases(
     bench: Any, tokenizer: Any, url: str, workflow: Any
 ) -> None:
-    wrong: list[Any] = ["raise", "hang", {"start": "raise"}, {"step": "raise"}, {"start": 7.0}, {"step": 7.0}]
+    late: list[Any] = ["hang", {"start": 9.0}, {"step": 9.0}, "swallow"]
+    wrong: list[Any] = ["raise", "hang", {"start": "raise"}, {"step": "raise"}, {"start": 9.0}, {"step": 9.0}]
     wrong += [{"evaluate": "raise"}, {"close": "raise"}]
     wrong += ["swallow"] if workflow is agent else []
     does = [wrong[i // 5 % len(wrong)] if i % 5 == 0 else "well" for i in range(90)]
-    episodes = run(bench, tokenizer, workflow, plans(url, does))
+    deadlines = {f"t{i}": 4.0 for i, what in enumerate(does) if what in late}
+    episodes = run(bench, tokenizer, workflow, plans(url, does), deadlines=deadlines)
     failed = Counter(e.failure for e in episodes)
     assert (
         failed["timeout"] >= 4
@@ -109,20 +111,21 @@ def test_with_a_fifth_of_episodes_failing_or_hanging_creates_equal_releases(
 
 
 def test_episodes_that_are_cancelled_release(bench: Any, tokenizer: Any, url: str) -> None:
-    rollout = bench(ScriptedEngine(tokenizer, say)).rollout(agent, timeout=30)
+    rollout = bench(ScriptedEngine(tokenizer, say)).rollout(agent)
 
     async def stopped() -> None:
         enough = asyncio.Event()
         running = asyncio.ensure_future(
             rollout.run(plans(url, [*(["hang"] * 10), *([{"start": 0.8}] * 10)]), lambda e: None, enough)
         )
-        await asyncio.sleep(0.6)
+        while (await asyncio.to_thread(health, url))["created"] < 20:
+            await asyncio.sleep(0.01)
         enough.set()
         await running
 
     asyncio.run(stopped())
     found = settled(url, 20)
-    assert found["created"] == found["released"] >= 10 and found["open"] == 0 and found["expired"] == 0
+    assert found["created"] == found["released"] == 20 and found["open"] == 0 and found["expired"] == 0
 
 
 def test_every_attempt_has_an_environment_of_its_own(bench: Any, tokenizer: Any, url: str) -> None:
@@ -133,10 +136,10 @@ def test_every_attempt_has_an_environment_of_its_own(bench: Any, tokenizer: Any,
 
 
 def test_a_thread_that_outlives_its_episode_opens_nothing_more(bench: Any, tokenizer: Any, url: str) -> None:
-    refused = threading.Event()
+    ended, refused = threading.Event(), threading.Event()
 
     def late(task: Task) -> None:
-        time.sleep(1.0)
+        ended.wait(60)
         try:
             with environment(task):
                 pass
@@ -144,7 +147,8 @@ def test_a_thread_that_outlives_its_episode_opens_nothing_more(bench: Any, token
             refused.set()
 
     [episode] = run(bench, tokenizer, late, plans(url, ["well"]), timeout=0.3)
-    assert episode.failure == "timeout" and refused.wait(5)
+    ended.set()
+    assert episode.failure == "timeout" and refused.wait(60)
     assert health(url)["created"] == 0
 
 
@@ -167,7 +171,7 @@ def test_killed_subprocesses_leave_nothing_open(
     )
     made = bench(ScriptedEngine(tokenizer, say))
     with reach(made.capture) as around:
-        rollout = made.rollout(agent, timeout=30, concurrency=4)
+        rollout = made.rollout(agent, concurrency=4)
         workflow = command_workflow(f"cmd:{sys.executable} agent.py", tmp_path)
         handles = {"as_base_url": around.gateway.as_base_url}
         rollout = replace(rollout, runner=replace(rollout.runner, workflow=workflow, handles=handles))

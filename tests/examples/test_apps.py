@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import random
 import shutil
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import free_port
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "apps"
 
@@ -129,11 +130,8 @@ def test_the_job_starts_its_service_and_a_scripted_assistant_runs_its_errands(tm
     pytest.importorskip("agentscope.credential")
     folder = tmp_path / "apps"
     shutil.copytree(FOLDER, folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     job = folder / "job.yaml"
-    job.write_text(job.read_text().replace("8123", port))
+    job.write_text(job.read_text().replace("8123", str(free_port())))
     done = subprocess.run(
         [
             sys.executable,

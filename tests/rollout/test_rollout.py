@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import openai
@@ -13,6 +14,7 @@ from ajet.judge import Judge
 from ajet.rollout.summary import failures, summarize
 from ajet.testing import ScriptedEngine
 from ajet.types import JudgeOutput
+from tests.engines import Meeting, Waiting
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 
@@ -31,9 +33,7 @@ def echo(request: Any, prompt: str) -> str:
 
 
 def test_episodes_run_at_once_each_with_its_own_calls(bench, tokenizer) -> None:
-    started = time.monotonic()
-    episodes = bench(ScriptedEngine(tokenizer, echo, seconds=0.2)).run(asks_once, tasks=20)
-    assert time.monotonic() - started < 20 * 0.2 / 2, "not one after the other"
+    episodes = bench(Meeting(tokenizer, echo, parties=20)).run(asks_once, tasks=20)
     assert [e.output.response for e in episodes] == [str(i) for i in range(20)]
     assert all(len(e.record.calls) == 1 for e in episodes)
 
@@ -45,9 +45,7 @@ def test_sync_workflows_run_in_threads_at_once(bench, tokenizer) -> None:
         answer = sync.chat.completions.create(model="m", messages=[{"role": "user", "content": task.query}])
         return answer.choices[0].message.content or ""
 
-    started = time.monotonic()
-    episodes = bench(ScriptedEngine(tokenizer, echo, seconds=0.2)).run(agent, tasks=20)
-    assert time.monotonic() - started < 20 * 0.2 / 2
+    episodes = bench(Meeting(tokenizer, echo, parties=20)).run(agent, tasks=20)
     assert [e.output.response for e in episodes] == [str(i) for i in range(20)]
 
 
@@ -64,7 +62,7 @@ def test_failures_are_counted_by_cause_and_end_nothing(bench, tokenizer) -> None
     def judge(task: Any, output: Any) -> float:
         return 1 / 0 if task.id == "t4" else float("nan") if task.id == "t5" else 1.0
 
-    episodes = bench(ScriptedEngine(tokenizer, echo)).run(flaky, judge, tasks=7, timeout=0.5)
+    episodes = bench(ScriptedEngine(tokenizer, echo)).run(flaky, judge, tasks=7, deadlines={"t2": 0.5})
     assert failures(episodes) == {
         "workflow:KeyError": 1,
         "timeout": 1,
@@ -102,24 +100,22 @@ def test_a_blocking_workflow_is_left_behind_at_its_deadline(bench, tokenizer) ->
     release = threading.Event()
 
     def hangs(task: Any) -> None:
-        release.wait(30)
+        release.wait(60)
 
     started = time.monotonic()
     (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(hangs, timeout=0.3)
     release.set()
-    assert episode.failure == "timeout" and time.monotonic() - started < 5
+    assert episode.failure == "timeout" and time.monotonic() - started < 30
 
 
 def test_code_that_swallows_its_cancellation_is_left_behind(bench, tokenizer) -> None:
     async def stubborn(task: Any) -> None:
-        for _ in range(50):
-            try:
-                await asyncio.sleep(0.1)
-            except asyncio.CancelledError:
-                continue
+        with suppress(asyncio.CancelledError):  # by the deadline; then by the loop's end
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
 
     (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(stubborn, timeout=0.3)
-    assert episode.failure == "timeout" and episode.seconds < 4
+    assert episode.failure == "timeout" and episode.seconds < 30
 
 
 def test_a_judge_that_hangs_fails_its_episode_only(bench, tokenizer) -> None:
@@ -168,7 +164,7 @@ def test_overflow_is_counted_and_not_retried(bench, tokenizer) -> None:
 
 
 def test_the_watchdog_names_who_waits_for_whom(bench, tokenizer) -> None:
-    b = bench(ScriptedEngine(tokenizer, echo, seconds=1.0))
+    b = bench(Waiting(tokenizer, echo, until=lambda: any("in engine" in line for line in b.lines)))
     b.run(asks_once, stall_warning=0.3)
     assert any("1 wait for the engine" in line and "1.0/t0/0 in engine" in line for line in b.lines)
 
@@ -215,6 +211,6 @@ def test_lockstep_waits_for_nobody_who_failed(bench, tokenizer) -> None:
         return await ask(task.query)
 
     episodes = bench(ScriptedEngine(tokenizer, echo)).run(
-        flaky, tasks=6, lockstep=True, timeout=0.5, retries=1
+        flaky, tasks=6, lockstep=True, deadlines={"t2": 0.5}, retries=1
     )
     assert [e.failure is None for e in episodes] == [True, False, False, False, True, True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from ajet.config import Layers
+from tests.ports import free_port
 
 SERVER = """
 import os, subprocess, sys, threading, time
@@ -28,11 +28,17 @@ print("serving with", os.environ.get("MY_TOKEN"), "in", os.getcwd(), flush=True)
 if "refuse" in words:
     sys.exit("error: no licence")
 if "sleep" in words:
-    time.sleep(60)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    time.sleep(600)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open("pids", "a").write(f"{os.getpid()} {child.pid}\\n")
-if "die" in words:
-    threading.Timer(float(words[1]), lambda: (print("out of memory", os.environ.get("MY_TOKEN"), flush=True), os._exit(3))).start()
+
+def die_when_told():
+    while not os.path.exists("die"):
+        time.sleep(0.01)
+    print("out of memory", os.environ.get("MY_TOKEN"), flush=True)
+    os._exit(3)
+
+threading.Thread(target=die_when_told, daemon=True).start()
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
@@ -61,10 +67,12 @@ async def run(task):
     return answer.json()["choices"][0]["message"]["content"]
 
 async def waits(task):
-    await asyncio.sleep(120)
+    open("began", "w")
+    await asyncio.sleep(600)
 
 def hangs(task):
-    time.sleep(120)
+    open("began", "w")
+    time.sleep(600)
 """
 
 
@@ -130,7 +138,7 @@ class Home:
 
     def healthy(self) -> bool:
         with suppress(OSError):
-            return bool(urllib.request.urlopen(self.url, timeout=2).status == 200)
+            return bool(urllib.request.urlopen(self.url, timeout=30).status == 200)
         return False
 
     def pids(self) -> list[int]:
@@ -156,7 +164,13 @@ def lives(pid: int) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def ended(*pids: int) -> bool:
+    """Whether these end, if they have not: what is killed is gone a moment later."""
+    until(lambda: not any(map(lives, pids)))
+    return True
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -166,11 +180,8 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MY_TOKEN", "s3cret-value")
-    made = Home(tmp_path, port)
+    made = Home(tmp_path, free_port())
     yield made
     made.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from ajet.job import build_service
 from ajet.plugins import Plugins, load_plugins
 from ajet.service import Command, Service
 from ajet.services import with_services
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "services.md").read_text(encoding="utf-8")
@@ -28,12 +28,6 @@ pytest.importorskip("openai")
 
 def files(text: str) -> dict[str, str]:
     return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Here:

@@ -653,9 +653,9 @@ def test_five_thousand_calls_without_a_break_take_no_time() -> None:
         answer = said(f"answer {number}")
         episode.record.add(call, answer)
         node = node.say(answer)
-    start = time.perf_counter()
+    start = time.process_time()
     assert find_breaks(episode.record) == []
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 # ------------------------------------------------------------------ two lists of messages

@@ -613,7 +613,8 @@ def test_41_a_cancelled_call_is_not_recorded(family: Family) -> None:
     async def play(script: Script) -> None:
         script.engine._seconds = 60
         task = asyncio.create_task(script.acall([S, U], "two"))
-        await asyncio.sleep(0.01)
+        while not script.engine.requests:
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

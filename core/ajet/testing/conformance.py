@@ -284,7 +284,8 @@ async def check_what_cannot_be_served_is_a_value_error(subject: Subject) -> None
 async def check_cancelling_stops_a_generation_and_no_other(subject: Subject) -> None:
     """The cancelled one ends at once; its neighbours' answers are what they would have been."""
     greedy = subject.requests(temperature=0.0, max_tokens=40)
-    alone = [(await subject.generate(request))[0].token_ids.tolist() for request in greedy]
+    greedy[1] = subject.request(1, temperature=0.0, max_tokens=None)  # which cannot have ended by then
+    alone = [(await subject.generate(request))[0].token_ids.tolist() for request in (greedy[0], *greedy[2:])]
     tasks = [asyncio.create_task(subject.engine.generate(request)) for request in greedy]
     async with aclosing(_stream(subject, greedy[0])) as stream:
         await anext(stream)  # by now the others have begun, too
@@ -292,7 +293,7 @@ async def check_cancelling_stops_a_generation_and_no_other(subject: Subject) -> 
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), subject.seconds)
     cancelled = results.pop(1)
     assert isinstance(cancelled, asyncio.CancelledError), f"the cancelled request became {cancelled!r}"
-    for got, wanted in zip(results, [alone[0], *alone[2:]], strict=True):
+    for got, wanted in zip(results, alone, strict=True):
         assert isinstance(got, Generation), f"cancelling one request ended another: {got!r}"
         assert got.token_ids.tolist() == wanted, "cancelling one request changed another"
     await _at_rest(subject)

@@ -244,7 +244,7 @@ def _in_the_open(job: dict[str, Any]) -> dict[str, Any]:
         job["own_user"] = owner != NOBODY
     if sys.platform == "linux":
         _libc().prctl(SUBREAPER, 1, 0, 0, 0)
-    folder = tempfile.mkdtemp(prefix="ajet-sandbox-")
+    folder = tempfile.mkdtemp(prefix=f"{job['mark']}-")
     program = 0
     try:
         _write_files(job, folder)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
+
+from tests import ports
 
 
 @pytest.fixture
 def free_port() -> int:
     """A port where nobody listens."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-    return port
+    return ports.free_port()

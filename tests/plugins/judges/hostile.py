@@ -70,8 +70,8 @@ PROGRAMS = {
     ),
     "memory in many processes": Hostile(
         ("memory",),
-        "import os, time\nfor i in range(8):\n    if os.fork() == 0:\n        x = bytearray(b'x' * (100 << 20))\n        time.sleep(20)\n"
-        "        os._exit(0)\ntime.sleep(20)",
+        "import os, time\nfor i in range(8):\n    if os.fork() == 0:\n        x = []\n        for j in range(10): x.append(b'x' * (10 << 20)); "
+        "time.sleep(0.2)\n        time.sleep(20)\n        os._exit(0)\ntime.sleep(20)",
     ),
     "large mapping of a file": Hostile(
         ("files", "exit", "memory"),

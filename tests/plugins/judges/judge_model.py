@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +48,7 @@ class JudgeModel:
     asked: list[Asked] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
+    closing: threading.Event = field(default_factory=threading.Event)
 
     def endpoint(self, **fields: Any) -> JudgeEndpoint:
         """Settings that lead here."""
@@ -71,7 +71,7 @@ def serving(answer: Callable[[Asked], Answer], seconds: float = 0.0) -> Iterator
                 model.asked.append(asked)
                 model.at_once += 1
                 model.most_at_once = max(model.most_at_once, model.at_once)
-            time.sleep(model.seconds)
+            model.closing.wait(model.seconds)
             said = model.answer(asked)
             with lock:
                 model.at_once -= 1
@@ -100,6 +100,7 @@ def serving(answer: Callable[[Asked], Answer], seconds: float = 0.0) -> Iterator
     try:
         yield model
     finally:
+        model.closing.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -16,13 +16,16 @@ from .test_sandbox import with_walls
 
 CALLS = [{"call": "add(2, 3)", "result": 5}, {"call": "add('a', 'b')", "result": "ab"}]
 DOUBLES = [{"input": "2\n", "output": "4\n"}, {"input": "5", "output": "10"}]
+PATIENT = Limits(seconds=60, cpu_seconds=10)
 QUICK = Limits(seconds=1.5, cpu_seconds=1)
+"""For programs that do not end."""
+ENDLESS = ("while True: pass", "import time\ntime.sleep(90)")
 
 
 def judge(response: Any, tests: Any, **fields: Any) -> JudgeOutput:
     task = Task("t1", metadata={} if tests is None else {"tests": tests})
     output = WorkflowOutput(response=response)
-    code = Code(**{"limits": QUICK, **fields})
+    code = Code(**{"limits": PATIENT, **fields})
     return asyncio.run(code.judge(task, output, EpisodeView("e", "t1", 0, 0)))
 
 
@@ -64,17 +67,15 @@ def test_texts_of_asserts() -> None:
         "import json\njson.dumps = lambda v: 'anything'\ndef add(a, b): return 0",
         "def add(a, b): return float('nan')",
         "syntax error(",
-        "while True: pass",
-        "import time\ntime.sleep(9)",
+        *ENDLESS,
     ],
 )
 def test_what_does_not_solve_the_task_has_nothing(source: str) -> None:
-    assert judge(source, CALLS, partial=True).reward == 0.0
+    limits = QUICK if source in ENDLESS else PATIENT
+    assert judge(source, CALLS, partial=True, limits=limits).reward == 0.0
     if "print" not in source:
-        assert (
-            judge(source, "assert add(2, 3) == 5 and add('a', 'b') == 'ab'").reward == 0.0
-            or "Equal" in source
-        )
+        asserted = judge(source, "assert add(2, 3) == 5 and add('a', 'b') == 'ab'", limits=limits)
+        assert asserted.reward == 0.0 or "Equal" in source
 
 
 @with_walls
@@ -85,7 +86,10 @@ def test_what_cannot_be_read_as_json_is_wrong_and_no_failure_of_the_judge() -> N
 
 @with_walls
 def test_what_stopped_a_program_is_told() -> None:
-    assert judge("import time\ntime.sleep(9)", CALLS).metrics == {"passed": 0.0, "stopped/time": 1.0}
+    assert judge("import time\ntime.sleep(90)", CALLS, limits=QUICK).metrics == {
+        "passed": 0.0,
+        "stopped/time": 1.0,
+    }
 
 
 @pytest.mark.parametrize("response", [None, "", "```text\nno program\n```"])

@@ -62,7 +62,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], tuple[Judge, dict[str, Any]
             "pairwise": (judges.Pairwise(endpoint=endpoint, rounds=2, opponent="answer"), {}),
             "environment": (judges.Environment(), {"metadata": {"score": 0.5}}),
             "code": (
-                judges.Code(limits=Limits(seconds=5), partial=True),
+                judges.Code(limits=Limits(seconds=60), partial=True),
                 {
                     "task": Task("t", "Write add.", metadata={"tests": tests}),
                     "responses": (PROGRAM, "def add(: "),
@@ -156,7 +156,16 @@ class Infinite(Faulty):
 
 class Sleeps(Faulty):
     def verdict(self, response: str) -> JudgeOutput:
-        time.sleep(0.3)
+        if len(response) > 1000:
+            time.sleep(0.8)
+        return JudgeOutput(1.0)
+
+
+class Computes(Faulty):
+    def verdict(self, response: str) -> JudgeOutput:
+        began = time.thread_time()
+        while len(response) > 1000 and time.thread_time() - began < 0.4:
+            sum(range(100_000))
         return JudgeOutput(1.0)
 
 
@@ -172,7 +181,7 @@ class HoldsOut(Faulty):
         try:
             await asyncio.sleep(0.2)
         except asyncio.CancelledError:
-            await asyncio.sleep(2)
+            await asyncio.sleep(60)
         return JudgeOutput(1.0)
 
 
@@ -207,6 +216,7 @@ class First(GroupJudge):
         (Infinite, checks.check_verdicts_are_numbers),
         (CountsWords, checks.check_every_response_has_a_verdict),
         (Sleeps, checks.check_it_does_not_hold_the_loop),
+        (Computes, checks.check_it_does_not_hold_the_loop),
         (Hangs, checks.check_what_it_cannot_judge_is_told),
         (HoldsOut, checks.check_cancelling_ends_it),
         (Opens, checks.check_its_configuration_is_plain_data),

@@ -176,9 +176,9 @@ def test_signs_currencies_thousands_and_fractions(text: str, value: Fraction | i
     ],
 )
 def test_whatever_a_model_writes_is_read_at_once(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     final_number(text)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def number(text: str) -> Fraction:

@@ -23,12 +23,21 @@ from ajet_judges.sandbox import LAUNCHER, Limits, NoSandbox, Ran, doctor, run_py
 from .hostile import PROGRAMS
 
 LIMITS = Limits(seconds=2, cpu_seconds=2, memory=256, processes=12, files=16, output=64)
+PATIENT = LIMITS.model_copy(update={"seconds": 30.0, "cpu_seconds": 10.0})
+"""For programs that end otherwise than by the clock, however busy the machine is."""
+LATE = 10.0
+"""Seconds that building and ending a sandbox may take on a busy machine; hostile programs go on for longer."""
 SYSTEM_PYTHON = "/usr/bin/python3"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 
 
 def run(source: str, **options: Any) -> Ran:
     return asyncio.run(run_python({"main.py": source}, **options))
+
+
+def limits(name: str) -> Limits:
+    """Those of a hostile program."""
+    return LIMITS if "time" in PROGRAMS[name].ends else PATIENT
 
 
 def walls() -> str | None:
@@ -45,13 +54,17 @@ with_walls = pytest.mark.skipif(WALLS is not None, reason=str(WALLS))
 WAYS: dict[str, dict[str, Any]] = {"root or user": {}, "user": {"as_user": True, "python": SYSTEM_PYTHON}}
 
 
+MARK = f"ajet-sandbox-{os.getpid()}-"
+"""Of our sandboxes: other processes have theirs at the same time."""
+
+
 def left_behind() -> list[str]:
     """Processes in a sandbox of ours: its mounts carry our number, and nothing inside can change that."""
-    mark, found = f"ajet-sandbox-{os.getpid()}-", []
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if mark in (entry / "mountinfo").read_text():
+                if MARK in (entry / "mountinfo").read_text():
                     found.append((entry / "cmdline").read_bytes().decode(errors="replace"))
             except OSError:
                 continue
@@ -100,7 +113,7 @@ def ends(
             source = source.replace(mark, value)
         async with slots:
             started = time.monotonic()
-            ran = await run_python({"main.py": source}, limits=LIMITS, **options)
+            ran = await run_python({"main.py": source}, limits=limits(name), **options)
             return ran, time.monotonic() - started
 
     async def everything() -> dict[str, dict[str, tuple[Ran, float]]]:
@@ -132,7 +145,7 @@ def test_a_hostile_program_is_stopped_and_has_done_no_harm(ends: Any, name: str,
     ran, seconds = ends[way][name]
     how = ran.cause or ("ended" if ran.stdout.endswith("HARMLESS\n") and ran.code == 0 else "exit")
     assert how in PROGRAMS[name].ends, ran
-    assert seconds < LIMITS.seconds + 4, "stopped in time"
+    assert seconds < limits(name).seconds + LATE, "stopped in time"
     assert ran.memory < (LIMITS.memory + 200) << 20, "seen before it grew far"
     assert len(ran.stdout) + len(ran.stderr) <= LIMITS.output << 10
 
@@ -141,7 +154,7 @@ def test_a_hostile_program_is_stopped_and_has_done_no_harm(ends: Any, name: str,
 def test_nothing_is_left_behind(ends: Any, listener: tuple[int, list[Any]]) -> None:
     assert left_behind() == []
     assert listener[1] == [], "nobody connected"
-    assert not list(Path(tempfile.gettempdir()).glob("ajet-sandbox-*"))
+    assert not list(Path(tempfile.gettempdir()).glob(f"{MARK}*"))
 
 
 @with_walls
@@ -176,19 +189,20 @@ def test_many_run_at_once() -> None:
 
 @with_walls
 def test_a_cancelled_run_ends_at_once_with_all_it_started() -> None:
+    source = PROGRAMS["orphan of its own session"].source + "\ntime.sleep(300)"
+
     async def cancelled() -> None:
-        task = asyncio.ensure_future(
-            run_python({"main.py": PROGRAMS["orphan of its own session"].source + "\ntime.sleep(20)"})
-        )
-        await asyncio.sleep(0.8)
-        assert left_behind()
+        task = asyncio.ensure_future(run_python({"main.py": source}, limits=Limits(seconds=300)))
+        async with asyncio.timeout(60):
+            while sum("main.py" in line for line in left_behind()) < 2:  # the program, and what it forked
+                await asyncio.sleep(0.02)
         task.cancel()
+        started = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert time.monotonic() - started < LATE
 
-    started = time.monotonic()
     asyncio.run(cancelled())
-    assert time.monotonic() - started < 5
     assert left_behind() == []
 
 
@@ -210,7 +224,7 @@ def test_of_a_home_where_python_was_installed_only_its_folders_are_seen(tmp_path
 def test_a_caller_that_is_killed_takes_the_program_with_it() -> None:
     code = (
         "import asyncio\nfrom ajet_judges.sandbox import run_python, Limits\n"
-        "asyncio.run(run_python({'main.py': 'import time; time.sleep(60)'}, limits=Limits(seconds=60)))"
+        "asyncio.run(run_python({'main.py': 'import time; time.sleep(600)'}, limits=Limits(seconds=600)))"
     )
     caller = subprocess.Popen([sys.executable, "-c", code])
     mark = f"ajet-sandbox-{caller.pid}-".encode()
@@ -231,7 +245,7 @@ def test_a_caller_that_is_killed_takes_the_program_with_it() -> None:
     wait_until(lambda: not inside())
 
 
-def wait_until(true: Any, seconds: float = 15.0) -> None:
+def wait_until(true: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
@@ -242,7 +256,6 @@ def wait_until(true: Any, seconds: float = 15.0) -> None:
 
 OPEN: dict[str, Any] = {
     "isolation": "limits",
-    "limits": LIMITS,
     "python": SYSTEM_PYTHON if os.geteuid() == 0 else None,
 }
 CONTAINED_IN_THE_OPEN = [
@@ -267,12 +280,12 @@ def test_limits_alone_stop_what_they_can(name: str) -> None:
     if OPEN["python"] and not os.path.exists(SYSTEM_PYTHON):
         pytest.skip(f"root's programs need {SYSTEM_PYTHON}, which every user may run")
     started = time.monotonic()
-    ran = run(PROGRAMS[name].source.replace("{port}", "9"), **OPEN)
+    ran = run(PROGRAMS[name].source.replace("{port}", "9"), limits=limits(name), **OPEN)
     how = ran.cause or ("ended" if ran.stdout.endswith("HARMLESS\n") else "exit")
     assert how in PROGRAMS[name].ends, ran
-    assert time.monotonic() - started < LIMITS.seconds + 4
-    assert not list(Path(tempfile.gettempdir()).glob("ajet-sandbox-*")), "no folder and no orphan in it"
-    assert not [p for p in Path("/proc").glob("[0-9]*/cwd") if "ajet-sandbox-" in _target(p)]
+    assert time.monotonic() - started < limits(name).seconds + LATE
+    assert not list(Path(tempfile.gettempdir()).glob(f"{MARK}*")), "no folder and no orphan in it"
+    assert not [p for p in Path("/proc").glob("[0-9]*/cwd") if MARK in _target(p)]
 
 
 @linux
@@ -280,11 +293,15 @@ def test_a_program_that_ends_its_launcher_is_not_waited_for() -> None:
     """Without walls, and as the same user, it can: nobody is left who would stop it."""
     if OPEN["python"] and not os.path.exists(SYSTEM_PYTHON):
         pytest.skip(f"root's programs need {SYSTEM_PYTHON}, which every user may run")
-    source = "import os, time\nprint(os.getpid(), os.getcwd(), flush=True)\ntime.sleep(60)"
+    source = (
+        "import os, time\nprint(os.getpid(), os.getcwd(), flush=True)\nopen('begun', 'w')\ntime.sleep(600)"
+    )
+    few = PATIENT.model_copy(update={"seconds": 5.0})
 
     async def ended_from_outside() -> Ran:
-        running = asyncio.ensure_future(run_python({"main.py": source}, **OPEN))
-        await asyncio.sleep(1)
+        running = asyncio.ensure_future(run_python({"main.py": source}, limits=few, **OPEN))
+        while not running.done() and not list(Path(tempfile.gettempdir()).glob(f"{MARK}*/begun")):
+            await asyncio.sleep(0.02)
         launchers = [p for p in _children() if str(LAUNCHER) in (p / "cmdline").read_text()]
         os.kill(int(launchers[0].name), signal.SIGKILL)
         return await running
@@ -292,7 +309,7 @@ def test_a_program_that_ends_its_launcher_is_not_waited_for() -> None:
     started = time.monotonic()
     ran = asyncio.run(ended_from_outside())
     try:
-        assert ran.cause == "killed" and time.monotonic() - started < LIMITS.seconds + 10
+        assert ran.cause == "killed" and time.monotonic() - started < few.seconds + 10 * LATE
     finally:
         program, folder = ran.stdout.split()
         os.kill(int(program), signal.SIGKILL)

@@ -61,7 +61,7 @@ def running(engine):
         async def main():
             await engine.start()
             try:
-                return await asyncio.wait_for(scenario(engine), timeout=30)
+                return await asyncio.wait_for(scenario(engine), timeout=120)
             finally:
                 await engine.close()
 

@@ -48,7 +48,7 @@ def run(engine, scenario):
     async def main():
         await engine.start()
         try:
-            return await asyncio.wait_for(scenario(engine), timeout=60)
+            return await asyncio.wait_for(scenario(engine), timeout=120)
         finally:
             await engine.close()
 
@@ -219,7 +219,7 @@ def test_a_request_for_which_memory_runs_out_is_told_so_and_the_next_one_is_serv
 
     async def scenario(engine):
         with pytest.raises(torch.OutOfMemoryError):
-            await asyncio.wait_for(engine.generate(request(prompt(1, 20))), timeout=20)
+            await asyncio.wait_for(engine.generate(request(prompt(1, 20))), timeout=60)
         asked = request(prompt(1, 20))
         assert_exact(model, asked, await engine.generate(asked))
 

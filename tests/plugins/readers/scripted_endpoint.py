@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +16,15 @@ Answer = Callable[[str, dict[str, Any]], str]
 
 
 class Endpoint:
-    """``asked`` holds every request that was answered, ``refuse`` the statuses that come first."""
+    """``asked`` holds every request that was or will be answered, ``refuse`` the statuses that come first."""
 
     def __init__(self, url: str, answer: Answer) -> None:
         self.url = url
         self.answer = answer
         self.asked: list[dict[str, Any]] = []
         self.refuse: list[int] = []
-        self.seconds = 0.0
+        self.answers: float = math.inf
+        """So many requests are answered; further ones wait until there may be more."""
         self.lock = threading.Lock()
 
     def kinds(self) -> list[str]:
@@ -70,11 +72,13 @@ def endpoint(answer: Answer = write_tasks) -> Iterator[Endpoint]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            time.sleep(served.seconds)
             with served.lock:
                 if served.refuse:
                     return self.reply(served.refuse.pop(0), {"error": {"message": "not now"}})
                 served.asked.append(body)
+                number = len(served.asked)
+            while number > served.answers:
+                time.sleep(0.01)
             if "input" in body:
                 data = [{"index": i, "embedding": letters(t)} for i, t in enumerate(body["input"])]
                 return self.reply(200, {"data": data, "usage": {"prompt_tokens": len(body["input"])}})
@@ -106,6 +110,7 @@ def endpoint(answer: Answer = write_tasks) -> Iterator[Endpoint]:
     try:
         yield served
     finally:
+        served.answers = math.inf
         server.shutdown()
         thread.join()
         server.server_close()

@@ -132,7 +132,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     try:
         yield machine
         deadline = time.monotonic() + GONE_SECONDS
-        while machine.processes() and time.monotonic() < deadline:
+        # Other programs of this machine have shared memory, too, which comes and goes.
+        while (machine.processes() or machine.orphans()) and time.monotonic() < deadline:
             time.sleep(0.2)
     finally:
         left = machine.kill()

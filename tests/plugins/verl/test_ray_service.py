@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
 from tests.plugins.verl.conftest import Machine
+from tests.ports import free_port
 
 DRIVER = """
 import sys
@@ -30,10 +30,7 @@ with with_services(layers, ["ray"], print):
 def test_the_service_is_a_cluster_that_jobs_join_and_is_stopped_by_the_last(
     machine: Machine, tmp_path: Path
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
-    printed = machine.run(sys.executable, str(driver), str(port), seconds=180)
+    printed = machine.run(sys.executable, str(driver), str(free_port()), seconds=180)
     assert "service ray: healthy" in printed and "GPUs 3.0" in printed and "service ray: stopped" in printed

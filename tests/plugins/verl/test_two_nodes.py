@@ -72,7 +72,7 @@ def test_a_job_on_two_nodes_killed_in_a_step_goes_on_at_the_saved_one(machine: M
     until(lambda: running.poll() is not None or (folder / "runs").exists(), SECONDS)
     until(lambda: running.poll() is not None or _saved(folder, 2), SECONDS)
     assert running.poll() is None, printed_by(running)[-4000:]
-    until(lambda: any(line["step"] == 3 for line in live_lines(_run(folder) / "episodes.jsonl")), 60)
+    until(lambda: any(line["step"] == 3 for line in live_lines(_run(folder) / "episodes.jsonl")), SECONDS)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait(30)
     until(lambda: not any("VLLM" in command for command in machine.commands()), 120)
