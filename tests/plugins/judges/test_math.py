@@ -173,6 +173,9 @@ def test_signs_currencies_thousands_and_fractions(text: str, value: Fraction | i
         r"\boxed{5" + " " * 20_000 + "!}",
         r"\boxed{1" + "a" * 30_000 + "!}",
         "1e999999999",
+        "\\( 1 + " * 5_000,
+        "$1 + " * 5_001,
+        r"\boxed{1}, " * 3_000,
     ],
 )
 def test_whatever_a_model_writes_is_read_at_once(text: str) -> None:
