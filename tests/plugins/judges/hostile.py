@@ -45,9 +45,10 @@ PROGRAMS = {
         "    except OSError: time.sleep(0.05)\n",
     ),
     "many threads": Hostile(
-        ("processes", "time", "ended"),
-        "import threading, time\nstarted = 0\nfor i in range(400):\n    try: threading.Thread(target=time.sleep, args=(3,)).start(); "
-        "started += 1\n    except RuntimeError: break\nprint(started)\nassert started < 20\nprint('HARMLESS')",
+        ("processes", "ended"),
+        "import os, threading, time\nthreading.stack_size(1 << 16)  # or memory would be the limit\nstarted = 0\nfor i in range(400):\n"
+        "    try: threading.Thread(target=time.sleep, args=(30,)).start()\n    except RuntimeError: break\n    started += 1\n"
+        "print('HARMLESS' if started < 20 else started, flush=True)\nos._exit(0)  # without waiting for them",
     ),
     "children that fork on when their parent ends": Hostile(
         ("time", "cpu", "processes", "exit"),
