@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from ajet.cli.options import JobFile, Sets
+from ajet.cli.options import JobFile, Sets, check_output
 
 if TYPE_CHECKING:
     from ajet.config import Layers
@@ -43,6 +43,13 @@ def generate(
     sets: Sets = None,
 ) -> None:
     """Let a model write tasks about documents, or in the style of examples: task.reader of type `generated`."""
+    from ajet.types import ConfigError
+
+    check_output("--output", output)
+    if validation is not None:
+        check_output("--validation", validation)
+        if validation.resolve() == output.resolve():
+            raise ConfigError(f"--validation {validation}: is the file of --output, too. Name another one.")
     layers = _layers(job_file, "generated")
     _lay(layers, "--documents", "documents", documents)
     _lay(layers, "--examples", "examples", examples)
@@ -77,6 +84,7 @@ def from_traces(
 
     What was added once is not added again, even if its line was removed since: OUTPUT.seen remembers it.
     """
+    check_output("--output", output)
     layers = _layers(job_file, "traces")
     _lay(layers, "--traces", "path", traces)
     _lay(layers, "--feedback", "feedback", feedback)
@@ -129,7 +137,6 @@ def _tasks(layers: Layers) -> list[Task]:
 
 def _write(path: Path, tasks: Sequence[Task]) -> int:
     """Write a file of tasks, whole or not at all; their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.unfinished")
     with _opened(unfinished, "w") as file:
         file.writelines(_lines(tasks))
@@ -150,7 +157,6 @@ def _add(path: Path, tasks: Sequence[Task]) -> int:
         except (ValueError, LookupError, TypeError):
             continue  # a line of the user's own
     new = [task for task in tasks if task.id not in seen]
-    path.parent.mkdir(parents=True, exist_ok=True)
     with _opened(path, "a") as file:
         file.write("" if not content or content.endswith("\n") else "\n")
         file.writelines(_lines(new))

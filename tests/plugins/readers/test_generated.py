@@ -433,6 +433,27 @@ def test_the_command_takes_a_job_file_and_says_what_is_missing(
     assert done.stdout == "4 tasks in tasks.jsonl\n"
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--output", "library"), "--output library: is a folder. Name a file that can be written."),
+        (
+            ("--validation", "library/Oaks.txt/x"),
+            "--validation library/Oaks.txt/x: its folder cannot be made",
+        ),
+        (("--validation", "./tasks.jsonl", "--output", "tasks.jsonl"), "is the file of --output, too."),
+    ],
+)
+def test_where_to_write_is_checked_before_anything_is_asked(
+    served: Endpoint, library: Path, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    done = subprocess.run(
+        command(served, tmp_path, library, *more), capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert not served.asked
+
+
 def test_it_can_be_read_where_a_loop_is_running(served: Endpoint, library: Path, tmp_path: Path) -> None:
     async def in_a_notebook() -> list[Task]:
         return read(served, tmp_path, documents=library)
