@@ -41,7 +41,7 @@ def test_every_kind_is_in_the_table_with_its_hook_and_how_to_begin() -> None:
     hooks = {**KINDS, "workflow": "ajet_workflows"}
     assert rows.keys() >= hooks.keys()
     for kind, hook in hooks.items():
-        assert f"`{hook}`" in rows[kind]
+        assert f"`{hook}`" in rows[kind] and PAGE.count(f"| `{hook}` |") == 1
         assert (f"`ajet plugin new {kind} my_{kind}`" in rows[kind]) == (kind in BEGUN)
         for base in re.findall(r"`ajet\.([A-Z]\w+)`", rows[kind]):
             assert hasattr(ajet, base)
