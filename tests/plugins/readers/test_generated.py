@@ -300,6 +300,8 @@ def test_it_needs_material(served: Endpoint, tmp_path: Path) -> None:
     (tmp_path / "examples.jsonl").write_text('{"query": "q"}\n')
     with pytest.raises(ConfigError, match="lacks a query or an answer"):
         read(served, tmp_path, examples=tmp_path / "examples.jsonl")
+    with pytest.raises(ConfigError, match=r"none.jsonl: no such file. Check the reader's `examples`"):
+        read(served, tmp_path, examples=tmp_path / "none.jsonl")
 
 
 def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import ConfigError, Task
+from ajet.progress import Silent, told_to
 from ajet.reader import read_all
 from ajet_readers import JsonLines, Traces
 
@@ -208,6 +209,21 @@ def test_an_agents_trace_is_the_same_task_from_every_kind_of_export(
     assert task.metadata["model"] == "m"
 
 
+def test_the_collectors_files_hold_a_batch_a_line_whatever_their_suffix(
+    spans: list[Any], tmp_path: Path
+) -> None:
+    batch = as_otlp(spans, tmp_path).read_text()
+    other = batch.replace(f"{spans[0].context.trace_id:032x}", "f" * 32)
+    for suffix in ("json", "jsonl", "ndjson"):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        (folder / f"traces.{suffix}").write_text(f"{batch}\n{other}\n")
+        assert len(read(folder)) == 2
+    pretty = tmp_path / "pretty.json"
+    pretty.write_text(json.dumps(json.loads(batch), indent=2))
+    assert len(read(pretty)) == 1
+
+
 def test_a_folder_of_several_exports_of_one_trace_counts_it_once(spans: list[Any], tmp_path: Path) -> None:
     for export in (as_lines, as_otlp, as_studio):
         export(spans, tmp_path)
@@ -383,7 +399,15 @@ def test_feedback_from_a_file_finds_its_trace_by_any_of_its_names(tmp_path: Path
         {"conversation_id": "c2", "thumbs": "down"},
         {"response_id": "unknown", "thumbs": "down"},
     )
-    scores = [t.metadata["feedback"] for t in read(traces, feedback=feedback)]
+    told: list[str] = []
+
+    class Told(Silent):
+        def say(self, text: str) -> None:
+            told.append(text)
+
+    with told_to(Told()):
+        scores = [t.metadata["feedback"] for t in read(traces, feedback=feedback)]
+    assert told[0] == f"{feedback}: 1 of 4 lines name no trace that was read"
     assert scores == [{"score": 0.5, "comments": ["slow"]}, {"score": 0.0, "comments": []}]
 
 
@@ -469,6 +493,8 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
     assert "no such file or folder" in fault(tmp_path / "none")
     (tmp_path / "empty").mkdir()
     assert "no traces in it" in fault(tmp_path / "empty")
+    lone = write(tmp_path / "lone.jsonl", chat_span("1", "q"))
+    assert fault(lone, feedback=tmp_path / "none").endswith("no such file. Check the reader's `feedback`.")
     broken = tmp_path / "broken.jsonl"
     broken.write_text(json.dumps(chat_span("1", "q")) + "\n{broken\n")
     assert fault(broken).startswith(f"{broken}:2: not JSON")

@@ -17,7 +17,7 @@ from ajet_readers.traces.spans import EVALUATION, Span, add_evaluation, add_span
 from ajet_readers.traces.trace import Call, Found
 
 Format = Literal["studio", "otel", "openai"]
-_SUFFIXES = {".jsonl", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
+_SUFFIXES = {".jsonl", ".ndjson", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
 _SQLITE = b"SQLite format 3\x00"
 
 
@@ -243,11 +243,12 @@ def _first(record: Mapping[str, Any], *names: str) -> Any:
 
 
 def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) of each line, or of a file that is one object or a list of them."""
-    if file.suffix == ".json":
+    """(place, object) of each line, or of a file that is one object or a list of them; the OpenTelemetry
+    collector writes lines into files that it calls .json."""
+    if file.suffix == ".json" and not _has_lines(file):
         try:
             whole = json.loads(file.read_text(encoding="utf-8-sig"))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise ConfigError(f"{file}: not JSON ({error}).") from None
         for number, record in enumerate(whole if isinstance(whole, list) else [whole]):
             if not isinstance(record, dict):
@@ -258,6 +259,15 @@ def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if line.strip():
             place = f"{file}:{number}"
             yield place, parse_line(line, place, "Fix the line.")
+
+
+def _has_lines(file: Path) -> bool:
+    """Whether the first line that is not empty is an object by itself."""
+    first = next((line for line in read_lines(file) if line.strip()), b"")
+    try:
+        return isinstance(json.loads(first.decode("utf-8-sig")), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 _READERS: Mapping[Format, Callable[[Path, Found, Scale], None]] = {
