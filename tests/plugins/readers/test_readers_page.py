@@ -203,6 +203,17 @@ def test_traces(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str
     assert isinstance(task, Task) and task.metadata["feedback"]["score"] == 0.25
 
 
+def test_every_filter_of_traces_is_told_with_its_fields() -> None:
+    from ajet_readers.traces.filters import _KINDS
+
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", SECTIONS["traces"], re.MULTILINE))
+    assert rows.keys() == _KINDS.keys()
+    for name, kind in _KINDS.items():
+        told = set(re.findall(r"`(\w+)[`:]", rows[name].rpartition("|")[2]))
+        assert told - {"drop", "response", "model", "keep"} <= kind.model_fields.keys()
+        assert kind.model_fields.keys() - {"type"} <= told
+
+
 class Nothing(ServedEnvironment):
     """An environment whose splits are empty."""
 

@@ -473,16 +473,21 @@ def test_a_model_chooses_and_is_asked_once_about_each(many: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "fault"),
     [
-        {"filters": [{"type": "sucess"}]},
-        {"filters": [{"type": "pattern", "pattern": "("}]},
-        {"filters": [{"type": "feedback", "least": 1}]},
-        {"scale": (1, 1)},
+        ({"filters": [{"type": "suceeded"}]}, r"no filter 'suceeded'; did you mean 'succeeded'. Known: succ"),
+        ({"filters": [{"type": "pattern", "pattern": "("}]}, r"0 \(pattern\): pattern: not a regular expr"),
+        (
+            {"filters": [{"type": "succeeded"}, {"type": "feedback", "mini": 1}]},
+            r"1 \(feedback\): no field 'mini'; did you mean 'min'. Known: type, min, max, missing",
+        ),
+        ({"filters": [{"type": "feedback", "min": 3}]}, r"0 \(feedback\): min: Input should be less than or"),
+        ({"filters": [{"type": "llm", "model": {"model": "m"}}]}, r"0 \(llm\): model.base_url: Field requi"),
+        ({"scale": (1, 1)}, "the worst and the best score are the same"),
     ],
 )
-def test_settings_that_cannot_be(tmp_path: Path, fields: Any) -> None:
-    with pytest.raises(ValidationError):
+def test_settings_that_cannot_be(tmp_path: Path, fields: Any, fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
         Traces(path=tmp_path, **fields)
 
 
