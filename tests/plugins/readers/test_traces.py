@@ -301,6 +301,59 @@ def test_content_may_be_recorded_in_an_event(tmp_path: Path) -> None:
     assert [t.query for t in read(write(tmp_path / "a.jsonl", bare))] == ["in the event"]
 
 
+def in_numbered_attributes() -> dict[str, Any]:
+    """As OpenLLMetry writes them."""
+    tool = {"gen_ai.prompt.2.tool_calls.0.id": "c1", "gen_ai.prompt.2.tool_calls.0.name": "look"}
+    attributes = {
+        "llm.request.type": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.prompt.0.role": "system",
+        "gen_ai.prompt.0.content": "Be brief.",
+        "gen_ai.prompt.1.role": "user",
+        "gen_ai.prompt.1.content": QUESTION,
+        "gen_ai.prompt.2.role": "assistant",
+        **tool,
+        "gen_ai.prompt.2.tool_calls.0.arguments": '{"place": "woods"}',
+        "gen_ai.prompt.3.role": "tool",
+        "gen_ai.prompt.3.content": "oaks",
+        "gen_ai.prompt.3.tool_call_id": "c1",
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": ANSWER,
+    }
+    return chat_span("1", "") | {"attributes": attributes}
+
+
+def in_events() -> dict[str, Any]:
+    """As the conventions had it before messages were attributes."""
+    function = {"name": "look", "arguments": '{"place": "woods"}'}
+    said = {
+        "system.message": {"content": "Be brief."},
+        "user.message": {"content": QUESTION},
+        "assistant.message": {"tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        "tool.message": {"id": "c1", "content": "oaks"},
+        "choice": {"index": 0, "finish_reason": "stop", "message": {"content": ANSWER}},
+    }
+    events = [
+        {"name": f"gen_ai.{name}", "attributes": {"gen_ai.event.content": json.dumps(content)}}
+        for name, content in said.items()
+    ]
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    return chat_span("1", "") | {"attributes": attributes, "events": events}
+
+
+@pytest.mark.parametrize("span", [in_numbered_attributes(), in_events()])
+def test_older_ways_to_record_messages(tmp_path: Path, span: Any) -> None:
+    from ajet_readers.traces.sources import read_traces
+
+    path = write(tmp_path / "a.jsonl", span)
+    [task] = read(path)
+    assert (task.query, task.metadata["response"], task.metadata["model"]) == (QUESTION, ANSWER, "m")
+    [call] = read_traces(path, None, (0, 1)).calls
+    assert [m["role"] for m in call.messages] == ["system", "user", "assistant", "tool"]
+    assert call.messages[2]["tool_calls"][0]["function"]["name"] == "look"
+    assert call.messages[3]["tool_call_id"] == "c1"
+
+
 def test_evaluations_in_spans_and_in_logs_are_feedback(tmp_path: Path) -> None:
     logs = [
         {
