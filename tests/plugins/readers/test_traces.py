@@ -416,6 +416,41 @@ def test_requests_and_responses_in_the_layouts_of_proxies_batches_and_transcript
     assert read(path) == tasks
 
 
+def test_logs_of_the_responses_api(tmp_path: Path) -> None:
+    def said(role: str, kind: str, text: str) -> Any:
+        return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"place": "woods"}'}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "oaks"}
+    history = [said("user", "input_text", "Hello"), said("assistant", "output_text", "Hi."), call, result]
+    thought = {"type": "reasoning", "summary": []}
+    path = write(
+        tmp_path / "log.jsonl",
+        {
+            "request": {"model": "m", "input": QUESTION, "instructions": "Be brief."},
+            "response": {
+                "id": "r1",
+                "created_at": 2,
+                "output": [thought, said("assistant", "output_text", ANSWER)],
+            },
+        },
+        {
+            "body": {"model": "m", "input": [*history, {"role": "user", "content": "And now?"}]},
+            "response": {"body": {"id": "r2", "created_at": 1, "output": [call]}},
+        },
+    )
+    second, first = read(path)
+    assert (first.id, first.query, first.metadata["response"], first.messages) == (
+        "trace-r1",
+        QUESTION,
+        ANSWER,
+        (),
+    )
+    assert second.query == "And now?" and second.metadata["response"] == ""
+    assert [m["role"] for m in second.messages] == ["user", "assistant", "assistant", "tool", "user"]
+    assert second.messages[2]["tool_calls"][0]["function"]["name"] == "look"
+
+
 def test_feedback_in_the_records_themselves(tmp_path: Path) -> None:
     def record(i: int, **more: Any) -> dict[str, Any]:
         chat = [{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"a{i}"}]
@@ -565,7 +600,7 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
     )
     log = write(tmp_path / "log.jsonl", {"prompt": "q"})
     unread = f"{log}:1: cannot be read as a call of chat completions"
-    assert fault(log) == f"{unread} (no `messages` in it; the record has 'prompt')."
+    assert fault(log) == f"{unread} (no `messages` or `input` in it; the record has 'prompt')."
     database = tmp_path / "other.sqlite"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE x (y)")
@@ -579,6 +614,9 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
         {"body": '{"messages": []}'},
         {"request": "Who?", "messages": [{"role": "user", "content": "Who?"}]},
         {"messages": [{"role": "user", "content": "Who?"}], "completion": "Me."},
+        {"input": [{"content": "Who?"}]},
+        {"input": ["Who?"]},
+        {"input": "Who?", "output": ["Me."]},
         {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": ["Me."]}},
         {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": [{"message": "Me."}]}},
     ],

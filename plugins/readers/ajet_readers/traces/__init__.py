@@ -20,7 +20,7 @@ class Traces(SelectingReader):
     """One task a trace: what the user asked first, in the order of time.
 
     Reads AgentScope Studio's database, OpenTelemetry spans of generative AI (OTLP JSON, or one span a line)
-    and logs of OpenAI chat completions, a file or a folder of them. The task's ``metadata`` hold the
+    and logs of OpenAI's APIs, a file or a folder of them. The task's ``metadata`` hold the
     ``response`` that was given, ``feedback`` (score 0 to 1, comments) and, by ``answers``, an ``answer``.
     """
 
