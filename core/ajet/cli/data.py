@@ -43,6 +43,7 @@ def generate(
     sets: Sets = None,
 ) -> None:
     """Let a model write tasks about documents, or in the style of examples: task.reader of type `generated`."""
+    from ajet.reader import NoTasks
     from ajet.types import ConfigError
 
     check_output("--output", output)
@@ -59,11 +60,21 @@ def generate(
         _lay(layers, "--hold-out", "hold_out", hold_out)
         _lay(layers, "--validation", "part", "held_out")
     _set(layers, sets)
-    if validation is not None:
+    if validation is None:
+        print(f"{_write(output, _tasks(layers))} tasks in {output}")
+        return
+    try:
         held_out = _tasks(layers)
         _lay(layers, "--validation", "part", "train")
-        print(f"{_write(validation, held_out)} tasks in {validation}")
-    print(f"{_write(output, _tasks(layers))} tasks in {output}")
+        tasks = _tasks(layers)
+    except NoTasks:
+        part = layers.values["task"]["reader"]["part"]
+        raise ConfigError(
+            f"--hold-out {hold_out:g}: nothing is left for {'--validation' if part == 'held_out' else '--output'}. What "
+            "was written lies in few pieces; take another share, or give more documents. No answer was lost."
+        ) from None
+    print(f"{_write(validation, held_out)} tasks in {validation}")
+    print(f"{_write(output, tasks)} tasks in {output}")
 
 
 @app.command()

@@ -435,6 +435,18 @@ def test_the_command_takes_a_job_file_and_says_what_is_missing(
     assert done.stdout == "4 tasks in tasks.jsonl\n"
 
 
+@pytest.mark.parametrize(("share", "lacking"), [("0.001", "--validation"), ("0.999", "--output")])
+def test_a_share_that_leaves_nothing_is_told_and_nothing_is_written_nor_lost(
+    served: Endpoint, library: Path, tmp_path: Path, share: str, lacking: str
+) -> None:
+    more = ("--validation", str(tmp_path / "validation.jsonl"), "--hold-out", share)
+    done = subprocess.run(command(served, tmp_path, library, *more), capture_output=True, text=True)
+    assert done.returncode == 2 and not list(tmp_path.glob("*.jsonl"))
+    assert f"error: --hold-out {share}: nothing is left for {lacking}." in done.stderr
+    subprocess.run(command(served, tmp_path, library), check=True, capture_output=True)
+    assert len(served.asked) == 60
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
