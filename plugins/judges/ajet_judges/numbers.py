@@ -155,6 +155,8 @@ MINUS = str.maketrans(dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d"
 LATEX = [
     (re.compile(r"(?<=[0-9]) ?(?=[¼-¾⅐-⅞])"), " "),  # 3½ is a mixed number
     (re.compile(r"\{,\}"), ","),  # 1{,}000
+    # __42__, as Markdown marks what counts
+    (re.compile(r"(?<![\w)}])__?(?=[-+$€£¥.]{0,2}[0-9])|(?<=[0-9])__?(?![\w{\\])"), ""),
     (re.compile(r"(?<=[0-9])\\[,! ](?=[0-9])"), ""),  # 1\,000
     (re.compile(r"\\[,;:! ]|~"), " "),
     (re.compile(r"\\([$%])"), r"\1"),

@@ -86,6 +86,8 @@ def test_a_percent_sign_on_one_side_has_both_readings() -> None:
     [
         ("First 7, then 12.", 12),
         ("7 * 6 = **42**", 42),
+        ("2 of them, so __-$42__", -42),
+        ("_42_ of x_1", 42),
         ("答案是42。", 42),
         ("so...42", 42),
         ("the 42nd", 42),
