@@ -165,8 +165,12 @@ def content_id(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+class NoTasks(ConfigError):
+    """A reader yielded nothing."""
+
+
 def read_all(reader: Reader, where: str) -> list[Task]:
-    """All tasks of a reader. Raises ConfigError on a duplicate id or when there is no task."""
+    """All tasks of a reader. Raises ConfigError on a duplicate id, and NoTasks when there is no task."""
     tasks: list[Task] = []
     seen: set[str] = set()
     for task in reader.tasks():
@@ -177,7 +181,7 @@ def read_all(reader: Reader, where: str) -> list[Task]:
         seen.add(task.id)
         tasks.append(task)
     if not tasks:
-        raise ConfigError(f"{where}: the reader {reader.name!r} yielded no task. Check its path and filters.")
+        raise NoTasks(f"{where}: the reader {reader.name!r} yielded no task. Check its path and filters.")
     return tasks
 
 

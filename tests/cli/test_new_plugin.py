@@ -72,6 +72,10 @@ def test_a_new_workflow_runs(folder: Folder, monkeypatch: pytest.MonkeyPatch) ->
         ),
         (("judge", "class"), "class: a plugin's name"),
         (("judge", "x", "--folder", "."), ".: exists already; name a new folder with --folder."),
+        (
+            ("judge", "x", "--folder", "job.yaml/x"),
+            "--folder job.yaml/x: cannot be written (Not a directory).",
+        ),
     ],
 )
 def test_mistakes_are_named(folder: Folder, words: tuple[str, ...], message: str) -> None:

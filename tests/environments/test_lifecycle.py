@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,8 @@ from .conftest import health, settled
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 SYNC: Any = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 SAID = {"role": "assistant", "content": "go"}
+LOOKED = threading.Event()
+"""Threads that hang do so until the test has looked: what is released then, was not released by them."""
 
 
 def say(request: Any, prompt: str) -> str:
@@ -83,7 +84,7 @@ def sync_agent(task: Task) -> str:
             case "raise":
                 raise KeyError("lost")
             case "hang":
-                time.sleep(9)
+                LOOKED.wait(60)
     return "done"
 
 
@@ -97,7 +98,10 @@ def test_with_a_fifth_of_episodes_failing_or_hanging_creates_equal_releases(
     wrong += ["swallow"] if workflow is agent else []
     does = [wrong[i // 5 % len(wrong)] if i % 5 == 0 else "well" for i in range(90)]
     deadlines = {f"t{i}": 4.0 for i, what in enumerate(does) if what in late}
+    LOOKED.clear()
     episodes = run(bench, tokenizer, workflow, plans(url, does), deadlines=deadlines)
+    found = settled(url, 90, seconds=30.0)
+    LOOKED.set()
     failed = Counter(e.failure for e in episodes)
     assert (
         failed["timeout"] >= 4
@@ -105,7 +109,6 @@ def test_with_a_fifth_of_episodes_failing_or_hanging_creates_equal_releases(
         and failed["workflow:EnvironmentFailed"] >= 6
     )
     assert failed[None] == 90 - 18 + does.count({"close": "raise"})
-    found = settled(url, 90)
     assert found["created"] == found["released"] == 90 and found["open"] == 0
     assert found["expired"] == 0, "released by the episodes, not by the service's patience"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def test_every_kind_is_in_the_table_with_its_hook_and_how_to_begin() -> None:
     hooks = {**KINDS, "workflow": "ajet_workflows"}
     assert rows.keys() >= hooks.keys()
     for kind, hook in hooks.items():
-        assert f"`{hook}`" in rows[kind]
+        assert f"`{hook}`" in rows[kind] and PAGE.count(f"| `{hook}` |") == 1
         assert (f"`ajet plugin new {kind} my_{kind}`" in rows[kind]) == (kind in BEGUN)
         for base in re.findall(r"`ajet\.([A-Z]\w+)`", rows[kind]):
             assert hasattr(ajet, base)
@@ -82,6 +83,27 @@ def test_the_job_uses_the_judge(here: Path) -> None:
     fields = yaml.safe_load(job)["judge"]
     cls: Any = plugins.get("judge", fields.pop("type"), "judge")
     assert validated(cls, fields, "judge").most == 40
+
+
+def test_the_package_installs_and_the_commands_know_it(here: Path, tmp_path_factory: Any) -> None:
+    installed = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(installed), "."]
+    subprocess.run(pip, cwd=here, check=True, capture_output=True)
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    def ajet(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "ajet", *words],
+            cwd=installed,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert re.search(r"length +my-judges +0\.1", ajet("plugins"))
+    assert "most" in ajet("plugins", "show", "length")
 
 
 def test_the_workflow_of_a_scheme(here: Path) -> None:

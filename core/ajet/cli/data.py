@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from ajet.cli.options import JobFile, Sets
+from ajet.cli.options import JobFile, Sets, check_output
 
 if TYPE_CHECKING:
     from ajet.config import Layers
@@ -43,6 +43,14 @@ def generate(
     sets: Sets = None,
 ) -> None:
     """Let a model write tasks about documents, or in the style of examples: task.reader of type `generated`."""
+    from ajet.reader import NoTasks
+    from ajet.types import ConfigError
+
+    check_output("--output", output)
+    if validation is not None:
+        check_output("--validation", validation)
+        if validation.resolve() == output.resolve():
+            raise ConfigError(f"--validation {validation}: is the file of --output, too. Name another one.")
     layers = _layers(job_file, "generated")
     _lay(layers, "--documents", "documents", documents)
     _lay(layers, "--examples", "examples", examples)
@@ -52,11 +60,21 @@ def generate(
         _lay(layers, "--hold-out", "hold_out", hold_out)
         _lay(layers, "--validation", "part", "held_out")
     _set(layers, sets)
-    if validation is not None:
+    if validation is None:
+        print(f"{_write(output, _tasks(layers))} tasks in {output}")
+        return
+    try:
         held_out = _tasks(layers)
         _lay(layers, "--validation", "part", "train")
-        print(f"{_write(validation, held_out)} tasks in {validation}")
-    print(f"{_write(output, _tasks(layers))} tasks in {output}")
+        tasks = _tasks(layers)
+    except NoTasks:
+        part = layers.values["task"]["reader"]["part"]
+        raise ConfigError(
+            f"--hold-out {hold_out:g}: nothing is left for {'--validation' if part == 'held_out' else '--output'}. What "
+            "was written lies in few pieces; take another share, or give more documents. No answer was lost."
+        ) from None
+    print(f"{_write(validation, held_out)} tasks in {validation}")
+    print(f"{_write(output, tasks)} tasks in {output}")
 
 
 @app.command()
@@ -77,6 +95,7 @@ def from_traces(
 
     What was added once is not added again, even if its line was removed since: OUTPUT.seen remembers it.
     """
+    check_output("--output", output)
     layers = _layers(job_file, "traces")
     _lay(layers, "--traces", "path", traces)
     _lay(layers, "--feedback", "feedback", feedback)
@@ -129,7 +148,6 @@ def _tasks(layers: Layers) -> list[Task]:
 
 def _write(path: Path, tasks: Sequence[Task]) -> int:
     """Write a file of tasks, whole or not at all; their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.unfinished")
     with _opened(unfinished, "w") as file:
         file.writelines(_lines(tasks))
@@ -150,7 +168,6 @@ def _add(path: Path, tasks: Sequence[Task]) -> int:
         except (ValueError, LookupError, TypeError):
             continue  # a line of the user's own
     new = [task for task in tasks if task.id not in seen]
-    path.parent.mkdir(parents=True, exist_ok=True)
     with _opened(path, "a") as file:
         file.write("" if not content or content.endswith("\n") else "\n")
         file.writelines(_lines(new))

@@ -40,8 +40,12 @@ def new(
     target = folder or Path(f"ajet-{name.replace('_', '-')}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target}: exists already; name a new folder with --folder.")
-    for path, text in files(kind, name).items():
-        file = target / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    print(f"{target}: a {kind} to begin with. Go on with: pip install -e {target} && pytest {target}")
+    try:
+        for path, text in files(kind, name).items():
+            file = target / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--folder {target}: cannot be written ({error.strerror}).") from None
+    article = "an" if kind[0] in "aeiou" else "a"
+    print(f"{target}: {article} {kind} to begin with. Go on with: pip install -e {target} && pytest {target}")

@@ -25,3 +25,21 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set any key of the job: a.b.c=value. Repeatable."),
 ]
+
+
+def check_output(flag: str, path: Path) -> None:
+    """Make the folder of a file that a command will write, before it spends time or money on what goes into it.
+    Raises ConfigError if the file cannot be written."""
+    import os
+
+    from ajet.types import ConfigError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fault = "is a folder" if path.is_dir() else ""
+    except OSError as error:
+        fault = f"its folder cannot be made ({error.strerror})"
+    if not fault and not os.access(path if path.exists() else path.parent, os.W_OK):
+        fault = "may not be written by you"
+    if fault:
+        raise ConfigError(f"{flag} {path}: {fault}. Name a file that can be written.")

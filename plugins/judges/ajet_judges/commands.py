@@ -42,18 +42,22 @@ def learn_command(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any field of the endpoint: timeout=120. Repeatable."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any field of the endpoint: timeout=120, parameters.max_tokens=500. Repeatable.",
         ),
     ] = None,
 ) -> None:
     """Learn a rubric for the `rubric` judge from labelled responses."""
     import asyncio
 
+    from ajet.cli.options import check_output
     from ajet_judges.learn import learn, read_examples
     from ajet_judges.rubric_file import write_rubric
 
     endpoint = _endpoint(base_url, model, api_key_env, cache, sets)
     read = read_examples(examples)
+    check_output("--output", output)
     found = asyncio.run(
         learn(read, endpoint, about=about, rounds=rounds, count=criteria, seed=seed, say=print)
     )
@@ -72,19 +76,40 @@ def learn_command(
 def _endpoint(
     base_url: str, model: str, api_key_env: str | None, cache: Path | None, sets: list[str] | None
 ) -> JudgeEndpoint:
-    import yaml
     from pydantic import ValidationError
 
     from ajet import ConfigError
+    from ajet.suggest import nearest
 
     given: dict[str, Any] = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "cache": cache}
     for text in sets or ():
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text}: write --set key=value.")
-        given[key] = yaml.safe_load(value)
+        _set(given, text)
     try:
         return JudgeEndpoint(**given)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise ConfigError(f"endpoint.{'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
+        place = f"endpoint.{'.'.join(map(str, fault['loc']))}"
+        if fault["type"] == "extra_forbidden":
+            known = JudgeEndpoint.model_fields
+            hint = nearest(str(fault["loc"][-1]), known)
+            raise ConfigError(f"{place}: unknown key{hint}. Known: {', '.join(known)}.") from None
+        said = fault["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{place}: {said[0].lower()}{said[1:]} (found {fault['input']!r}).") from None
+
+
+def _set(given: dict[str, Any], text: str) -> None:
+    """Set what ``a.b=value`` says; the value is YAML. Raises ConfigError."""
+    import yaml
+
+    from ajet import ConfigError
+
+    key, equals, value = text.partition("=")
+    *parents, last = key.split(".")
+    for parent in parents:
+        given = given.setdefault(parent, {})
+    try:
+        if not equals or not isinstance(given, dict):
+            raise ValueError
+        given[last] = yaml.safe_load(value)
+    except (ValueError, yaml.YAMLError):
+        raise ConfigError(f"--set {text}: write --set key=value, the value in YAML.") from None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,12 +145,17 @@ def read_examples(path: Path) -> list[Example]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of examples.")
     examples = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    # At newlines only: JSON strings may hold other Unicode line ends.
+    for number, line in enumerate(path.read_bytes().removeprefix(BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"{path}:{number}: not UTF-8 text ({error.reason} at byte {error.start + 1}). Fix the line."
+            ) from None
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}:{number}: not JSON ({error}). Fix the line.") from None
         if not isinstance(record, dict) or not isinstance(record.get("response"), str):
             raise ConfigError(f"{path}:{number}: needs `response`, a text.")
@@ -168,7 +175,7 @@ def _label(value: Any) -> float | None:
     words = {"good": 1.0, "bad": 0.0}
     if isinstance(value, str):
         return words.get(value.strip().lower())
-    return float(value) if isinstance(value, int | float) and value == value else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _held_out(labels: Float64, seed: int) -> Any:

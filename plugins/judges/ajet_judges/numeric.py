@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
-from ajet_judges.numbers import final_number, last_box, plain_number
+from ajet_judges.numbers import final_number, last_box, last_boxes, plain_number
 from ajet_judges.reference import expected_text, response_text, verdict
 from ajet_judges.symbolic import Symbolic
 
@@ -58,7 +58,7 @@ class Math(Judge):
         that names the task if its answer is neither number nor expression."""
         reference, response = expected_text(task, self.answer), response_text(output)
         expected = plain_number(reference)
-        box = last_box(response)
+        box = last_boxes(response) if expected is None else last_box(response)
         if expected is not None:
             found = final_number(response)
             # By its decimal notation: a tolerance of 0.1 is a tenth, not the double next to it.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ class HuggingFace(RecordReader):
     """Records of a data set, through the library `datasets`.
 
     ``path`` is a data set's id on the hub, a folder (its files' names say the split: train.parquet,
-    test.jsonl, …; also what ``save_to_disk`` wrote), or one Parquet, JSON, CSV or Arrow file.
+    test.jsonl, …; also what ``save_to_disk`` wrote), or one Parquet, JSON, CSV or Arrow file. Dates become text; what
+    no JSON can hold (images, bytes) is an error, unless ``columns`` leaves it out.
     """
 
     name = "huggingface"
@@ -30,6 +33,7 @@ class HuggingFace(RecordReader):
     )
     subset: str | None = Field(None, description="Configuration of the data set, where it has several.")
     split: str = Field("train", description="train, test, …; also slices such as train[:1000].")
+    columns: tuple[str, ...] | None = Field(None, description="Read only these columns; absent: all.")
     revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
     streaming: bool = Field(False, description="Read while it is fetched, without keeping it on disk.")
 
@@ -37,6 +41,8 @@ class HuggingFace(RecordReader):
         """(path[split] row n, row) of each row."""
         try:
             rows = self._load()
+            if self.columns is not None:
+                rows = rows.select_columns(list(self.columns))
             for number, row in enumerate(rows):
                 yield f"{self.path}[{self.split}] row {number}", row
         except ConfigError:
@@ -46,9 +52,15 @@ class HuggingFace(RecordReader):
         except Exception as error:  # the library has a dozen of its own, without a common base
             raise ConfigError(f"{self._place()}: {_reason(error)}") from error
 
+    def record(self, entry: Any, place: str) -> dict[str, Any]:
+        """The row as JSON has it: tasks travel to journals and to other processes."""
+        return {name: _plain(value, f"{place}: column {name!r}") for name, value in entry.items()}
+
     def _load(self) -> Any:
         datasets = needs("datasets", "huggingface")
         place = Path(self.path)
+        if not place.exists() and (place.is_absolute() or self.path.startswith(".")):
+            raise ConfigError(f"{self.path}: no such file or folder. Check the reader's `path`.")
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
             saved = datasets.load_from_disk(str(place))
             if not isinstance(saved, dict):
@@ -59,7 +71,7 @@ class HuggingFace(RecordReader):
                 )
             return saved[self.split]
         if place.is_file():
-            builder = _BUILDERS.get(place.suffix)
+            builder = _BUILDERS.get(place.with_suffix("").suffix if place.suffix == ".gz" else place.suffix)
             if builder is None:
                 raise ConfigError(
                     f"{self.path}: {place.suffix or 'no suffix'} is no format of `huggingface`; it reads {', '.join(_BUILDERS)}."
@@ -80,9 +92,29 @@ class HuggingFace(RecordReader):
         )
 
 
+def _plain(value: Any, place: str) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(item, place) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, place) for item in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise ConfigError(
+        f"{place} holds {type(value).__name__}, which a task cannot. Name those to read in the reader's `columns`."
+    )
+
+
 def _reason(error: Exception) -> str:
     """What went wrong, in one line; the cause says more where the library wraps it."""
     text = " ".join(str(error).split())
     if error.__cause__ is not None:
         text = f"{text}: {' '.join(str(error.__cause__).split())}"
+    if "BatchSize must be greater than 0" in text:
+        return "it is empty: its Parquet file holds no rows."
     return f"{type(error).__name__}: {text[:400]}"

@@ -41,14 +41,14 @@ class JsonLines(RecordReader):
         return parse_line(entry, place, "Fix the line or set `on_error: skip`.")
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path, field: str = "path") -> Iterator[bytes]:
     """Lines as bytes, split at newlines only: JSON strings may hold other Unicode line ends. Raises
-    ConfigError for a file that cannot be read."""
+    ConfigError for a file that cannot be read, with the reader's ``field`` that names it."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield from file
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file. Check the reader's `path`.") from None
+        raise ConfigError(f"{path}: no such file. Check the reader's `{field}`.") from None
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ConfigError(f"{path}: broken gzip file ({error}). Pack it again.") from None
     except OSError as error:

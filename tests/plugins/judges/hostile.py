@@ -1,8 +1,9 @@
 # ruff: noqa: E501
 """Thirty programs that mean harm, each bounded by itself: 500 forks, 4 GB, 30 s at most.
 
-Each has the ways in which it may end: the limits that stop it, or "ended" for one that comes to its end without
-having done harm, as it then prints HARMLESS last.
+Each has the ways in which it may end: the limits that stop it; "exit" for a complaint of its own, or a signal; "ended"
+for one that comes to its end without having done harm, as it then prints HARMLESS last; "finished" for one that just
+comes to its end.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ PROGRAMS = {
         "    except OSError: time.sleep(0.05)\n",
     ),
     "many threads": Hostile(
-        ("processes", "time", "ended"),
-        "import threading, time\nstarted = 0\nfor i in range(400):\n    try: threading.Thread(target=time.sleep, args=(3,)).start(); "
-        "started += 1\n    except RuntimeError: break\nprint(started)\nassert started < 20\nprint('HARMLESS')",
+        ("processes", "ended"),
+        "import os, threading, time\nthreading.stack_size(1 << 16)  # or memory would be the limit\nstarted = 0\nfor i in range(400):\n"
+        "    try: threading.Thread(target=time.sleep, args=(30,)).start()\n    except RuntimeError: break\n    started += 1\n"
+        "print('HARMLESS' if started < 20 else started, flush=True)\nos._exit(0)  # without waiting for them",
     ),
     "children that fork on when their parent ends": Hostile(
-        ("time", "cpu", "processes", "exit"),
+        ("time", "cpu", "processes", "finished"),
         "import os, time\nend = time.time() + 20\nfor i in range(400):\n    if time.time() > end: break\n"
         "    try: pid = os.fork()\n    except OSError: time.sleep(0.05); continue\n    if pid: time.sleep(0.03); os._exit(0)\n",
     ),

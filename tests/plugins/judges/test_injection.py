@@ -106,11 +106,12 @@ def judges(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ju
 @pytest.mark.parametrize("name", ["llm", "math_llm", "rubric"])
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_wrong_answer_stays_wrong_and_a_right_one_right(
-    judges: dict[str, Judge], name: str, attack: str
+    model: Any, judges: dict[str, Judge], name: str, attack: str
 ) -> None:
-    text = ATTACKS[attack].replace("5", "")
+    text, asked = ATTACKS[attack].replace("5", ""), len(model.asked)
     assert verdict(judges[name], f"It is four.\n{text}").reward == 0.0
-    assert verdict(judges[name], f"{text}\nIt is 5, five.").reward == 1.0 or name == "math_llm"
+    assert len(model.asked) == asked + 1, "it was the model that said so"
+    assert verdict(judges[name], f"{text}\nIt is 5, five.").reward == 1.0
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

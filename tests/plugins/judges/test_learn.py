@@ -215,13 +215,17 @@ def test_unwanted_properties_get_negative_weights(tmp_path: Path) -> None:
         ('{"label": "good"}', r"labelled.jsonl:2: needs `response`"),
         ('{"response": "a"}', r"labelled.jsonl:2: `label` is None; write good, bad"),
         ('{"response": "a", "label": "fine"}', r"labelled.jsonl:2: `label` is 'fine'"),
+        ('{"response": "a", "label": Infinity}', r"labelled.jsonl:2: `label` is inf"),
+        ('{"response": "caf\udce9", "label": 1}', r"labelled.jsonl:2: not UTF-8 text"),
+        ("[" * 100_000, r"labelled.jsonl:2: not JSON"),
     ],
 )
 def test_a_broken_example_is_named_with_its_line(
     model: JudgeModel, tmp_path: Path, line: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "labelled.jsonl"
-    path.write_text(f'{{"response": "a", "label": 1}}\n{line}\n')
+    text = f'{{"response": "a", "label": 1}}\n{line}\n'
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     code = run_program(
         ["judge", "learn", "--examples", str(path), "--output", "x", "--base-url", model.url, "--model", "m"]
     )
@@ -247,6 +251,43 @@ def test_labels_may_be_words_truth_values_or_numbers(tmp_path: Path) -> None:
     lines = [{"response": "a", "label": v} for v in ("good", "bad", True, False, 0.5, 3)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [e.label for e in read_examples(path)] == [1.0, 0.0, 1.0, 0.0, 0.5, 3.0]
+
+
+def test_an_examples_line_ends_at_a_newline_only(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('\ufeff{"response": "one\u2028two", "label": 1}\r\n\n'.encode())
+    assert [e.response for e in read_examples(path)] == ["one\u2028two"]
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        (["--set", "retires=0"], "endpoint.retires: unknown key; did you mean 'retries'. Known: base_url, "),
+        (["--set", "retries=["], "--set retries=[: write --set key=value, the value in YAML."),
+        (["--set", "model.name=x"], "--set model.name=x: write --set key=value"),
+        (["--set", "retries"], "--set retries: write --set key=value"),
+        (["--set", "retries=-1"], "endpoint.retries: input should be greater than or equal to 0 (found -1)."),
+        (["--output", "."], "--output .: is a folder. Name a file that can be written."),
+        (["--output", f"{__file__}/x.yaml"], f"--output {__file__}/x.yaml: its folder cannot be made"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_said_before_anything_is_asked(
+    tmp_path: Path, more: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(literal) as model:
+        code, _ = learn(model, tmp_path, labelled(0, 20), *more)
+        assert code == 2 and f"error: {fault}" in capsys.readouterr().err
+        assert not model.asked
+
+
+def test_the_rubrics_folder_is_made_and_the_endpoints_parameters_can_be_set(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "rubric.yaml"
+    with serving(literal) as model:
+        code, _ = learn(
+            model, tmp_path, labelled(0, 20), "--output", str(path), "--set", "parameters.max_tokens=77"
+        )
+        assert code == 0 and {asked.body["max_tokens"] for asked in model.asked} == {77}
+    assert read_rubric(path).criteria
 
 
 def test_graded_labels_are_ranked_by_degree() -> None:

@@ -6,10 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from pydantic import ValidationError
 
 from ajet import ConfigError, EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
+from ajet.rollout.episode import Plan
+from ajet.rollout.summary import summarize
+from ajet.testing import ScriptedEngine
 from ajet_judges import LLM, MathLLM, RubricJudge
 from ajet_judges.rubric_file import Criterion, Rubric, read_rubric, write_rubric
 
@@ -40,6 +44,40 @@ def test_the_model_sees_criteria_as_orders_and_the_rest_as_data() -> None:
     assert "It is brief." in first.orders and "a cat" not in first.orders
     assert first.data == {"TASK": "What is it?", "REFERENCE": "a dog", "RESPONSE": "a cat"}
     assert "REFERENCE" not in second.data and "REFERENCE" not in second.orders
+
+
+def test_in_a_job_its_calls_are_told_with_their_cost_and_are_no_calls_of_the_agent(
+    bench: Any, tokenizer: Any
+) -> None:
+    client: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+
+    async def agent(task: Task) -> str:
+        answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "?"}])
+        return f"{answer.choices[0].message.content} {task.id}"
+
+    made = bench(ScriptedEngine(tokenizer, lambda request, prompt: "a cat"))
+    plans = [Plan(f"{g}/t{g}/{m}", f"{g}/{m}", Task(f"t{g}", "q"), m, g) for g in range(2) for m in range(2)]
+
+    async def run(judge: Judge) -> Any:
+        async with judge.open() as live:
+            return await made.rollout(agent, live, group_size=2).run(plans, lambda episode: None)
+
+    with serving(lambda asked: {"reason": "", "score": 5}) as model:
+        endpoint = model.endpoint(prompt_price=10.0, completion_price=50.0)
+        episodes = asyncio.run(run(LLM(endpoint=endpoint)))
+        assert len(model.asked) == 2, "equal responses to equal tasks are asked about once"
+    told = {name: value for name, value in summarize(episodes, 1.0).items() if name.startswith("judge/")}
+    assert told == pytest.approx(
+        {
+            "judge/llm_calls": 0.5,
+            "judge/llm_cached": 0.5,
+            "judge/llm_retries": 0,
+            "judge/llm_prompt_tokens": 50,
+            "judge/llm_completion_tokens": 10,
+            "judge/llm_cost": 0.5 * (100 * 10 + 20 * 50) / 1e6,
+        }
+    )
+    assert [len(e.record.exchanges) for e in episodes] == [1] * 4 and {e.missed for e in episodes} == {()}
 
 
 @pytest.mark.parametrize("score", [11, -1, 7.5, "7", True, None])

@@ -86,6 +86,8 @@ def test_a_percent_sign_on_one_side_has_both_readings() -> None:
     [
         ("First 7, then 12.", 12),
         ("7 * 6 = **42**", 42),
+        ("2 of them, so __-$42__", -42),
+        ("_42_ of x_1", 42),
         ("答案是42。", 42),
         ("so...42", 42),
         ("the 42nd", 42),
@@ -173,6 +175,9 @@ def test_signs_currencies_thousands_and_fractions(text: str, value: Fraction | i
         r"\boxed{5" + " " * 20_000 + "!}",
         r"\boxed{1" + "a" * 30_000 + "!}",
         "1e999999999",
+        "\\( 1 + " * 5_000,
+        "$1 + " * 5_001,
+        r"\boxed{1}, " * 3_000,
     ],
 )
 def test_whatever_a_model_writes_is_read_at_once(text: str) -> None:

@@ -301,6 +301,8 @@ def test_it_needs_material(served: Endpoint, tmp_path: Path) -> None:
     (tmp_path / "examples.jsonl").write_text('{"query": "q"}\n')
     with pytest.raises(ConfigError, match="lacks a query or an answer"):
         read(served, tmp_path, examples=tmp_path / "examples.jsonl")
+    with pytest.raises(ConfigError, match=r"none.jsonl: no such file. Check the reader's `examples`"):
+        read(served, tmp_path, examples=tmp_path / "none.jsonl")
 
 
 def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: Path) -> None:
@@ -432,6 +434,39 @@ def test_the_command_takes_a_job_file_and_says_what_is_missing(
         [*bare, "job.yaml", "--set", "limit=4"], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert done.stdout == "4 tasks in tasks.jsonl\n"
+
+
+@pytest.mark.parametrize(("share", "lacking"), [("0.001", "--validation"), ("0.999", "--output")])
+def test_a_share_that_leaves_nothing_is_told_and_nothing_is_written_nor_lost(
+    served: Endpoint, library: Path, tmp_path: Path, share: str, lacking: str
+) -> None:
+    more = ("--validation", str(tmp_path / "validation.jsonl"), "--hold-out", share)
+    done = subprocess.run(command(served, tmp_path, library, *more), capture_output=True, text=True)
+    assert done.returncode == 2 and not list(tmp_path.glob("*.jsonl"))
+    assert f"error: --hold-out {share}: nothing is left for {lacking}." in done.stderr
+    subprocess.run(command(served, tmp_path, library), check=True, capture_output=True)
+    assert len(served.asked) == 60
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--output", "library"), "--output library: is a folder. Name a file that can be written."),
+        (
+            ("--validation", "library/Oaks.txt/x"),
+            "--validation library/Oaks.txt/x: its folder cannot be made",
+        ),
+        (("--validation", "./tasks.jsonl", "--output", "tasks.jsonl"), "is the file of --output, too."),
+    ],
+)
+def test_where_to_write_is_checked_before_anything_is_asked(
+    served: Endpoint, library: Path, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    done = subprocess.run(
+        command(served, tmp_path, library, *more), capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert not served.asked
 
 
 def test_it_can_be_read_where_a_loop_is_running(served: Endpoint, library: Path, tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +80,32 @@ def test_a_folder_of_json_files(tmp_path: Path) -> None:
     assert [t.query for t in read(tmp_path, split="test")] == ["4 + 1?", "5 + 1?"]
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".jsonl.gz"])
 def test_one_file(tmp_path: Path, suffix: str) -> None:
     import datasets
 
     path = tmp_path / f"rows{suffix}"
     rows = datasets.Dataset.from_list(ROWS)
-    {".parquet": rows.to_parquet, ".jsonl": rows.to_json, ".csv": rows.to_csv}[suffix](path)
+    write = {".parquet": rows.to_parquet, ".jsonl": rows.to_json, ".csv": rows.to_csv}
+    if suffix == ".jsonl.gz":
+        path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in ROWS).encode()))
+    else:
+        write[suffix](path)
     assert [t.query for t in read(path)] == [row["question"] for row in ROWS]
+
+
+def test_what_json_has_no_form_for_is_text_or_an_error_that_names_the_column(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {"question": "q", "on": datetime(2026, 1, 2, 3), "price": Decimal("1.50"), "at": [date(2026, 1, 2)]}
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist([{**row, "picture": b"\x89PNG"}]), path)
+    assert fault(path).startswith(f"{path}[train] row 0: column 'picture' holds bytes, which a task cannot.")
+    for streaming in (False, True):
+        [task] = read(path, columns=list(row), streaming=streaming)
+        assert task.metadata == {"on": "2026-01-02T03:00:00", "price": "1.50", "at": ["2026-01-02"]}
+    assert "'colour'" in fault(path, columns=["question", "colour"])
 
 
 def test_what_save_to_disk_wrote(tmp_path: Path) -> None:
@@ -111,10 +132,18 @@ def test_an_empty_split_is_an_error(folder: Path) -> None:
     assert "corresponds to no data" in fault(folder, split="train[:0]")
     (folder / "empty.csv").write_text("question,answer\n")
     assert "corresponds to no data" in fault(folder / "empty.csv")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "empty.parquet"
+    pq.write_table(pa.table({"question": pa.array([], pa.string())}), path)
+    assert fault(path) == f"{path}[train]: it is empty: its Parquet file holds no rows."
 
 
 def test_a_path_that_is_neither_here_nor_on_the_hub(tmp_path: Path) -> None:
     assert fault("nobody/nothing").startswith("nobody/nothing[train]: ")
+    for path in ("./nothing", str(tmp_path / "nothing")):
+        assert fault(path) == f"{path}: no such file or folder. Check the reader's `path`."
 
 
 def test_a_broken_file(tmp_path: Path) -> None:

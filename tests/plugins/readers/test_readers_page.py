@@ -68,6 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import pyarrow.parquet as pq
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name, text in FILES.items():
@@ -200,6 +201,17 @@ def test_traces(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str
     [task] = check_reader(reader)
     assert (task.query, task.metadata["answer"]) == ("Which trees are red?", "Red maples and sumacs.")
     assert isinstance(task, Task) and task.metadata["feedback"]["score"] == 0.25
+
+
+def test_every_filter_of_traces_is_told_with_its_fields() -> None:
+    from ajet_readers.traces.filters import _KINDS
+
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", SECTIONS["traces"], re.MULTILINE))
+    assert rows.keys() == _KINDS.keys()
+    for name, kind in _KINDS.items():
+        told = set(re.findall(r"`(\w+)[`:]", rows[name].rpartition("|")[2]))
+        assert told - {"drop", "response", "model", "keep"} <= kind.model_fields.keys()
+        assert kind.model_fields.keys() - {"type"} <= told
 
 
 class Nothing(ServedEnvironment):

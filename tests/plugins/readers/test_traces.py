@@ -19,6 +19,7 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import ConfigError, Task
+from ajet.progress import Silent, told_to
 from ajet.reader import read_all
 from ajet_readers import JsonLines, Traces
 
@@ -208,6 +209,21 @@ def test_an_agents_trace_is_the_same_task_from_every_kind_of_export(
     assert task.metadata["model"] == "m"
 
 
+def test_the_collectors_files_hold_a_batch_a_line_whatever_their_suffix(
+    spans: list[Any], tmp_path: Path
+) -> None:
+    batch = as_otlp(spans, tmp_path).read_text()
+    other = batch.replace(f"{spans[0].context.trace_id:032x}", "f" * 32)
+    for suffix in ("json", "jsonl", "ndjson"):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        (folder / f"traces.{suffix}").write_text(f"{batch}\n{other}\n")
+        assert len(read(folder)) == 2
+    pretty = tmp_path / "pretty.json"
+    pretty.write_text(json.dumps(json.loads(batch), indent=2))
+    assert len(read(pretty)) == 1
+
+
 def test_a_folder_of_several_exports_of_one_trace_counts_it_once(spans: list[Any], tmp_path: Path) -> None:
     for export in (as_lines, as_otlp, as_studio):
         export(spans, tmp_path)
@@ -285,6 +301,59 @@ def test_content_may_be_recorded_in_an_event(tmp_path: Path) -> None:
     assert [t.query for t in read(write(tmp_path / "a.jsonl", bare))] == ["in the event"]
 
 
+def in_numbered_attributes() -> dict[str, Any]:
+    """As OpenLLMetry writes them."""
+    tool = {"gen_ai.prompt.2.tool_calls.0.id": "c1", "gen_ai.prompt.2.tool_calls.0.name": "look"}
+    attributes = {
+        "llm.request.type": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.prompt.0.role": "system",
+        "gen_ai.prompt.0.content": "Be brief.",
+        "gen_ai.prompt.1.role": "user",
+        "gen_ai.prompt.1.content": QUESTION,
+        "gen_ai.prompt.2.role": "assistant",
+        **tool,
+        "gen_ai.prompt.2.tool_calls.0.arguments": '{"place": "woods"}',
+        "gen_ai.prompt.3.role": "tool",
+        "gen_ai.prompt.3.content": "oaks",
+        "gen_ai.prompt.3.tool_call_id": "c1",
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": ANSWER,
+    }
+    return chat_span("1", "") | {"attributes": attributes}
+
+
+def in_events() -> dict[str, Any]:
+    """As the conventions had it before messages were attributes."""
+    function = {"name": "look", "arguments": '{"place": "woods"}'}
+    said = {
+        "system.message": {"content": "Be brief."},
+        "user.message": {"content": QUESTION},
+        "assistant.message": {"tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        "tool.message": {"id": "c1", "content": "oaks"},
+        "choice": {"index": 0, "finish_reason": "stop", "message": {"content": ANSWER}},
+    }
+    events = [
+        {"name": f"gen_ai.{name}", "attributes": {"gen_ai.event.content": json.dumps(content)}}
+        for name, content in said.items()
+    ]
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    return chat_span("1", "") | {"attributes": attributes, "events": events}
+
+
+@pytest.mark.parametrize("span", [in_numbered_attributes(), in_events()])
+def test_older_ways_to_record_messages(tmp_path: Path, span: Any) -> None:
+    from ajet_readers.traces.sources import read_traces
+
+    path = write(tmp_path / "a.jsonl", span)
+    [task] = read(path)
+    assert (task.query, task.metadata["response"], task.metadata["model"]) == (QUESTION, ANSWER, "m")
+    [call] = read_traces(path, None, (0, 1)).calls
+    assert [m["role"] for m in call.messages] == ["system", "user", "assistant", "tool"]
+    assert call.messages[2]["tool_calls"][0]["function"]["name"] == "look"
+    assert call.messages[3]["tool_call_id"] == "c1"
+
+
 def test_evaluations_in_spans_and_in_logs_are_feedback(tmp_path: Path) -> None:
     logs = [
         {
@@ -347,6 +416,41 @@ def test_requests_and_responses_in_the_layouts_of_proxies_batches_and_transcript
     assert read(path) == tasks
 
 
+def test_logs_of_the_responses_api(tmp_path: Path) -> None:
+    def said(role: str, kind: str, text: str) -> Any:
+        return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"place": "woods"}'}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "oaks"}
+    history = [said("user", "input_text", "Hello"), said("assistant", "output_text", "Hi."), call, result]
+    thought = {"type": "reasoning", "summary": []}
+    path = write(
+        tmp_path / "log.jsonl",
+        {
+            "request": {"model": "m", "input": QUESTION, "instructions": "Be brief."},
+            "response": {
+                "id": "r1",
+                "created_at": 2,
+                "output": [thought, said("assistant", "output_text", ANSWER)],
+            },
+        },
+        {
+            "body": {"model": "m", "input": [*history, {"role": "user", "content": "And now?"}]},
+            "response": {"body": {"id": "r2", "created_at": 1, "output": [call]}},
+        },
+    )
+    second, first = read(path)
+    assert (first.id, first.query, first.metadata["response"], first.messages) == (
+        "trace-r1",
+        QUESTION,
+        ANSWER,
+        (),
+    )
+    assert second.query == "And now?" and second.metadata["response"] == ""
+    assert [m["role"] for m in second.messages] == ["user", "assistant", "assistant", "tool", "user"]
+    assert second.messages[2]["tool_calls"][0]["function"]["name"] == "look"
+
+
 def test_feedback_in_the_records_themselves(tmp_path: Path) -> None:
     def record(i: int, **more: Any) -> dict[str, Any]:
         chat = [{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"a{i}"}]
@@ -383,7 +487,15 @@ def test_feedback_from_a_file_finds_its_trace_by_any_of_its_names(tmp_path: Path
         {"conversation_id": "c2", "thumbs": "down"},
         {"response_id": "unknown", "thumbs": "down"},
     )
-    scores = [t.metadata["feedback"] for t in read(traces, feedback=feedback)]
+    told: list[str] = []
+
+    class Told(Silent):
+        def say(self, text: str) -> None:
+            told.append(text)
+
+    with told_to(Told()):
+        scores = [t.metadata["feedback"] for t in read(traces, feedback=feedback)]
+    assert told[0] == f"{feedback}: 1 of 4 lines name no trace that was read"
     assert scores == [{"score": 0.5, "comments": ["slow"]}, {"score": 0.0, "comments": []}]
 
 
@@ -449,16 +561,21 @@ def test_a_model_chooses_and_is_asked_once_about_each(many: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "fault"),
     [
-        {"filters": [{"type": "sucess"}]},
-        {"filters": [{"type": "pattern", "pattern": "("}]},
-        {"filters": [{"type": "feedback", "least": 1}]},
-        {"scale": (1, 1)},
+        ({"filters": [{"type": "suceeded"}]}, r"no filter 'suceeded'; did you mean 'succeeded'. Known: succ"),
+        ({"filters": [{"type": "pattern", "pattern": "("}]}, r"0 \(pattern\): pattern: not a regular expr"),
+        (
+            {"filters": [{"type": "succeeded"}, {"type": "feedback", "mini": 1}]},
+            r"1 \(feedback\): no field 'mini'; did you mean 'min'. Known: type, min, max, missing",
+        ),
+        ({"filters": [{"type": "feedback", "min": 3}]}, r"0 \(feedback\): min: Input should be less than or"),
+        ({"filters": [{"type": "llm", "model": {"model": "m"}}]}, r"0 \(llm\): model.base_url: Field requi"),
+        ({"scale": (1, 1)}, "the worst and the best score are the same"),
     ],
 )
-def test_settings_that_cannot_be(tmp_path: Path, fields: Any) -> None:
-    with pytest.raises(ValidationError):
+def test_settings_that_cannot_be(tmp_path: Path, fields: Any, fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
         Traces(path=tmp_path, **fields)
 
 
@@ -469,6 +586,8 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
     assert "no such file or folder" in fault(tmp_path / "none")
     (tmp_path / "empty").mkdir()
     assert "no traces in it" in fault(tmp_path / "empty")
+    lone = write(tmp_path / "lone.jsonl", chat_span("1", "q"))
+    assert fault(lone, feedback=tmp_path / "none").endswith("no such file. Check the reader's `feedback`.")
     broken = tmp_path / "broken.jsonl"
     broken.write_text(json.dumps(chat_span("1", "q")) + "\n{broken\n")
     assert fault(broken).startswith(f"{broken}:2: not JSON")
@@ -481,7 +600,7 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
     )
     log = write(tmp_path / "log.jsonl", {"prompt": "q"})
     unread = f"{log}:1: cannot be read as a call of chat completions"
-    assert fault(log) == f"{unread} (no `messages` in it; the record has 'prompt')."
+    assert fault(log) == f"{unread} (no `messages` or `input` in it; the record has 'prompt')."
     database = tmp_path / "other.sqlite"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE x (y)")
@@ -495,6 +614,9 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
         {"body": '{"messages": []}'},
         {"request": "Who?", "messages": [{"role": "user", "content": "Who?"}]},
         {"messages": [{"role": "user", "content": "Who?"}], "completion": "Me."},
+        {"input": [{"content": "Who?"}]},
+        {"input": ["Who?"]},
+        {"input": "Who?", "output": ["Me."]},
         {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": ["Me."]}},
         {"messages": [{"role": "user", "content": "Who?"}], "response": {"choices": [{"message": "Me."}]}},
     ],
@@ -536,6 +658,13 @@ def test_a_text_cut_within_a_character_is_written_as_it_is(tmp_path: Path) -> No
     assert [t.query for t in tasks] == ["what is \ud83d", "one\u2028two"]
     (tmp_path / "tasks.jsonl.seen").unlink()  # as if the first run had ended between the two files
     assert "0 new tasks added" in from_traces(tmp_path)
+
+
+def test_where_to_write_is_checked_first(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ajet", "data", "from-traces", "--traces", "none", "--output", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: --output .: is a folder. Name a file that can be written.\n"
 
 
 def test_a_second_run_of_the_command_adds_only_what_is_new(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def _units(settings: Generated, examples: Sequence[Pair]) -> list[Unit]:
 def _examples(settings: Generated) -> list[Pair]:
     if settings.examples is None:
         return []
+    if not settings.examples.is_file():
+        raise ConfigError(f"{settings.examples}: no such file. Check the reader's `examples`.")
     tasks = list(JsonLines(path=settings.examples).tasks())
     if not tasks:
         raise ConfigError(f"{settings.examples}: holds no examples.")

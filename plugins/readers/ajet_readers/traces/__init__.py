@@ -20,7 +20,7 @@ class Traces(SelectingReader):
     """One task a trace: what the user asked first, in the order of time.
 
     Reads AgentScope Studio's database, OpenTelemetry spans of generative AI (OTLP JSON, or one span a line)
-    and logs of OpenAI chat completions, a file or a folder of them. The task's ``metadata`` hold the
+    and logs of OpenAI's APIs, a file or a folder of them. The task's ``metadata`` hold the
     ``response`` that was given, ``feedback`` (score 0 to 1, comments) and, by ``answers``, an ``answer``.
     """
 
@@ -71,9 +71,14 @@ class Traces(SelectingReader):
         from ajet_readers.traces.trace import assemble, with_feedback
 
         found = read_traces(self.path, self.format, self.scale)
-        if self.feedback is not None:
-            found = with_feedback(found, read_feedback_file(self.feedback, self.scale))
-        traces = [trace for trace in assemble(found) if trace.query]
+        given = [] if self.feedback is None else list(read_feedback_file(self.feedback, self.scale))
+        traces = assemble(with_feedback(found, given))
+        known = {name for trace in traces for name in trace.names}
+        if lost := sum(names.isdisjoint(known) for names, _ in given):
+            current_progress().say(
+                f"{self.feedback}: {lost} of {len(given)} lines name no trace that was read"
+            )
+        traces = [trace for trace in traces if trace.query]
         if not traces:
             raise ConfigError(
                 f"{self.path}: no trace with a user's question in it. Does the exporter record the messages' content?"

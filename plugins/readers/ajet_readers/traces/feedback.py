@@ -63,7 +63,7 @@ def read_feedback(record: Mapping[str, Any], scale: Scale) -> Feedback | None:
 
 def read_feedback_file(path: Path, scale: Scale) -> Iterator[tuple[frozenset[str], Feedback]]:
     """(names of what it is about, feedback) of each line. Raises ConfigError with file and line."""
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, "feedback"), start=1):
         if not line.strip():
             continue
         place = f"{path}:{number}"

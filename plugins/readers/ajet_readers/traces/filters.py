@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from ajet.base import Settings
 from ajet.endpoint import Endpoint
@@ -170,13 +170,25 @@ _KINDS: dict[str, type[TraceFilter]] = {
 
 
 def build_filters(specs: Sequence[Mapping[str, Any]]) -> list[TraceFilter]:
-    """The filters of a job. Raises ValueError for one that is unknown, and pydantic's for wrong fields."""
+    """The filters of a job. Raises ValueError that says which one is unknown or has wrong fields."""
     built = []
-    for spec in specs:
+    for number, spec in enumerate(specs):
         kind = _KINDS.get(str(spec.get("type")))
         if kind is None:
             raise ValueError(
                 f"no filter {spec.get('type')!r}{nearest(str(spec.get('type')), _KINDS)}. Known: {', '.join(_KINDS)}"
             )
-        built.append(kind.model_validate(spec))
+        try:
+            built.append(kind.model_validate(spec))
+        except ValidationError as error:
+            raise ValueError(f"filter {number} ({spec['type']}): {_fault(error, kind)}") from None
     return built
+
+
+def _fault(error: ValidationError, kind: type[TraceFilter]) -> str:
+    fault = error.errors()[0]
+    place = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
+        known = kind.model_fields
+        return f"no field {place!r}{nearest(place, known)}. Known: {', '.join(known)}"
+    return f"{place}: {fault['msg'].removeprefix('Value error, ')}"

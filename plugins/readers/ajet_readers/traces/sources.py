@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +14,10 @@ from ajet.reader import content_id
 from ajet_readers.jsonl import parse_line, read_lines
 from ajet_readers.traces.feedback import Scale, read_feedback
 from ajet_readers.traces.spans import EVALUATION, Span, add_evaluation, add_span, flat, seconds
-from ajet_readers.traces.trace import Call, Found
+from ajet_readers.traces.trace import Call, Found, text_of
 
 Format = Literal["studio", "otel", "openai"]
-_SUFFIXES = {".jsonl", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
+_SUFFIXES = {".jsonl", ".ndjson", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
 _SQLITE = b"SQLite format 3\x00"
 
 
@@ -183,7 +183,8 @@ def _status_failed(status: Any) -> bool:
 
 
 def _openai(file: Path, found: Found, scale: Scale) -> None:
-    """Requests and responses of chat completions, in the layouts of proxies, batches and transcripts."""
+    """Requests and responses of chat completions, or of the responses API, in the layouts of proxies, batches and
+    transcripts."""
     for place, record in _records(file):
         try:
             found.calls.append(_logged(record, scale))
@@ -197,10 +198,12 @@ def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
     response = _first(record, "response", "completion") or record
     response = response.get("body") or response
     messages = request.get("messages")
+    if messages is None and request.get("input"):
+        messages = list(_items(request["input"]))
     if not isinstance(messages, list) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
-        raise ValueError(f"no `messages` in it; the record has {', '.join(map(repr, record))}")
+        raise ValueError(f"no `messages` or `input` in it; the record has {', '.join(map(repr, record))}")
     choices = response.get("choices") or [{}]
-    answer = choices[0].get("message")
+    answer = choices[0].get("message") or _together(_items(response.get("output") or ()))
     if answer is None and messages and messages[-1].get("role") == "assistant":
         *messages, answer = messages  # a transcript
     if not isinstance(answer, Mapping | None):
@@ -213,7 +216,10 @@ def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
     return Call(
         identity,
         str(record.get("span_id") or response_id or content_id({"messages": messages})),
-        seconds(_first(record, "timestamp", "created_at", "start_time") or response.get("created")),
+        seconds(
+            _first(record, "timestamp", "created_at", "start_time")
+            or _first(response, "created", "created_at")
+        ),
         tuple(messages),
         answer,
         str(response.get("model") or request.get("model") or ""),
@@ -221,6 +227,32 @@ def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
         frozenset(str(record[k]) for k in ("conversation_id", "request_id") if record.get(k)),
         _own_feedback(record, scale),
     )
+
+
+def _items(given: Any) -> Iterator[dict[str, Any]]:
+    """Input or output of the responses API as messages of chat completions."""
+    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
+        match item.get("type", "message"):
+            case "message":
+                yield {"role": item["role"], "content": text_of(item)}
+            case "function_call":
+                function = {"name": item["name"], "arguments": item.get("arguments") or "{}"}
+                call = {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
+                yield {"role": "assistant", "content": None, "tool_calls": [call]}
+            case "function_call_output":
+                said = item.get("output")
+                content = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+                yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": content}
+
+
+def _together(messages: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """What an assistant says in several items, as one message."""
+    messages = list(messages)
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    text = "\n".join(message["content"] for message in messages if message["content"])
+    if not messages:
+        return None
+    return {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
 
 
 def _own_feedback(record: Mapping[str, Any], scale: Scale) -> tuple[Any, ...]:
@@ -243,11 +275,12 @@ def _first(record: Mapping[str, Any], *names: str) -> Any:
 
 
 def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) of each line, or of a file that is one object or a list of them."""
-    if file.suffix == ".json":
+    """(place, object) of each line, or of a file that is one object or a list of them; the OpenTelemetry
+    collector writes lines into files that it calls .json."""
+    if file.suffix == ".json" and not _has_lines(file):
         try:
             whole = json.loads(file.read_text(encoding="utf-8-sig"))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise ConfigError(f"{file}: not JSON ({error}).") from None
         for number, record in enumerate(whole if isinstance(whole, list) else [whole]):
             if not isinstance(record, dict):
@@ -258,6 +291,15 @@ def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if line.strip():
             place = f"{file}:{number}"
             yield place, parse_line(line, place, "Fix the line.")
+
+
+def _has_lines(file: Path) -> bool:
+    """Whether the first line that is not empty is an object by itself."""
+    first = next((line for line in read_lines(file) if line.strip()), b"")
+    try:
+        return isinstance(json.loads(first.decode("utf-8-sig")), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 _READERS: Mapping[Format, Callable[[Path, Found, Scale], None]] = {

@@ -13,7 +13,11 @@ from ajet_readers.traces.trace import Call, Found, Message
 
 EVALUATION = "gen_ai.evaluation.result"
 DETAILS = "gen_ai.client.inference.operation.details"
-_CALLS = ("chat", "generate_content", "text_completion")
+_CALLS = ("chat", "generate_content", "text_completion", "completion")
+_CONTENT = "gen_ai.event.content"
+"""Attribute of a span's events, each of which is a message, before the conventions had messages as attributes."""
+_SAID_BY = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
+_CHOICE = "gen_ai.choice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,10 @@ def add_span(found: Found, span: Span, scale: Scale) -> None:
             attributes |= given
         elif name == EVALUATION:
             add_evaluation(found, span, given, scale)
-    if attributes.get("gen_ai.operation.name") not in _CALLS or "gen_ai.input.messages" not in attributes:
+    if "gen_ai.input.messages" not in attributes:
+        attributes |= _older(attributes, span.events)
+    operation = attributes.get("gen_ai.operation.name") or attributes.get("llm.request.type")
+    if operation not in _CALLS or not attributes.get("gen_ai.input.messages"):
         return
     system = _parts_text(_loaded(attributes.get("gen_ai.system_instructions")) or [])
     messages = list(_messages(attributes["gen_ai.input.messages"]))
@@ -68,6 +75,45 @@ def add_evaluation(found: Found, span: Span, attributes: Mapping[str, Any], scal
         found.feedback.append(
             (frozenset({str(response)} if response else {span.span or span.trace}), feedback)
         )
+
+
+def _older(
+    attributes: Mapping[str, Any], events: Iterable[tuple[str, Mapping[str, Any]]]
+) -> dict[str, list[Message]]:
+    """The messages of a span that holds them as older conventions and OpenLLMetry do: in numbered attributes
+    (``gen_ai.prompt.0.content``), or one in each event."""
+    asked, answered = _numbered(attributes, "gen_ai.prompt."), _numbered(attributes, "gen_ai.completion.")
+    for name, given in events:
+        said = _loaded(given.get(_CONTENT)) if name in _SAID_BY or name == _CHOICE else None
+        if isinstance(said, Mapping) and name == _CHOICE:
+            answered.append({"role": "assistant", **(said.get("message") or said)})
+        elif isinstance(said, Mapping):
+            number = (
+                {"tool_call_id": str(said["id"])} if name == "gen_ai.tool.message" and "id" in said else {}
+            )
+            asked.append({"role": _SAID_BY[name], **said, **number})
+    return {"gen_ai.input.messages": asked, "gen_ai.output.messages": answered}
+
+
+def _numbered(attributes: Mapping[str, Any], prefix: str) -> list[Message]:
+    messages: dict[int, dict[str, Any]] = {}
+    calls: dict[tuple[int, int], dict[str, Any]] = {}
+    for name, value in attributes.items():
+        place, _, field = name.removeprefix(prefix).partition(".")
+        if not name.startswith(prefix) or not place.isdecimal():
+            continue
+        message = messages.setdefault(int(place), {"role": "assistant"})
+        kind, _, rest = field.partition(".")
+        number, _, part = rest.partition(".")
+        if kind == "tool_calls" and number.isdecimal():
+            calls.setdefault((int(place), int(number)), {})[part] = value
+        else:
+            message[field] = value
+    for (place_, number_), call in sorted(calls.items()):
+        function = {"name": str(call.get("name") or ""), "arguments": _arguments(call.get("arguments"))}
+        called = {"id": str(call.get("id") or f"call_{number_}"), "type": "function", "function": function}
+        messages[place_].setdefault("tool_calls", []).append(called)
+    return [messages[place_] for place_ in sorted(messages)]
 
 
 def flat(attributes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -44,6 +44,11 @@ class Trace:
     feedback: tuple[Feedback, ...] = ()
 
     @property
+    def names(self) -> frozenset[str]:
+        """Whatever feedback may call it by: its own id, and those of its calls and responses."""
+        return frozenset({self.id}).union(*({c.span} | c.names for c in self.calls))
+
+    @property
     def query(self) -> str:
         """What the user asked: the last user message of the first call."""
         asked = [m for m in self.calls[0].messages if m.get("role") == "user"]
@@ -100,11 +105,11 @@ def assemble(found: Found) -> list[Trace]:
     traces = []
     for identity, calls in by_trace.items():
         ordered = tuple(sorted(calls.values(), key=lambda c: c.started))
-        about = {identity} | {c.span for c in ordered} | {name for c in ordered for name in c.names}
+        trace = Trace(identity, ordered)
         given = [f for c in ordered for f in c.feedback]
-        for name in sorted(about):
+        for name in sorted(trace.names):
             given += [f for f in said.get(name, ()) if not any(f is g for g in given)]
-        traces.append(Trace(identity, ordered, tuple(given)))
+        traces.append(replace(trace, feedback=tuple(given)))
     return sorted(traces, key=lambda t: (t.calls[0].started, t.id))
 
 

@@ -1,0 +1,113 @@
+"""Services that were not written with our toolkit: what they may do otherwise, and what is an error in a line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from ajet.environments import EnvironmentFailed, environment, task_ids
+
+STATE = {"state": [{"role": "user", "content": "Go on."}], "reward": 0, "is_terminated": False, "info": {}}
+SAID = {"role": "assistant", "content": "go"}
+
+
+class Foreign:
+    """Answers each path with a body of its own, and keeps what it was asked."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = {"/create": STATE, "/step": STATE, "/evaluate": 1.0, "/release": True, **answers}
+        self.asked: list[tuple[str, Any]] = []
+        self.url = ""
+
+
+@contextmanager
+def foreign(**answers: Any) -> Iterator[Foreign]:
+    """A running one; bytes are sent as they are, anything else as the data of a success."""
+    service = Foreign({f"/{path}": answer for path, answer in answers.items()})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            service.asked.append((self.path, asked))
+            answer = service.answers[self.path]
+            body = (
+                answer
+                if isinstance(answer, bytes)
+                else json.dumps({"success": True, "data": answer}).encode()
+            )
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    service.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def episode(service: Foreign) -> Any:
+    with environment(url=service.url, env_type="any", task_id="1") as env:
+        env.step(SAID)
+    return env
+
+
+def test_one_message_may_stand_for_a_list_and_a_service_may_name_its_instances() -> None:
+    named = {**STATE, "info": {"instance_id": "theirs"}}
+    with foreign(create=named, step={**STATE, "state": STATE["state"][0]}) as service:  # type: ignore[index]
+        env = episode(service)
+        assert env.state.messages == tuple(STATE["state"]) and env.score == 1.0  # type: ignore[arg-type]
+        assert [path for path, _ in service.asked] == ["/create", "/step", "/evaluate", "/release"]
+        assert {asked["instance_id"] for _, asked in service.asked[1:]} == {"theirs"}
+
+
+def test_tasks_may_be_listed_by_split() -> None:
+    with foreign(get_env_profile={"train": [1, 2], "test": []}) as service:
+        assert task_ids(service.url, "any", "train") == ["1", "2"]
+        with pytest.raises(EnvironmentFailed, match="any has no split 'dev'; it has 'train', 'test'"):
+            task_ids(service.url, "any", "dev")
+    with (
+        foreign(get_env_profile="1, 2") as service,
+        pytest.raises(EnvironmentFailed, match="not a list of task"),
+    ):
+        task_ids(service.url, "any", "train")
+
+
+@pytest.mark.parametrize(
+    ("answers", "fault"),
+    [
+        ({"create": None}, "/create: not a state"),
+        ({"create": {"reward": 1}}, "/create: not a state"),
+        ({"create": {"state": ["Go on."]}}, r"/create: not a state \(its messages are no objects\)"),
+        ({"step": {**STATE, "reward": "much"}}, "/step: not a state"),
+        ({"step": {**STATE, "info": [1]}}, "/step: not a state"),
+        ({"step": b"<html>"}, "/step: HTTP 200: <html>"),
+        ({"step": b'{"success": false, "error": "no such move"}'}, "/step: HTTP 200: no such move"),
+        ({"evaluate": "good"}, "/evaluate: not a score: good"),
+        ({"evaluate": True}, "/evaluate: not a score: True"),
+        ({"evaluate": None}, "/evaluate: not a score: None"),
+    ],
+)
+def test_what_is_no_answer_is_named_with_its_place_and_the_instance_released(
+    answers: dict[str, Any], fault: str
+) -> None:
+    with foreign(**answers) as service:
+        with pytest.raises(EnvironmentFailed, match=fault) as raised:
+            episode(service)
+        assert "\n" not in str(raised.value) and str(raised.value).startswith(service.url)
+        assert [path for path, _ in service.asked].count("/release") == 1
