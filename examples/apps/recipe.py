@@ -55,7 +55,7 @@ def errand(rng: random.Random, careless: float = 0.0) -> Transcript:
         if call.split()[0] in ("pay", "mail", "book"):
             break
     messages.append({"role": "assistant", "content": "Done."})
-    return Transcript(messages, (TOOL,), (app.errand.request,))
+    return Transcript(messages, (TOOL,), (request,))
 
 
 def careful(rng: random.Random) -> Transcript:

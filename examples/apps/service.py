@@ -85,13 +85,18 @@ def make(task_id: str) -> tuple[World, Errand]:
         taken = {day: {LUNCH, *rng.sample(HOURS, rng.randint(1, 6))} for day in DAYS}
         world = World(rng.choice(PASSWORDS), numbers, letters, taken)
         errand = rng.choice((_pay, _settle, _tell, _meet))(world, rng)
-        if held_out(errand.request) == (split == "validation"):
+        if held_out(opening(world, errand)) == (split == "validation"):
             return world, errand
 
 
-def held_out(request: str) -> bool:
-    """Whether an errand is kept for validation: a quarter of all, by their words."""
-    return zlib.crc32(request.encode()) % 4 == 0
+def opening(world: World, errand: Errand) -> str:
+    """What the assistant is told."""
+    return f"Password {world.password}. {errand.request}"
+
+
+def held_out(words: str) -> bool:
+    """Whether what the assistant is told is kept for validation: a quarter of all."""
+    return zlib.crc32(words.encode()) % 4 == 0
 
 
 def _pay(world: World, rng: random.Random) -> Errand:
@@ -142,7 +147,7 @@ class Apps(ServedEnvironment):
         return [f"{split}-{params.get('seed', 0)}-{n}" for n in range(int(params.get("count", SIZES[split])))]
 
     def start(self) -> str:
-        return f"Password {self.world.password}. {self.errand.request}"
+        return opening(self.world, self.errand)
 
     def step(self, message: Mapping[str, Any]) -> State:
         """One call, as text. What is wrong with it is told, and costs one of `MOST_CALLS`."""
