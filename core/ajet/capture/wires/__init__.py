@@ -22,9 +22,12 @@ class Refused(AjetError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChatRequest:
-    """A request of any wire. ``None`` means that the client did not say."""
+    """A request of any wire. ``None`` means that the client did not say.
+
+    Not frozen, as each of its fields would cost thrice: one is made for every call.
+    """
 
     model: str
     messages: Sequence[Mapping[str, Any]]

@@ -41,7 +41,7 @@ _ERRORS = {
 _SUPPORTED = "messages with text, tools, thinking and stop_sequences are supported"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request(ChatRequest):
     thinking: bool = False
     """Thinking was asked for. Without that a client expects none: many read ``content[0].text``."""

@@ -39,7 +39,7 @@ _SUPPORTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request(ChatRequest):
     usage_chunk: bool = False
     """A stream is to end with the usage."""

@@ -30,7 +30,7 @@ _MAX_TOKENS = 16  # the API's own default
 _SUPPORTED = "completions of one prompt with n, max_tokens, stop and logprobs up to 1 are supported"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request(ChatRequest):
     usage_chunk: bool = False
     """A stream is to end with the usage."""

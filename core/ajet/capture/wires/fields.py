@@ -59,7 +59,7 @@ def brief(value: Any) -> str:
 def read_object(body: bytes) -> dict[str, Any]:
     """A request's JSON object without its null fields."""
     try:
-        data = json.loads(body)
+        data = json.loads(body.decode())  # the encoding need not be guessed
     except (ValueError, RecursionError) as error:
         raise Refused(f"the request body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
@@ -102,7 +102,7 @@ def text(data: Mapping[str, Any], name: str, where: str = "") -> str:
 def mapping(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """An object, empty if it is not there."""
     value = data.get(name)
-    if not isinstance(value, dict | None):
+    if value is not None and not isinstance(value, dict):
         raise invalid(f"{name} must be an object, not {brief(value)}")
     return value or {}
 

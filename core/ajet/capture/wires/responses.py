@@ -53,7 +53,7 @@ _OUR_ID = re.compile(r"[a-z]+_([0-9a-f]+)_\d+")
 _SUPPORTED = "responses with text, function tools, structured text and previous_response_id are supported"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request(ChatRequest):
     echo: Mapping[str, Any] = field(default_factory=dict)
     """What the reply repeats of the request."""
