@@ -19,6 +19,7 @@ _WHERE = {
     "EnginePlugin": "engine",
     "EpisodeView": "types",
     "Filter": "filter",
+    "Finding": "types",
     "GroupJudge": "judge",
     "Judge": "judge",
     "JudgeOutput": "types",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from ajet.types import AjetError as AjetError
     from ajet.types import ConfigError as ConfigError
     from ajet.types import EpisodeView as EpisodeView
+    from ajet.types import Finding as Finding
     from ajet.types import JudgeOutput as JudgeOutput
     from ajet.types import Task as Task
     from ajet.types import WorkflowOutput as WorkflowOutput

