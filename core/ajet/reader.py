@@ -27,6 +27,11 @@ class Reader(Plugin):
     def tasks(self) -> Iterable[Task]:
         """Yield tasks. Raise ConfigError with file and line where the data is bad."""
 
+    def describe_duplicate(self, first: Task, second: Task) -> str:
+        """What an error says about two tasks with the same id. Readers that know where a task stands name the
+        places."""
+        return f"duplicate task id {first.id!r}: {beginning(first)} and {beginning(second)}"
+
 
 class DrawnReader(Reader):
     """Base of readers that draw tasks by chance: they implement `draw`. No two tasks are alike, and equal
@@ -159,6 +164,12 @@ def is_held_out(group: str, share: float) -> bool:
     return int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) < share * 2**32
 
 
+def beginning(task: Task) -> str:
+    """The beginning of what a task asks, in quotation marks, for errors."""
+    text = task.query or str((task.messages or [{}])[-1].get("content", ""))
+    return repr(text if len(text) <= 60 else f"{text[:59]}…")
+
+
 def content_id(record: Mapping[str, Any]) -> str:
     """A stable id for a record that has none: 12 hex digits over its canonical JSON."""
     text = json.dumps(record, sort_keys=True, ensure_ascii=False, default=str)
@@ -172,13 +183,15 @@ class NoTasks(ConfigError):
 def read_all(reader: Reader, where: str) -> list[Task]:
     """All tasks of a reader. Raises ConfigError on a duplicate id, and NoTasks when there is no task."""
     tasks: list[Task] = []
-    seen: set[str] = set()
+    seen: dict[str, Task] = {}
     for task in reader.tasks():
-        if task.id in seen:
+        first = seen.setdefault(task.id, task)
+        if first is not task:
+            drops = isinstance(reader, SelectingReader)
+            remedy = f", or set {where}.drop_duplicates: true, which keeps the first" if drops else ""
             raise ConfigError(
-                f"{where}: duplicate task id {task.id!r}. Ids must be unique: rename one or drop the repeat."
+                f"{where}: {reader.describe_duplicate(first, task)}. Rename or remove one{remedy}."
             )
-        seen.add(task.id)
         tasks.append(task)
     if not tasks:
         raise NoTasks(f"{where}: the reader {reader.name!r} yielded no task. Check its path and filters.")

@@ -203,11 +203,21 @@ def test_broken_yaml_is_named_with_its_line(folder: Folder) -> None:
     assert "error: bad.yaml:" in outcome.err and "not YAML" in outcome.err
 
 
-def test_broken_json_and_duplicate_ids_are_named_with_their_line(folder: Folder) -> None:
+def test_broken_json_is_named_with_its_line(folder: Folder) -> None:
     folder.write("tasks.jsonl", '{"query": "1"}\n{"query": 2,}\n')
     assert "tasks.jsonl:2: not JSON" in folder.ajet("run", "job.yaml").err
-    folder.write("tasks.jsonl", '{"id": "a", "query": "1"}\n{"id": "a", "query": "2"}\n')
-    assert "duplicate task id 'a'" in folder.ajet("run", "job.yaml").err
+
+
+def test_B6_duplicate_tasks_are_named_with_file_lines_query_and_remedy(folder: Folder) -> None:
+    twice = '{"id": "a", "query": "1 + 1?"}\n{"id": "b", "query": "2"}\n{"id": "a", "query": "3 + 3?"}\n'
+    folder.write("tasks.jsonl", twice)
+    outcome = folder.ajet("run", "job.yaml")
+    file = folder.path / "tasks.jsonl"
+    assert outcome.code == 2 and outcome.err == (
+        f"error: task.reader: duplicate task id 'a': {file}:1 '1 + 1?' and {file}:3 '3 + 3?'. "
+        "Rename or remove one, or set task.reader.drop_duplicates: true, which keeps the first.\n"
+    )
+    assert folder.ajet("run", "job.yaml", "--dry-run", "--set", "task.reader.drop_duplicates=true").code == 0
 
 
 def test_a_job_file_and_resume_exclude_each_other(folder: Folder) -> None:

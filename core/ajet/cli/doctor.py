@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -73,7 +73,8 @@ def plugins() -> Iterator[Line]:
         yield broken.distribution, f"did not load: {broken.error}", remedy
     for implementation in found.manager.hook.ajet_doctor.get_hookimpls():
         try:
-            yield from implementation.function()
+            report: Any = implementation.function
+            yield from report()
         except Exception as error:
             what = f"its ajet_doctor failed: {type(error).__name__}: {error}"
             yield implementation.plugin_name, what, "report it to its author"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from ajet import ConfigError, Task
-from ajet.reader import SelectingReader, content_id, value_at
+from ajet.reader import SelectingReader, beginning, content_id, value_at
 
 log = logging.getLogger("ajet")
 
@@ -74,6 +74,26 @@ class RecordReader(SelectingReader):
         finally:
             if skipped:
                 log.warning("reader %s: %d bad records skipped; the first: %s", self.name, skipped, first)
+
+    def describe_duplicate(self, first: Task, second: Task) -> str:
+        """See `Reader.describe_duplicate`: with both places, which a second reading finds."""
+        given, found = True, list[str]()
+        for place, entry in self.entries():
+            try:
+                record = self.record(entry, place)
+                task = self._task(record, place)
+            except ConfigError:  # with `on_error: skip`
+                continue
+            if task.id == first.id:
+                given = bool(value_at(record, self.id))
+                found.append(f"{place} {beginning(task)}")
+        if len(found) < 2:
+            return super().describe_duplicate(first, second)
+        what = (
+            f"duplicate task id {first.id!r}" if given else f"duplicate task (no {self.id!r}, equal content)"
+        )
+        more = f" (and {len(found) - 2} more)" if len(found) > 2 else ""
+        return f"{what}: {found[0]} and {found[1]}{more}"
 
     def _task(self, record: dict[str, Any], place: str) -> Task:
         self._require_named_fields(record, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,23 @@ def test_a_missing_id_is_made_from_the_content(tmp_path: Path) -> None:
 
 
 def test_a_repeated_record_is_a_duplicate(tmp_path: Path) -> None:
-    path = write(tmp_path, {"query": "q"}, {"query": "q"})
-    with pytest.raises(ConfigError, match="duplicate task id"):
+    path = write(tmp_path, {"query": "q"}, {"query": "r"}, {"query": "q"})
+    with pytest.raises(ConfigError, match="duplicate task"):
         read_all(JsonLines(path=path), "task.reader")
+
+
+def test_B6_the_error_about_a_repeated_record_names_both_lines_and_no_hash(tmp_path: Path) -> None:
+    path = write(tmp_path, {"query": "q" * 90}, {"query": "r"}, {"query": "q" * 90}, {"query": "q" * 90})
+    begins = f"'{'q' * 59}…'"
+    what = f"duplicate task (no 'id', equal content): {path}:1 {begins} and {path}:3 {begins} (and 1 more)."
+    with pytest.raises(ConfigError, match=re.escape(what)):
+        read_all(JsonLines(path=path, shuffle=3), "task.reader")
+
+
+def test_B6_the_lines_are_right_where_bad_records_are_skipped_and_ids_are_nested(tmp_path: Path) -> None:
+    path = write(tmp_path, {"n": 1}, {"x": {"id": 7}, "query": "q"}, {"x": {"id": 7}, "query": "r"})
+    with pytest.raises(ConfigError, match=re.escape(f"id '7': {path}:2 'q' and {path}:3 'r'.")):
+        read_all(JsonLines(path=path, id="x.id", on_error="skip"), "task.validation")
 
 
 def test_limit_reads_the_first_tasks_only(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_repeats_have_ids_of_their_own(path: Path) -> None:
 def test_duplicates_are_dropped_on_request_only(tmp_path: Path) -> None:
     path = tmp_path / "twice.jsonl"
     path.write_text('{"query": "q"}\n{"query": "r"}\n{"query": "q"}\n')
-    with pytest.raises(ConfigError, match="duplicate task id"):
+    with pytest.raises(ConfigError, match="duplicate task"):
         read_all(JsonLines(path=path), "task.reader")
     assert [t.query for t in read_all(JsonLines(path=path, drop_duplicates=True), "task.reader")] == [
         "q",
