@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 
-import ajet_verl
-import ajet_vllm
 import pytest
 
 import ajet
+import ajet_verl
+import ajet_vllm
 from ajet.cli import doctor
 
 from .conftest import Folder
