@@ -17,7 +17,7 @@ from ajet.base import PathOrName, Plugin, Settings
 from ajet.config import JobConfig, Layers, LoraSettings, leaves
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
-from ajet.judge import FunctionJudge, Judge, RewardFromWorkflow
+from ajet.judge import FunctionJudge, Judge, RewardFromWorkflow, judge_binding
 from ajet.logger import Logger
 from ajet.models import find_recipe
 from ajet.plugins import Plugins, load_plugins, validated
@@ -240,14 +240,19 @@ class _Builder:
         fields = {k: v for k, v in spec.items() if k != "type"}
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, self.fields(found, fields, where), where)
-        if not callable(found):
-            raise ConfigError(
-                f"{where} {kind}: {type(found).__name__} is not callable; name a function or a Judge class."
+        if isinstance(found, type) or not callable(found):
+            what = (
+                "the class is not a subclass of ajet.Judge" if isinstance(found, type) else "is not callable"
             )
+            raise ConfigError(f"{where} {kind}: {what}; name a function or a subclass of ajet.Judge.")
         if fields:
             raise ConfigError(
                 f"{where}.{next(iter(fields))}: a plain function takes no settings; write a Judge class for that."
             )
+        try:
+            judge_binding(found)
+        except TypeError as error:
+            raise ConfigError(f"{where} {kind}: {error}.") from None
         return FunctionJudge(function=found)
 
     def backbone(self, config: JobConfig) -> Backbone:

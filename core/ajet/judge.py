@@ -9,7 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from ajet.base import Plugin
+from ajet.signature import Binding, bind
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
+
+JUDGED = ("task", "output", "episode")
+"""What a judge is given."""
 
 
 class Judge(Plugin):
@@ -17,6 +21,22 @@ class Judge(Plugin):
 
     LLM calls that a judge makes go to its own endpoint and are never recorded or trained.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse methods that could not be called as judges are. Raises TypeError that names the signature."""
+        super().__init_subclass__(**options)
+        for method, values in (("judge", JUDGED), ("score_group", ("task", "episodes"))):
+            function = inspect.getattr_static(cls, method, None)
+            if inspect.isfunction(function):
+                try:
+                    positional = bind(function, values, len(values), skip=1).positional == values
+                except TypeError:
+                    positional = False
+                if not positional:
+                    raise TypeError(
+                        f"{cls.__qualname__}.{method} must take (self, {', '.join(values)}), but takes "
+                        f"{inspect.signature(function)}"
+                    )
 
     @abstractmethod
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
@@ -54,14 +74,17 @@ def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
 
 
 class FunctionJudge(Judge):
-    """A plain function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``."""
+    """A plain function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``.
+
+    Parameters with these names get these values in any order; others go by position.
+    """
 
     name = "function"
     function: Callable[..., Any]
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
-        arguments = (task, output, episode)[: len(inspect.signature(self.function).parameters)]
-        verdict = self.function(*arguments)
+        given = {"task": task, "output": output, "episode": episode}
+        verdict = judge_binding(self.function).call(self.function, given)
         if inspect.isawaitable(verdict):
             verdict = await verdict
         if isinstance(verdict, JudgeOutput):
@@ -71,6 +94,11 @@ class FunctionJudge(Judge):
         if isinstance(verdict, (int, float)):
             return JudgeOutput(reward=float(verdict))
         raise TypeError(f"returned {type(verdict).__name__}; expected a number, a bool or a JudgeOutput")
+
+
+def judge_binding(function: Callable[..., Any]) -> Binding:
+    """Which of task, output and episode a judge function takes. Raises TypeError for another signature."""
+    return bind(function, JUDGED, 2)
 
 
 class RewardFromWorkflow(Judge):

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from ajet.signature import Binding, bind
 from ajet.suggest import nearest
 from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
 
-_UNLIMITED = 100  # positional arguments of a function with *args
+_OFFERED = ("task", "tuner")
+"""What a workflow may take."""
 _TUNER_STYLE = ("task", "model", "auxiliary_models", "logger")
 """Parameters of a workflow function of AgentScope's tuner; the first two make one."""
 
@@ -103,14 +105,16 @@ class Workflow:
     spec: str
     target: Callable[..., Any]
     is_async: bool
-    arguments: int
+    arguments: int | Binding
+    """How many of (task, tuner) it takes, or which by which name."""
 
     def fresh(self) -> Callable[[Task, Tuner], Any]:
         call: Any = self.target
         if inspect.isclass(self.target):
             call = getattr(self.target(), "execute")  # noqa: B009 - `load_workflow` has seen it
-        arguments = self.arguments
-        return lambda task, tuner: call(*(task, tuner)[:arguments])
+        given = self.arguments
+        binding = Binding(_OFFERED[:given]) if isinstance(given, int) else given
+        return lambda task, tuner: binding.call(call, {"task": task, "tuner": tuner})
 
 
 def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Workflow:
@@ -142,12 +146,11 @@ def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Wo
             raise ConfigError(f"workflow {spec}: the class has no method `execute(self, task, tuner)`.")
         bound = int(not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod))
         _check_constructor(target, spec)
-    required, allowed = _positional(call)
-    if allowed - bound < 1 or required - bound > 2:
-        raise ConfigError(
-            f"workflow {spec}: must take (task) or (task, tuner), but takes {inspect.signature(call)}."
-        )
-    return Workflow(spec, target, inspect.iscoroutinefunction(call), min(2, max(allowed - bound, 1)))
+    try:
+        binding = bind(call, _OFFERED, 1, skip=bound)
+    except TypeError as error:
+        raise ConfigError(f"workflow {spec}: {error}.") from None
+    return Workflow(spec, target, inspect.iscoroutinefunction(call), binding)
 
 
 def coerce_output(returned: Any) -> WorkflowOutput:
@@ -262,8 +265,9 @@ def _load_file(path: Path, what: str) -> Any:
 
 
 def _check_constructor(cls: type, spec: str) -> None:
-    required, _ = _positional(cls)
-    if required:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(cls).parameters.values()
+    if any(p.default is p.empty and p.kind not in kinds for p in parameters):
         raise ConfigError(
             f"workflow {spec}: the class must be constructible without arguments, one instance an episode."
         )
@@ -273,14 +277,3 @@ def _ascii(kind: str, name: str) -> str:
     if not (name.isascii() and name.isprintable()):
         raise ValueError(f"{kind} {name!r}: use printable ASCII, as it travels as an HTTP header")
     return name
-
-
-def _positional(call: Callable[..., Any]) -> tuple[int, int]:
-    """(required, allowed) positional arguments."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(inspect.signature(call).parameters.values())
-    positional = [p for p in parameters if p.kind in kinds]
-    required = sum(p.default is p.empty for p in positional)
-    required += sum(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters) * _UNLIMITED
-    unlimited = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return required, _UNLIMITED if unlimited else len(positional)

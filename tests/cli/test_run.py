@@ -220,6 +220,36 @@ def test_B6_duplicate_tasks_are_named_with_file_lines_query_and_remedy(folder: F
     assert folder.ajet("run", "job.yaml", "--dry-run", "--set", "task.reader.drop_duplicates=true").code == 0
 
 
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        (
+            "def judge(answer): ...",
+            "must take (task, output) or (task, output, episode), but takes (answer).",
+        ),
+        ("def judge(output, task, /): ...", "must take (task, output) or (task, output, episode), but takes"),
+        ("class judge: ...", "the class is not a subclass of ajet.Judge; name a function or a subclass"),
+        (
+            "import ajet\nclass judge(ajet.Judge):\n    async def judge(self, output): ...",
+            "judge.judge must take (self, task, output, episode), but takes (self, output) (at ",
+        ),
+    ],
+)
+def test_B7_a_judge_that_cannot_be_called_is_refused_before_anything_runs(
+    folder: Folder, judge: str, message: str
+) -> None:
+    folder.write("mine.py", judge)
+    outcome = folder.ajet("run", "job.yaml", "--judge", "mine.py:judge")
+    assert outcome.code == 2 and "mine.py:judge: " in outcome.err and outcome.err.startswith("error: judge ")
+    assert message in outcome.err and "run folder" not in outcome.err
+
+
+def test_B7_a_judge_that_wants_the_output_gets_the_output_and_never_the_task(folder: Folder) -> None:
+    folder.write("mine.py", "def judge(output): return output.response == '4'")
+    outcome = folder.ajet("run", "job.yaml", "--judge", "mine.py:judge", "--steps", "1")
+    assert outcome.code == 0 and "reward 1.000" in outcome.err
+
+
 def test_a_job_file_and_resume_exclude_each_other(folder: Folder) -> None:
     outcome = folder.ajet("run", "job.yaml", "--resume", "runs/x")
     assert outcome.code == 2 and "leave out job.yaml" in outcome.err
