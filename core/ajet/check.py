@@ -245,11 +245,12 @@ def _remedy(cause: str) -> str:
         "nothing_captured": "Let the agent call its model inside the episode, through an httpx-based client.",
         "context_overflow": "Shorten the agent's histories, or use a model with a longer context.",
         "engine": "The model could not be asked; the error says why.",
-        "judge": "Mend the judge; the error says where it failed.",
+        "judge": "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
+        "workflow:returned_none": "Return the answer from the workflow.",
+        "workflow:no_reward": "Name a judge (`judge`, --judge), or return WorkflowOutput(reward=…) from the workflow.",
     }
-    return remedies.get(
-        cause.partition(":")[0], "Mend the agent; `--backbone debug` stops at breakpoints in it."
-    )
+    fix = "Fix the agent; `--backbone debug` stops at breakpoints in it."
+    return remedies.get(cause) or remedies.get(cause.partition(":")[0], fix)
 
 
 def _below(counters: Mapping[str, int], prefix: str) -> dict[str, int]:

@@ -198,7 +198,9 @@ class Layers:
             return JobConfig(**self.values)
         except ValidationError as error:
             key = ".".join(str(p) for p in error.errors()[0]["loc"])
-            raise ConfigError(f"{self.source_of(key)}: {explain_validation(error, JobConfig, '')}") from None
+            keys = (known.key for known in all_keys())
+            said = explain_validation(error, JobConfig, "", elsewhere=keys)
+            raise ConfigError(f"{self.source_of(key)}: {said}") from None
 
 
 def read_job_file(path: Path) -> dict[str, Any]:

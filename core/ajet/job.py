@@ -19,7 +19,7 @@ from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
 from ajet.judge import FunctionJudge, Judge, RewardFromWorkflow, judge_binding
 from ajet.logger import Logger
-from ajet.models import find_recipe
+from ajet.models import check_model
 from ajet.plugins import Plugins, load_plugins, validated
 from ajet.progress import Progress, Silent
 from ajet.reader import Reader, read_all
@@ -97,9 +97,13 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     if read_tasks and config.task.validation:
         validation = read_all(build.reader(config.task.validation, "task.validation"), "task.validation")
     model = build.place("model", config.model, must_exist=True)
-    find_recipe(model)
+    referring = _with_reference(config, build, algorithm)
+    if read_tasks:  # other processes may not have its folder, and do not load it
+        check_model(model)
+        if referring.train.reference is not None:
+            check_model(referring.train.reference, "train.reference")
     return Job(
-        _with_reference(config, build, algorithm),
+        referring,
         layers,
         plugins,
         backbone,

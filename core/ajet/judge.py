@@ -11,6 +11,7 @@ from typing import Any
 from ajet.base import Plugin
 from ajet.signature import Binding, bind
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
+from ajet.workflow import WorkflowFailed
 
 JUDGED = ("task", "output", "episode")
 """What a judge is given."""
@@ -108,7 +109,9 @@ class RewardFromWorkflow(Judge):
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         if output.reward is None:
-            raise ValueError(
-                "the workflow returned no reward and the job names no judge; set `judge` or return WorkflowOutput(reward=…)"
+            what = "None" if output.response is None else f"a {type(output.response).__name__}, no reward"
+            raise WorkflowFailed(
+                "no_reward",
+                f"the workflow returned {what}, and the job names no judge; set `judge` or return WorkflowOutput(reward=…)",
             )
         return JudgeOutput(output.reward, output.is_success, output.metrics, output.rewards)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,8 +14,12 @@ from typing import Any
 from ajet.plugins import load_plugins, validated
 from ajet.progress import Progress
 from ajet.recipe import Recipe
-from ajet.types import ConfigError
+from ajet.suggest import nearest
+from ajet.types import AjetError, ConfigError
 from ajet.workflow import load_object
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+"""``owner/name``. Whether there is such a model only the hub knows."""
 
 
 def find_recipe(model: str) -> Recipe | None:
@@ -33,13 +38,65 @@ def find_recipe(model: str) -> Recipe | None:
     return validated(found, {}, f"model {model}")
 
 
+def check_model(model: str, key: str = "model") -> None:
+    """Raise ConfigError for what cannot be a model: no recipe, no folder, and not in the form of a Hugging Face id."""
+    if find_recipe(model) or Path(model).expanduser().is_dir():
+        return
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        fault = "is not a directory" if Path(model).expanduser().exists() else "no such folder"
+        raise ConfigError(f"{key} {model}: {fault}. Give the folder of a model, with its config.json.")
+    if not _HUB_ID.fullmatch(model):
+        recipes = sorted(name for kind, name in load_plugins().classes if kind == "recipe")
+        raise ConfigError(
+            f"{key} {model}: no such recipe or folder{nearest(model, recipes)}. Name a recipe ({', '.join(recipes)}), "
+            "a folder, or a Hugging Face id in the form owner/name."
+        )
+
+
 def model_source(model: str, seed: int, progress: Progress) -> str:
     """The folder or the Hugging Face id of a job's model; a recipe is built if it is not there yet.
 
-    Blocks for minutes when it builds, and must not be called from a running event loop. Raises ConfigError.
+    Blocks for minutes when it builds, and must not be called from a running event loop. Raises AjetError.
     """
     recipe = find_recipe(model)
-    return str(cached(recipe, seed, progress)) if recipe else model
+    if recipe:
+        return str(cached(recipe, seed, progress))
+    check_on_hub(model)
+    return model
+
+
+def check_on_hub(model: str) -> None:
+    """Raise AjetError if ``model`` is the id of a model that the Hugging Face Hub does not give us.
+
+    One request, and none for a folder or for what is in the hub's cache. The libraries that load models would
+    try several times, for several files, before they say so.
+    """
+    if Path(model).expanduser().exists() or not _HUB_ID.fullmatch(model):
+        return
+    try:
+        from huggingface_hub import HfApi, errors, try_to_load_from_cache
+    except ImportError:  # it comes with whatever loads models
+        return
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(model, timeout=20)
+    except errors.RepositoryNotFoundError:
+        fault = "the Hugging Face Hub has no such model, or it is private or gated. Check the id, or set HF_TOKEN."
+    except errors.OfflineModeIsEnabled:
+        fault = "it is not in the Hugging Face cache, and HF_HUB_OFFLINE is set. Give the model's folder."
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        fault = f"the Hugging Face Hub answered {status}. Try again later, or give the folder of a downloaded model."
+    except Exception as error:  # of the hub's HTTP library, which changes
+        cause = (str(error).strip().splitlines() or [""])[0]
+        fault = (
+            f"the Hugging Face Hub cannot be reached ({type(error).__name__}: {cause}). "
+            "Give the folder of a downloaded model, or a recipe."
+        )
+    else:
+        return
+    raise AjetError(f"model {model}: {fault}")
 
 
 def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ajet import hookspecs
 from ajet.base import Plugin, Settings
-from ajet.suggest import nearest
+from ajet.suggest import nearest, nearest_name
 from ajet.types import ConfigError
 
 GROUP = "ajet"
@@ -130,13 +130,19 @@ def validated(cls: type[T], fields: Mapping[str, Any], where: str) -> T:
         raise ConfigError(explain_validation(error, cls, where)) from None
 
 
-def explain_validation(error: ValidationError, cls: type[Any], where: str) -> str:
-    """The first fault of a pydantic error, in one line, with the nearest key for a misspelt one."""
+def explain_validation(
+    error: ValidationError, cls: type[Any], where: str, elsewhere: Iterable[str] = ()
+) -> str:
+    """The first fault of a pydantic error, in one line, with the nearest key for a misspelt one: a key of the same
+    section, else one of ``elsewhere`` (dotted keys) with such a last part."""
     fault = error.errors()[0]
     path = ".".join([where, *map(str, fault["loc"])]).strip(".")
     if fault["type"] == "extra_forbidden":
-        known = _keys_at(cls, fault["loc"][:-1])
-        return f"{path}: unknown key{nearest(str(fault['loc'][-1]), known)}. Known: {', '.join(known)}."
+        word, known = str(fault["loc"][-1]), _keys_at(cls, fault["loc"][:-1])
+        last_parts = {key.rpartition(".")[2]: key for key in reversed(list(elsewhere))}  # the first one stays
+        other = last_parts.get(nearest_name(word, last_parts), "")
+        hint = nearest(word, known) or (f"; did you mean {other!r}" if other else "")
+        return f"{path}: unknown key{hint}. Known: {', '.join(known)}."
     if fault["type"] == "missing":
         return f"{path}: is required."
     message = fault["msg"].removeprefix("Value error, ")

@@ -8,5 +8,21 @@ from collections.abc import Iterable
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` without its question mark, or nothing when no name is near."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}" if matches else ""
+    match = nearest_name(word, known)
+    return f"; did you mean {match!r}" if match else ""
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str:
+    """The name that ``word`` is most likely meant to be: abbreviated by it, as ``learning_rate`` by ``lr``, else spelt
+    almost the same; "" when none is near. Of dotted names the last part may be abbreviated."""
+    names = list(known)
+    longer = [name for name in names if _abbreviates(word, name)]
+    matches = difflib.get_close_matches(word, longer or names, n=1, cutoff=0.0 if longer else 0.6)
+    return matches[0] if matches else ""
+
+
+def _abbreviates(word: str, name: str) -> bool:
+    last = name.rpartition(".")[2]
+    parts = last.split("_")
+    initials = "".join(part[:1] for part in parts) if len(parts) > 1 else ""
+    return word == initials or (len(word) >= 3 and last.startswith(word))

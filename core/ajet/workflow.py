@@ -3,8 +3,10 @@ function in the style of AgentScope's tuner, or what a plugin makes one of (`aje
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import logging
@@ -185,15 +187,24 @@ def place_of(error: BaseException) -> str:
     neither was running."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}:{error.lineno}"
-    stdlib, ours = sysconfig.get_path("stdlib"), f"{Path(__file__).parent}{os.sep}"
+    stdlib, shipped = sysconfig.get_path("stdlib"), _shipped_packages()
     frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", ours))
-        and ("site-packages" in frame.filename or not frame.filename.startswith(stdlib))
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith("<")
+        and frame.f_globals.get("__name__", "").partition(".")[0] not in shipped
     ]
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
-    return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or frames)), "")
+    frames = [(f, line) for f, line in frames if "site-packages" in f or not f.startswith(stdlib)]
+    own = [frame for frame in frames if "site-packages" not in frame[0]]
+    return next((f"{file}:{line}" for file, line in reversed(own or frames)), "")
+
+
+@functools.cache
+def _shipped_packages() -> frozenset[str]:
+    """The top packages of AgentJet itself: the core and our own plugins."""
+    entries = importlib.metadata.entry_points(group="ajet")
+    ours = [e for e in entries if e.dist and e.dist.name.startswith("ajet-plugin-")]
+    return frozenset({"ajet", *(e.module.partition(".")[0] for e in ours)})
 
 
 def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> Workflow | None:

@@ -44,11 +44,11 @@ def folder(folder: Folder) -> Folder:
     return folder
 
 
-def check(folder: Folder, workflow: str, *options: str) -> str:
+def check(folder: Folder, workflow: str, *options: str, code: int = 0) -> str:
     outcome = folder.ajet(
         "check", "job.yaml", "--workflow", f"agent.py:{workflow}", "--answers", "answers.yaml", *options
     )
-    assert outcome.code == 0, outcome.err
+    assert outcome.code == code, outcome.err
     return outcome.out
 
 
@@ -71,8 +71,52 @@ def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder
 
 
 def test_failures_are_told_by_cause_with_the_first_error(folder: Folder) -> None:
-    page = check(folder, "broken", "--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
+    page = check(folder, "broken", "--first", "1", "--group-size", "1", "--set", "rollout.retries=0", code=1)
     assert re.search(r"! 1 of 1 episodes failed: workflow:KeyError: .*agent.py:\d+", page)
+
+
+def test_B11_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> None:
+    folder.write("judge.py", "def judge(task, output): return {'a': 1.0}[task.id]\n")
+    options = ("--judge", "judge.py:judge", "--first", "2", "--group-size", "1")
+    assert "1 failed" in check(folder, "clean", *options, code=0)
+    folder.write("judge.py", "def judge(task, output): return {}[task.id]\n")
+    outcome = folder.ajet("check", "--help")
+    assert "1: all failed" in " ".join(outcome.out.split())
+
+
+JUDGES = """
+def helper(text):
+    return text["score"]
+
+def raises(task, output):
+    return helper("no mapping")
+
+def needs_text(task, output):
+    return float("4" in output.response)
+"""
+
+
+def test_B9_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: Folder) -> None:
+    file = folder.write("judge.py", JUDGES)
+    page = check(folder, "clean", "--judge", "judge.py:raises", "--first", "1", "--group-size", "2", code=1)
+    said = (
+        "2 of 2 episodes failed: judge:TypeError: judge function: TypeError: string indices must be integers"
+    )
+    assert said in page and f"({file}:3)" in page
+    assert "Fix the judge" in page
+
+
+def test_B9_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(folder: Folder) -> None:
+    file = folder.write("judge.py", JUDGES)
+    folder.write("agent.py", AGENT + "async def silent(task):\n    await clean(task)\n")
+    options = ("--judge", "judge.py:needs_text", "--first", "1", "--group-size", "1")
+    page = check(folder, "silent", *options, code=1)
+    assert "failed: workflow:returned_none: the workflow returned None, which the judge cannot score" in page
+    assert f"({file}:9)" in page and "-> Return the answer from the workflow." in page
+    folder.write("job.yaml", (folder.path / "job.yaml").read_text().replace("judge: {type: exact}\n", ""))
+    page = check(folder, "silent", "--first", "1", "--group-size", "1", code=1)
+    assert "workflow:no_reward: the workflow returned None, and the job names no judge" in page
+    assert "-> Name a judge" in page
 
 
 def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
@@ -85,7 +129,7 @@ def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
 
 def test_a_script_without_a_fitting_rule_names_the_call(folder: Folder) -> None:
     folder.write("answers.yaml", '- {turn: 0, say: "4"}\n')
-    page = check(folder, "clean", "--first", "1", "--group-size", "1")
+    page = check(folder, "clean", "--first", "1", "--group-size", "1", code=1)
     assert "no rule fits call 1" in page
 
 

@@ -170,6 +170,13 @@ def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
     [
         (["nope.yaml"], "nope.yaml: no such job file."),
         (["job.yaml", "--set", "train.stepps=3"], "--set: train.stepps: unknown key; did you mean 'steps'"),
+        (["job.yaml", "--set", "train.lr=1"], "--set: train.lr: unknown key; did you mean 'learning_rate'"),
+        (["job.yaml", "--set", "learning_rate=1"], "unknown key; did you mean 'train.learning_rate'"),
+        (["job.yaml", "--set", "temp=1"], "unknown key; did you mean 'rollout.sampling.temperature'"),
+        (
+            ["job.yaml", "--model", "starterr"],
+            "model starterr: no such recipe or folder; did you mean 'starter'",
+        ),
         (["job.yaml", "--set", "trian.steps=3"], "unknown key; did you mean 'train'"),
         (["job.yaml", "--set", "train.steps"], "--set train.steps: write --set a.b.c=value."),
         (

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from ajet import ConfigError, Recipe
-from ajet.models import cached, find_recipe, model_source
+from ajet import AjetError, ConfigError, Recipe
+from ajet.models import cached, check_model, find_recipe, model_source
 from ajet.progress import Progress, Silent
 
 
@@ -32,6 +37,51 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("AJET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Counted, "built", [])
     return tmp_path / "cache"
+
+
+class Hub:
+    """A hub that gives one answer to everything, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.status, self.requests = 200, list[str]()
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.requests.append(f"{self.command} {self.path}")
+                self.send_response(hub.status)
+                if hub.status in (401, 404):
+                    self.send_header("X-Error-Code", "RepoNotFound")
+                said = json.dumps({"id": "owner/name", "siblings": []}).encode()
+                self.send_header("content-length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    import huggingface_hub.constants as constants
+
+    made = Hub()
+    monkeypatch.setattr(constants, "ENDPOINT", made.url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    yield made
+    with suppress(OSError):
+        made.close()
 
 
 FILE = '''
@@ -102,9 +152,69 @@ def test_a_recipe_in_a_file_is_built_anew_when_a_file_beside_it_changes(tmp_path
     assert Path(model_source(named, 0, Silent())) != first
 
 
-def test_folders_and_ids_are_left_alone() -> None:
-    for model in ("Qwen/Qwen3-4B", "/some/folder", "starter-like"):
+def test_folders_and_ids_are_left_alone(hub: Hub, tmp_path: Path) -> None:
+    for model in ("Qwen/Qwen3-4B", str(tmp_path), "starter-like"):
         assert find_recipe(model) is None and model_source(model, 0, Silent()) == model
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            "starterr",
+            "model starterr: no such recipe or folder; did you mean 'starter'. Name a recipe (starter",
+        ),
+        ("my model", "model my model: no such recipe or folder. Name a recipe (starter"),
+        ("./nowhere", "model ./nowhere: no such folder."),
+        ("a/b/c", "model a/b/c: no such folder."),
+        (__file__, f"model {__file__}: is not a directory."),
+    ],
+)
+def test_B11_a_model_that_is_neither_recipe_nor_folder_nor_id_is_refused_without_asking_the_hub(
+    hub: Hub, model: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_model(model)
+    assert hub.requests == []
+
+
+def test_B11_recipes_folders_and_ids_may_be_models_and_nothing_is_asked_yet(hub: Hub, tmp_path: Path) -> None:
+    for model in ("starter", str(tmp_path), "Qwen/Qwen3-4B", "some.org/model_x"):
+        check_model(model)
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (404, "has no such model, or it is private or gated. Check the id, or set HF_TOKEN."),
+        (401, "has no such model, or it is private or gated."),
+        (503, "answered 503. Try again later, or give the folder"),
+    ],
+)
+def test_B11_the_hub_is_asked_once_and_what_it_says_is_told_in_a_line(
+    hub: Hub, status: int, message: str
+) -> None:
+    hub.status = status
+    with pytest.raises(AjetError) as caught:
+        model_source("owner/name", 0, Silent())
+    assert str(caught.value).startswith("model owner/name: the Hugging Face Hub ") and message in str(
+        caught.value
+    )
+    assert "\n" not in str(caught.value) and hub.requests == ["GET /api/models/owner/name"]
+
+
+def test_B11_a_hub_that_cannot_be_reached_is_named_with_a_remedy(hub: Hub) -> None:
+    hub.close()
+    with pytest.raises(AjetError, match=r"the Hugging Face Hub cannot be reached \(.+\)\. Give the folder"):
+        model_source("owner/name", 0, Silent())
+
+
+def test_what_the_hubs_cache_holds_needs_no_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "huggingface_hub.try_to_load_from_cache", lambda model, file: f"/cache/{model}/{file}"
+    )
+    assert model_source("owner/name", 0, Silent()) == "owner/name" and hub.requests == []
 
 
 def test_what_is_no_recipe_is_refused_by_name(tmp_path: Path) -> None:

@@ -38,7 +38,10 @@ def check(
     with_: With = None,
     sets: Sets = None,
 ) -> None:
-    """Run a few episodes without training: what is captured, what merges, what breaks and why."""
+    """Run a few episodes without training: what is captured, what merges, what breaks and why.
+
+    Exit code 0: at least one episode succeeded in being run and judged; 1: all failed; 2: the job is wrong.
+    """
     from ajet.check import check as run_check
     from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, services
     from ajet.cli.progress import make_progress
@@ -61,6 +64,8 @@ def check(
         engine = scripted_engine(job, answers) if answers else local_engine(job)
         report = run_check(job, engine, tasks=task_count, group_size=group_size)
     print(page(job, report))
+    if all(episode.failure is not None for episode in report.episodes):
+        raise typer.Exit(1)
 
 
 def page(job: Job, report: Report) -> str:

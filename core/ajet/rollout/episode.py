@@ -19,11 +19,12 @@ from ajet.capture.missed import Listener, Missed
 from ajet.capture.session import Answerer, Session
 from ajet.environments.client import Leases, current_leases
 from ajet.rollout.deadline import DeadlinePassed, within
+from ajet.rollout.failures import describe_exception
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
 from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
-from ajet.workflow import Tuner, Workflow, WorkflowFailed, coerce_output, place_of
+from ajet.workflow import Tuner, Workflow, WorkflowFailed, coerce_output
 
 log = logging.getLogger("ajet")
 
@@ -123,7 +124,7 @@ class EpisodeRunner:
         except WorkflowFailed as exception:
             failure, error = f"workflow:{exception.cause}", str(exception)
         except Exception as exception:
-            failure, error = f"workflow:{type(exception).__name__}", _where(exception)
+            failure, error = f"workflow:{type(exception).__name__}", describe_exception(exception)
         finally:
             await self.capture.end(session)
             await leases.release_all()
@@ -224,9 +225,3 @@ async def _in_thread(call: Callable[[], Any], name: str) -> Any:
 
     threading.Thread(target=work, name=f"ajet-{name}", daemon=True).start()
     return await future
-
-
-def _where(exception: BaseException) -> str:
-    """``ValueError: text (agent.py:17)``: with the innermost line of the user's own code."""
-    place = place_of(exception)
-    return f"{type(exception).__name__}: {str(exception)[:500]}{f' ({place})' if place else ''}"

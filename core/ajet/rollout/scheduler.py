@@ -14,6 +14,7 @@ from ajet.capture.context import passthrough
 from ajet.judge import GroupJudge, Judge
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.failures import judge_failure
 from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watch
@@ -163,10 +164,7 @@ class Rollout:
                 f"no verdict within {self.settings.judge_timeout:g} s",
             )
         except Exception as error:
-            episode.failure, episode.error = (
-                f"judge:{type(error).__name__}",
-                f"judge {self.judge.name}: {type(error).__name__}: {error}",
-            )
+            episode.failure, episode.error = judge_failure(self.judge.name, episode.output, error)
         else:
             episode.reward, episode.rewards = reward, rewards
             episode.is_success, episode.metrics = is_success, metrics
