@@ -98,7 +98,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         validation = read_all(build.reader(config.task.validation, "task.validation"), "task.validation")
     model = build.place("model", config.model, must_exist=True)
     referring = _with_reference(config, build, algorithm)
-    if read_tasks:  # other processes may not have its folder, and do not load it
+    if read_tasks and backbone.capabilities.trains:  # else whoever needs a model checks it
         check_model(model)
         if referring.train.reference is not None:
             check_model(referring.train.reference, "train.reference")

@@ -61,17 +61,18 @@ def model_source(model: str, seed: int, progress: Progress) -> str:
     recipe = find_recipe(model)
     if recipe:
         return str(cached(recipe, seed, progress))
-    check_on_hub(model)
+    check_available(model)
     return model
 
 
-def check_on_hub(model: str) -> None:
-    """Raise AjetError if ``model`` is the id of a model that the Hugging Face Hub does not give us.
+def check_available(model: str) -> None:
+    """Raise AjetError if ``model`` is neither a folder nor the id of a model that the Hugging Face Hub gives us.
 
-    One request, and none for a folder or for what is in the hub's cache. The libraries that load models would
-    try several times, for several files, before they say so.
+    That is one request to the hub, and none for what is in its cache. The libraries that load models would try
+    several times, for several files, before they say so.
     """
-    if Path(model).expanduser().exists() or not _HUB_ID.fullmatch(model):
+    check_model(model)
+    if Path(model).expanduser().exists():
         return
     try:
         from huggingface_hub import HfApi, errors, try_to_load_from_cache

@@ -31,7 +31,7 @@ from ajet.rollout.recorder import (
     live_lines,
 )
 from ajet.rollout.scheduler import Rollout
-from ajet.run_dir import keep_tokenizer, new_run_dir
+from ajet.run_dir import checkpoint_step, keep_tokenizer, new_run_dir
 from ajet.runtime import evaluation_policy, local_engine, open_runtime, training_policy
 from ajet.types import Metrics
 
@@ -113,10 +113,10 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
 
 
 async def validation(
-    job: Job, rollout: Callable[[SamplingPolicy], Rollout], recorder: Recorder, step: int
+    job: Job, rollout: Callable[[SamplingPolicy], Rollout], recorder: Recorder, step: int, of: str = ""
 ) -> Metrics:
     """Validation at a step, and once more greedily where the job asks for it. ``rollout`` gives that under a
-    policy. Raises AjetError if all episodes of one failed."""
+    policy; ``of`` says what is validated, if not the step. Raises AjetError if all episodes of one failed."""
     settings = job.config.eval
     kinds = {"validation": settings.sampling.temperature}
     if settings.greedy:
@@ -135,7 +135,7 @@ async def validation(
         )
         prefix = "" if kind == "validation" else f"{kind}_"
         together |= {f"{prefix}{name}": value for name, value in metrics.items()}
-        job.progress.say(f"{kind} after step {step}: {describe_metrics(metrics)}")
+        job.progress.say(f"{kind} {of or f'after step {step}'}: {describe_metrics(metrics)}")
     return together
 
 
@@ -154,7 +154,9 @@ async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | 
     recorder = RunRecorder(run_dir)
     try:
         async with open_runtime(job, engine=engine, answers=answers) as runtime:
-            return await validation(job, runtime.rollout, recorder, 0)
+            step = None if answers else checkpoint_step(job.model)
+            of = "" if step is not None else "of the endpoint's model" if answers else f"of {job.model}"
+            return await validation(job, runtime.rollout, recorder, step or 0, of)
     finally:
         recorder.close()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ajet.job import Job, resolved_yaml
 from ajet.progress import Progress
+from ajet.rollout.recorder import CHECKPOINT_STATE
 from ajet.types import ConfigError
 
 TOKENIZER = "tokenizer"
@@ -45,6 +46,19 @@ def keep_tokenizer(run_dir: Path, tokenizer: Any, progress: Progress) -> None:
         tokenizer.save_pretrained(run_dir / TOKENIZER)
     except Exception as error:
         progress.say(f"the tokenizer cannot be saved, so `ajet show` will show ids only: {error}")
+
+
+def checkpoint_step(model: str) -> int | None:
+    """The training step after which a checkpoint was written; None for any other model. ``model`` may also be the
+    folder of one of the checkpoint's adapters."""
+    folder = Path(model).expanduser()
+    for checkpoint in (folder, folder.parent.parent):
+        try:
+            state = json.loads((checkpoint / CHECKPOINT_STATE).read_text())
+            return int(state["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
 
 
 def versions(job: Job) -> Mapping[str, str]:

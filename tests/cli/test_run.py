@@ -174,7 +174,7 @@ def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
         (["job.yaml", "--set", "learning_rate=1"], "unknown key; did you mean 'train.learning_rate'"),
         (["job.yaml", "--set", "temp=1"], "unknown key; did you mean 'rollout.sampling.temperature'"),
         (
-            ["job.yaml", "--model", "starterr"],
+            ["job.yaml", "--backbone", "local", "--model", "starterr"],
             "model starterr: no such recipe or folder; did you mean 'starter'",
         ),
         (["job.yaml", "--set", "trian.steps=3"], "unknown key; did you mean 'train'"),

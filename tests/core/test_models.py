@@ -16,6 +16,7 @@ import pytest
 from ajet import AjetError, ConfigError, Recipe
 from ajet.models import cached, check_model, find_recipe, model_source
 from ajet.progress import Progress, Silent
+from ajet.run_dir import checkpoint_step
 
 
 class Counted(Recipe):
@@ -152,8 +153,20 @@ def test_a_recipe_in_a_file_is_built_anew_when_a_file_beside_it_changes(tmp_path
     assert Path(model_source(named, 0, Silent())) != first
 
 
+def test_B12_the_step_of_a_checkpoint_is_read_from_it_or_from_above_its_adapters(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step_000014"
+    adapter = checkpoint / "adapters" / "critic"
+    adapter.mkdir(parents=True)
+    assert checkpoint_step(str(checkpoint)) is None
+    (checkpoint / "ajet.json").write_text('{"step": 14, "version": 28}')
+    assert checkpoint_step(str(checkpoint)) == checkpoint_step(str(adapter)) == 14
+    assert checkpoint_step("starter") is None and checkpoint_step("Qwen/Qwen3-4B") is None
+    (checkpoint / "ajet.json").write_text("")
+    assert checkpoint_step(str(checkpoint)) is None
+
+
 def test_folders_and_ids_are_left_alone(hub: Hub, tmp_path: Path) -> None:
-    for model in ("Qwen/Qwen3-4B", str(tmp_path), "starter-like"):
+    for model in ("Qwen/Qwen3-4B", str(tmp_path)):
         assert find_recipe(model) is None and model_source(model, 0, Silent()) == model
 
 

@@ -150,6 +150,19 @@ def test_dynamic_sampling_is_the_same_again_in_lockstep(make: Any) -> None:
     assert found[0] == found[1] and len(found[0]) == 6
 
 
+def test_B12_reused_episodes_do_not_count_in_the_tokens_per_second_of_a_resumed_step(make: Any) -> None:
+    before = make(Judge(), folder="before")
+    batch = run(before)
+    by_id = {plan.id: plan for plan in plan_step(TASKS, 1, batch_size=3, group_size=2, seed=0)}
+    lines = live_lines(before.recorder.dir / JOURNAL)
+    finished = {line["id"]: episode_from_json(line, by_id[line["id"]]) for line in lines}
+    again = run(make(Judge(), folder="all", reusable=finished))
+    assert again.metrics["tokens_sampled"] == batch.metrics["tokens_sampled"] > 0
+    assert batch.metrics["tokens_per_second"] > 0 and again.metrics["tokens_per_second"] == 0
+    finished.popitem()
+    assert run(make(Judge(), folder="rest", reusable=finished)).metrics["tokens_per_second"] > 0
+
+
 def test_finished_episodes_of_further_groups_are_reused(make: Any) -> None:
     equal = first_tasks(2)
     before = make(Judge(equal), dynamic_sampling=3, folder="before")
@@ -255,7 +268,7 @@ def job(tmp_path: Path, **settings: Any) -> Any:
     (tmp_path / "agent.py").write_text("async def run(task): return ''\n")
     (tmp_path / "tasks.jsonl").write_text('{"query": "1+1?"}\n')
     layers = Layers()
-    given = {"task.reader": "tasks.jsonl", "workflow": "agent.py:run", "model": "m"}
+    given = {"task.reader": "tasks.jsonl", "workflow": "agent.py:run", "model": "org/m"}
     for key, value in {**given, **settings}.items():
         layers.set(key, value, "--set", tmp_path)
     return prepare(layers)

@@ -125,7 +125,11 @@ class RolloutSource:
             raise AjetError(f"step {step}: nothing to train on: {why_nothing(episodes, counts)}")
         if len(episodes) < found.ended:
             self.recorder.unused(step, [e.plan.id for e in episodes])
-        batch.metrics.update(summarize(found.complete(), time.monotonic() - started))
+        seconds = time.monotonic() - started
+        batch.metrics.update(summarize(found.complete(), seconds))
+        if self.reusable:  # what an interrupted step had sampled took no time now
+            new = [e for e in found.complete() if e.plan.id not in self.reusable]
+            batch.metrics["tokens_per_second"] = summarize(new, seconds)["tokens_per_second"]
         batch.metrics.update(counts)
         batch.metrics.update(found.counts)
         return batch

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ajet.models import check_on_hub
+from ajet.models import check_available
 from ajet.types import AjetError
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -61,7 +61,7 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
     """Tokenizer of a model as in `load_model`, and the name of its architecture. Raises `AjetError`."""
     folder = Path(name).expanduser()
     source = str(folder) if folder.is_dir() else str(name)
-    check_on_hub(source)
+    check_available(source)
     try:
         return AutoTokenizer.from_pretrained(source), str(AutoConfig.from_pretrained(source).model_type)
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def checked_source(name: str | Path) -> str:
         isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1
     )
     if not folder.exists() and not looks_like_a_path:
-        check_on_hub(str(name))
+        check_available(str(name))
         return str(name)
     if not folder.is_dir():
         raise AjetError(f"model folder {folder}: there is no such folder. Check the path given as `model`.")

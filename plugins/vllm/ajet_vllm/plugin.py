@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from ajet import AjetError, Engine, EnginePlugin
-from ajet.models import check_on_hub, find_recipe, model_source
+from ajet.models import check_available, find_recipe, model_source
 
 if TYPE_CHECKING:
     from ajet.progress import Progress
@@ -114,7 +114,7 @@ class VLLMEnginePlugin(EnginePlugin):
             return recipe.tokenizer(seed)
         if Path(model).is_absolute() and not Path(model).is_dir():
             raise AjetError(f"engine vllm: there is no folder {model}. Check the path given as `model`.")
-        check_on_hub(model)
+        check_available(model)
         try:
             return AutoTokenizer.from_pretrained(model), AutoConfig.from_pretrained(model).model_type
         except (OSError, ValueError) as error:
