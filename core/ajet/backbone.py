@@ -62,6 +62,7 @@ OPTIONAL_KEYS = frozenset(
         "train.max_staleness",
         "train.asynchronous",
         "train.dynamic_sampling",
+        "train.schedule",
         "rollout.oversample",
     }
 )

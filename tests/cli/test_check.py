@@ -85,7 +85,7 @@ def test_B11_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> N
 
 
 def test_B11_a_misspelt_recipe_is_named_before_anything_is_fetched(folder: Folder) -> None:
-    outcome = folder.ajet("check", "job.yaml", "--model", "starterr")
+    outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--model", "starterr")
     assert outcome.code == 2 and not (folder.path / "runs").exists()
     assert outcome.err.startswith("error: model starterr: no such recipe or folder; did you mean 'starter'.")
 

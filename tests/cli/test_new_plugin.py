@@ -5,42 +5,79 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from ajet.cli import run_program
+from ajet.cli.skeletons import KINDS
+
 from .conftest import Folder
 
+BY_ITSELF = ["-p", "no:cacheprovider", "--import-mode=importlib", "-c", "/dev/null"]
 
-@pytest.mark.parametrize("kind", ["judge", "reader", "workflow", "engine", "backbone"])
-def test_what_it_writes_installs_is_listed_and_passes_its_test(
-    folder: Folder, kind: str, tmp_path: Path
-) -> None:
-    outcome = folder.ajet("plugin", "new", kind, f"my_own_{kind}")
-    assert outcome.code == 0, outcome.err
-    package = folder.path / f"ajet-my-own-{kind}"
-    installed = tmp_path / "installed"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(installed)]
-    subprocess.run([*install, str(package)], check=True, capture_output=True)
-    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path}
 
-    def run(*words: str) -> str:
+@dataclass(frozen=True)
+class Begun:
+    """A package of each kind, installed together in a folder of their own."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, *words: str) -> str:
+        """The output of ``python -m``, where all of them are installed."""
         done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=package, env=environment, capture_output=True, text=True
+            [sys.executable, "-m", *words],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert " passed" in run("pytest", "-q", "-p", "no:cacheprovider", "tests")
-    if kind == "workflow":
-        assert "ajet-my-own-workflow" in run("ajet", "plugins")
-    else:
-        assert f"{kind} my_own_{kind}  (ajet-my-own-{kind} 0.1.0)" in run(
-            "ajet", "plugins", "show", f"my_own_{kind}"
-        )
-    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B,UP,SIM", str(package)]
-    assert subprocess.run(ruff, capture_output=True).returncode == 0
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    folder, installed = tmp_path_factory.mktemp("begun"), tmp_path_factory.mktemp("installed")
+    packages = [str(folder / f"ajet-my-own-{kind}") for kind in KINDS]
+    for kind, package in zip(KINDS, packages, strict=True):
+        assert run_program(["plugin", "new", kind, f"my_own_{kind}", "--folder", package]) == 0
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(installed), *packages], check=True, capture_output=True)
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return Begun(folder, {**os.environ, "PYTHONPATH": path})
+
+
+def test_B12_there_is_a_package_to_begin_with_for_loggers_and_the_other_small_kinds() -> None:
+    assert {"logger", "filter", "algorithm", "service"} <= set(KINDS)
+
+
+def test_the_tests_of_what_it_writes_pass(begun: Begun) -> None:
+    output = begun.run("pytest", "-v", *BY_ITSELF, "--rootdir", str(begun.folder), str(begun.folder))
+    for kind in KINDS:
+        assert f"ajet-my-own-{kind}/tests/test_my_own_{kind}.py::" in output
+    assert " passed" in output and "skipped" not in output
+
+
+def test_what_it_writes_is_listed_with_its_distribution(begun: Begun) -> None:
+    lines = [line.split() for line in begun.run("ajet", "plugins").splitlines()]
+    for kind in KINDS:
+        assert any(f"ajet-my-own-{kind}" in line and "0.1.0" in line for line in lines), kind
+    shown = begun.run("ajet", "plugins", "show", "my_own_logger")
+    assert "logger my_own_logger  (ajet-my-own-logger 0.1.0)" in shown
+
+
+def test_what_it_writes_is_sound_code(begun: Begun) -> None:
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B,UP,SIM", str(begun.folder)]
+    done = subprocess.run(ruff, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_help_names_every_kind(folder: Folder) -> None:
+    text = folder.ajet("plugin", "new", "--help").out
+    assert all(kind in text for kind in KINDS)
 
 
 def test_a_new_workflow_runs(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +101,7 @@ def test_a_new_workflow_runs(folder: Folder, monkeypatch: pytest.MonkeyPatch) ->
     [
         (
             ("jugde", "x"),
-            "jugde: no kind to begin with; did you mean 'judge'. Known: judge, reader, workflow, engine, backbone.",
+            "jugde: no kind to begin with; did you mean 'judge'. Known: judge, reader, workflow, logger, ",
         ),
         (
             ("judge", "My-Judge"),

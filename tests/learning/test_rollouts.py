@@ -255,6 +255,13 @@ def test_a_stale_part_is_left_out_of_statistics_and_of_the_journal(make: Any) ->
     assert live(source) == set(trained(batch))
 
 
+def test_B13_each_batch_carries_the_learning_rate_of_its_step(make: Any) -> None:
+    source = make(Judge(), steps=4, learning_rate=1.0, schedule="linear", final_share=0.1)
+    assert [run(source, step=step).batch.learning_rate for step in (1, 2, 4)] == pytest.approx(
+        [1.0, 0.7, 0.1]
+    )
+
+
 def test_epochs_repeat_the_mini_batches(make: Any) -> None:
     batch = run(make(Judge(), epochs=3, mini_batches=2))
     assert batch.epochs == 3 and len(batch.batch.mini_batches) == 6
@@ -301,6 +308,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, settings: Any, messag
         {"train.epochs": 2},
         {"train.max_staleness": 1},
         {"train.dynamic_sampling": 2},
+        {"train.schedule": "cosine"},
         {"rollout.oversample": 2},
     ],
 )

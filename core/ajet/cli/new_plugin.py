@@ -17,7 +17,13 @@ def plugin() -> None:
 
 @app.command()
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="judge, reader, workflow, engine or backbone.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="judge, reader, workflow, logger, filter, algorithm, service, engine or backbone.",
+        ),
+    ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in job files: my_judge.")],
     folder: Annotated[
         Path | None, typer.Option(help="Where to write it; default: a new folder ajet-NAME.")

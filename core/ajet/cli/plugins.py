@@ -33,6 +33,32 @@ def plugins(context: typer.Context) -> None:
 
 
 @app.command()
+def hooks() -> None:
+    """List every hook that a plugin may implement, with its arguments."""
+    print(describe_hooks())
+
+
+def describe_hooks() -> str:
+    """Each hook's signature, and below it what it is for, as `ajet.hookspecs` says it."""
+    import inspect
+    import textwrap
+
+    from ajet import hookspecs
+
+    specs = [f for name, f in vars(hookspecs).items() if name.startswith("ajet_")]
+    return "\n".join(
+        f"{spec.__name__}{str(inspect.signature(spec)).replace(chr(39), '')}\n"
+        + textwrap.fill(
+            " ".join((inspect.getdoc(spec) or "").split()),
+            110,
+            initial_indent="    ",
+            subsequent_indent="    ",
+        )
+        for spec in specs
+    )
+
+
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Name of a plugin, as `ajet plugins` lists it.")],
     kind: Annotated[str | None, typer.Option(help="Its kind, where several plugins share the name.")] = None,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ajet.base import Settings
+
+FINAL_SHARE = 0.1
+"""Default of `TrainSettings.final_share`: at 0 the last step would learn nothing."""
 
 
 class TrainSettings(Settings):
@@ -72,6 +76,16 @@ class TrainSettings(Settings):
     warmup_steps: int = Field(
         0, ge=0, description="Steps over which the learning rate rises linearly from 0."
     )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="How the learning rate goes on after the warm-up: it stays, or falls until the last step.",
+    )
+    final_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of the learning rate that the last step has, with schedule linear or cosine; default 0.1.",
+    )
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     adam_epsilon: float = Field(
         1e-8,
@@ -100,10 +114,27 @@ class TrainSettings(Settings):
             return value
         return [{"type": item} if isinstance(item, str) else item for item in value]
 
+    @model_validator(mode="after")
+    def _a_constant_rate_has_no_end(self) -> Self:
+        if self.schedule == "constant" and self.final_share is not None:
+            raise ValueError(
+                "final_share goes with schedule: linear or cosine; a constant rate stays as it is"
+            )
+        return self
+
+    @property
+    def last_share(self) -> float:
+        """The share of the learning rate that the last step has."""
+        given = FINAL_SHARE if self.final_share is None else self.final_share
+        return 1.0 if self.schedule == "constant" else given
+
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 1."""
-        return (
-            self.learning_rate * min(1.0, step / self.warmup_steps)
-            if self.warmup_steps
-            else self.learning_rate
-        )
+        """The learning rate of a step, counted from 1: a function of the step and of ``steps`` alone, so that
+        resuming needs no other state. The warm-up's last step (without one, the first) has the whole rate, the
+        last step its final share."""
+        if step < self.warmup_steps:
+            return self.learning_rate * step / self.warmup_steps
+        whole = max(self.warmup_steps, 1)
+        passed = min((step - whole) / max(self.steps - whole, 1), 1.0)
+        left = (1 + math.cos(math.pi * passed)) / 2 if self.schedule == "cosine" else 1 - passed
+        return self.learning_rate * (self.last_share + (1 - self.last_share) * left)

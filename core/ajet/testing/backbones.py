@@ -124,6 +124,7 @@ class BackboneSubject:
             "train.max_staleness": {"train.max_staleness": 1},
             "train.asynchronous": {"train.asynchronous": True},
             "train.dynamic_sampling": {"train.dynamic_sampling": 1.5},
+            "train.schedule": {"train.schedule": "cosine"},
             "rollout.oversample": {"rollout.oversample": 1.5},
         }
         assert found.keys() == OPTIONAL_KEYS, "a new optional key needs a job here"

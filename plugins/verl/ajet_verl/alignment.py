@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
-ONLY_DP = (f"{ACTOR}.fsdp_config.seed", f"{ACTOR}.optim.override_optimizer_config", f"{ACTOR}.grad_clip")
+ONLY_DP = (
+    f"{ACTOR}.fsdp_config.seed",
+    f"{ACTOR}.optim.override_optimizer_config",
+    f"{ACTOR}.optim.lr_scheduler_type",
+    f"{ACTOR}.optim.min_lr_ratio",
+    f"{ACTOR}.grad_clip",
+)
 PLATFORMS = "ajet_verl.platforms"
 RUN = "<run folder>"
 """Stands for the run folder where there is none yet."""
@@ -63,6 +69,18 @@ TABLE = (
         (f"{ACTOR}.optim.lr_warmup_steps",),
         lambda c: c.train.warmup_steps,
         "verl's first step has the rate 0, and its second that of our first",
+    ),
+    Aligned(
+        "train.schedule",
+        (f"{ACTOR}.optim.lr_scheduler_type",),
+        lambda c: c.train.schedule,
+        "constant or cosine, with backbone.verl.engine dp only; verl's is one step behind ours",
+    ),
+    Aligned(
+        "train.final_share",
+        (f"{ACTOR}.optim.min_lr_ratio",),
+        lambda c: 0.0 if c.train.schedule == "constant" else c.train.last_share,
+        "with backbone.verl.engine dp only",
     ),
     Aligned("train.weight_decay", (f"{ACTOR}.optim.weight_decay",), lambda c: c.train.weight_decay),
     Aligned(
@@ -351,6 +369,13 @@ def _check(config: JobConfig, settings: Verl) -> None:
         raise ConfigError(
             f"train.adam_epsilon: goes to verl's engine dp only; set it for {settings.engine} by "
             f"backbone.verl.{ACTOR}.optim.override_optimizer_config."
+        )
+    if train.schedule == "linear" and settings.engine == "dp":
+        raise ConfigError("train.schedule: verl's engine dp has no linear one; set cosine or constant.")
+    if train.schedule != "constant" and settings.engine != "dp":
+        raise ConfigError(
+            f"train.schedule: goes to verl's engine dp only; set it for {settings.engine} by that engine's keys below "
+            f"backbone.verl.{ACTOR}.optim, such as lr_decay_style."
         )
     sampling = config.rollout.sampling
     if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k):

@@ -34,6 +34,7 @@ class Verl(Backbone):
                 "train.epochs",
                 "train.max_staleness",
                 "train.asynchronous",
+                "train.schedule",
             }
         ),
     )

@@ -89,6 +89,14 @@ VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"train": {"warmup_steps": 4}},
         {"actor_rollout_ref.actor.optim.lr_warmup_steps": 4},
     ),
+    "train.schedule": (
+        {"train": {"schedule": "cosine"}},
+        {"actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine"},
+    ),
+    "train.final_share": (
+        {"train": {"schedule": "cosine", "final_share": 0.25}},
+        {"actor_rollout_ref.actor.optim.min_lr_ratio": 0.25},
+    ),
     "train.weight_decay": (
         {"train": {"weight_decay": 0.5}},
         {"actor_rollout_ref.actor.optim.weight_decay": 0.5},
@@ -190,6 +198,8 @@ def test_a_key_that_cannot_be_set_is_an_error_that_names_it(
     ("sections", "key"),
     [
         ({"train": {"dynamic_sampling": 2}}, "train.dynamic_sampling"),
+        ({"train": {"schedule": "linear"}}, "train.schedule"),
+        ({"train": {"schedule": "cosine"}, "verl": {"engine": "megatron"}}, "train.schedule"),
         ({"rollout": {"oversample": 1.5}}, "rollout.oversample"),
         ({"run": {"deterministic": True}}, "run.deterministic"),
         ({"targets": {"a": {"agents": ["a"]}, "b": {"agents": ["b"]}}}, "targets"),

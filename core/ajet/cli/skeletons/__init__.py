@@ -28,6 +28,12 @@ KINDS = {
         "Workflows for AgentJet by a scheme of their own: `workflow: «name»:WORDS` in a job.",
         show="ajet plugins",
     ),
+    "logger": Kind("A logger for AgentJet: `run: {loggers: [«name»]}` in a job."),
+    "filter": Kind("A filter for AgentJet: `train: {filters: [«name»]}` in a job."),
+    "algorithm": Kind(
+        "An algorithm for AgentJet: `train: {algorithm: «name»}` in a job.", needs=("ajet", "numpy")
+    ),
+    "service": Kind("A service for AgentJet: `ajet run job.yaml --with «name»`."),
     "engine": Kind(
         "An engine for AgentJet: `ajet serve MODEL --engine «name»`.",
         {"engine": "pairs"},
