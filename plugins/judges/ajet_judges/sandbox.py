@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+import ajet_sandbox
 from ajet import AjetError, Settings
 
-LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
+LAUNCHER = Path(ajet_sandbox.__file__).with_name("__main__.py")
 LATE = 6.0
 """Seconds after a program's own that the launcher is waited for: it ends it in time, unless it was ended itself."""
 GRACE = 2.0
@@ -40,7 +41,9 @@ class Limits(Settings):
 
     seconds: float = Field(10.0, gt=0, description="Time on the clock.")
     cpu_seconds: float = Field(10.0, gt=0, description="Processor time of all its processes together.")
-    memory: int = Field(512, ge=64, description="MiB of memory, of all its processes and files together.")
+    memory: int = Field(
+        512, ge=64, description="MiB of memory: of all its processes, files, sockets and pipes together."
+    )
     processes: int = Field(16, ge=1, description="Processes and threads at once.")
     files: int = Field(32, ge=1, description="MiB that it may write.")
     output: int = Field(256, ge=1, description="KiB of stdout and stderr together.")
@@ -57,6 +60,8 @@ class Ran:
     stderr: str
     memory: int
     """Most bytes in use at a look."""
+    mechanism: str = ""
+    """What counted memory, processes and processor time; empty if the launcher was killed."""
 
     @property
     def ok(self) -> bool:
@@ -141,7 +146,8 @@ async def run_python(
         raise NoSandbox(ended["unavailable"])
     cause = "output" if over else ended.get("cause")
     said_out, said_err = (text.decode("utf-8", "replace") for text in (stdout, stderr))
-    return Ran(ended.get("code"), cause, said_out, said_err, ended.get("memory", 0))
+    code, memory, mechanism = ended.get("code"), ended.get("memory", 0), ended.get("mechanism", "")
+    return Ran(code, cause, said_out, said_err, memory, mechanism)
 
 
 def _installation(interpreter: str) -> list[str]:
@@ -152,12 +158,17 @@ def _installation(interpreter: str) -> list[str]:
 
 
 def doctor() -> tuple[str, str, str]:
-    """A line for `ajet doctor`: whether programs can be walled in here. If not, only the judge `code` misses it."""
+    """A line for `ajet doctor`: which walls can be built here, and what counts what a program uses. Where there are no
+    walls, only the judge `code` misses them."""
     try:
-        asyncio.run(run_python({"main.py": "pass"}))
+        ran = asyncio.run(run_python({"main.py": "pass"}))
     except NoSandbox as error:
         return "code sandbox", f"limits only: {error.reason}", ""
-    return "code sandbox", "full: namespaces, another user, no network", ""
+    return (
+        "code sandbox",
+        f"full: namespaces, another user, no network; limits held by {ran.mechanism}",
+        "",
+    )
 
 
 async def _talk(

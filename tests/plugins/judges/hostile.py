@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Thirty programs that mean harm, each bounded by itself: 500 forks, 4 GB, 30 s at most.
+"""Forty programs that mean harm, each bounded by itself: 500 forks, 4 GB, 30 s at most.
 
 Each has the ways in which it may end: the limits that stop it; "exit" for a complaint of its own, or a signal; "ended"
 for one that comes to its end without having done harm, as it then prints HARMLESS last; "finished" for one that just
@@ -148,4 +148,66 @@ PROGRAMS = {
         'import os\nfor fd in range(3, 256):\n    try: os.write(fd, b\'{"code": 0, "cause": null}\')\n    except OSError: pass\n'
         "raise SystemExit(7)",
     ),
+    "shared memory that only sleeping children keep": Hostile(
+        ("ended",),
+        "import mmap, os, time\nkept = 0\nfor i in range(10):\n    try: m = mmap.mmap(-1, 150 << 20)\n    except OSError: break\n"
+        "    for j in range(0, 150 << 20, 4096): m[j] = 1\n    if os.fork() == 0: time.sleep(30); os._exit(0)\n    m.close(); kept += 150\n"
+        "print('HARMLESS' if not kept else kept)",
+    ),
+    "shared memory by a device": Hostile(
+        ("ended",),
+        "import mmap\ntry: m = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 150 << 20)\nexcept OSError: print('HARMLESS')\n"
+        "else:\n    for j in range(0, 150 << 20, 4096): m[j] = 1",
+    ),
+    "shared memory of System V": Hostile(
+        ("ended",),
+        "import ctypes\nprint('HARMLESS' if ctypes.CDLL(None).shmget(0, 100 << 20, 0o1600) == -1 else 'got it')",
+    ),
+    "memory in sockets": Hostile(
+        ("memory",),
+        "import os, socket, time\nfor i in range(8):\n    if os.fork() == 0:\n        kept = []\n        for j in range(115):\n"
+        "            pair = socket.socketpair(); kept.append(pair)\n            for end in pair:\n                end.setblocking(False)\n"
+        "                try:\n                    while True: end.send(b'x' * 100_000)\n                except OSError: pass\n"
+        "        time.sleep(30); os._exit(0)\ntime.sleep(30)",
+    ),
+    "larger buffers of sockets and pipes": Hostile(
+        ("ended",),
+        "import fcntl, os, socket\nfor grow in (lambda: socket.socketpair()[0].setsockopt(1, 7, 4 << 20), lambda: fcntl.fcntl(os.pipe()[0], 1031, 1 << 20)):\n"
+        "    try: grow()\n    except OSError: continue\n    raise SystemExit(1)\nprint('HARMLESS')",
+    ),
+    "pages of its own in a pipe": Hostile(
+        ("ended",),
+        "import ctypes, os\nclass Part(ctypes.Structure): _fields_ = [('base', ctypes.c_char_p), ('length', ctypes.c_size_t)]\n"
+        "part = Part(b'x' * 4096, 4096)\nsent = ctypes.CDLL(None).vmsplice(os.pipe()[1], ctypes.byref(part), 1, 8)\nprint('HARMLESS' if sent == -1 else sent)",
+    ),
+    "queues of the kernel": Hostile(
+        ("ended",),
+        "import ctypes, platform\nc = ctypes.CDLL(None)\nx86 = platform.machine() == 'x86_64'\nring = ctypes.create_string_buffer(512)\n"
+        "assert c.inotify_init1(0) == -1\nassert c.fanotify_init(0, 0) == -1\nassert c.syscall(425, 8, ring) == -1  # io_uring_setup\n"
+        "assert c.syscall(206 if x86 else 0, 1000, ring) == -1  # io_setup\nassert c.socketpair(30, 1, 0, ring) == -1  # TIPC\nprint('HARMLESS')",
+    ),
+    "memory of threads whose main thread has ended": Hostile(
+        ("memory",),
+        "import ctypes, os, platform, threading, time\ndef fill():\n    x = b'x' * (90 << 20)\n    time.sleep(30)\nfor i in range(6):\n    if os.fork() == 0:\n"
+        "        threading.Thread(target=fill).start()\n        ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)\ntime.sleep(30)",
+    ),
+    "children that nobody waits for": Hostile(
+        ("ended",),
+        "import ctypes, signal\nrefused = 0\ntry: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nexcept OSError: refused += 1\n"
+        "no_wait = ctypes.create_string_buffer(b'\\0' * 136 + b'\\2' + b'\\0' * 15)  # SA_NOCLDWAIT\n"
+        "refused += ctypes.CDLL(None).sigaction(17, no_wait, None) == -1\nassert signal.getsignal(signal.SIGCHLD) == 0\nprint('HARMLESS' if refused == 2 else refused)",
+    ),
+    "a thread with open files of its own": Hostile(
+        ("ended",),
+        "import ctypes, platform\nflags = 0x100 | 0x800 | 0x10000  # memory and signals shared, but not files\n"
+        "call = 56 if platform.machine() == 'x86_64' else 220\nprint('HARMLESS' if ctypes.CDLL(None).syscall(call, flags, 0, 0, 0, 0) == -1 else 'begun')",
+    ),
 }
+
+HIDDEN_MEMORY = [
+    name
+    for name in PROGRAMS
+    if "memory" in name
+    or name in ("larger buffers of sockets and pipes", "queues of the kernel", "pages of its own in a pipe")
+]
+"""Those that look for memory that no limit counts."""

@@ -20,7 +20,7 @@ import pytest
 
 from ajet_judges.sandbox import LAUNCHER, Limits, NoSandbox, Ran, doctor, run_python
 
-from .hostile import PROGRAMS
+from .hostile import HIDDEN_MEMORY, PROGRAMS
 
 LIMITS = Limits(seconds=2, cpu_seconds=2, memory=256, processes=12, files=16, output=64)
 PATIENT = LIMITS.model_copy(update={"seconds": 30.0, "cpu_seconds": 10.0})
@@ -139,8 +139,8 @@ def ends(
         del os.environ["SECRET_OF_THE_CALLER"]
 
 
-def test_there_are_thirty_hostile_programs() -> None:
-    assert len(PROGRAMS) == 30
+def test_there_are_forty_hostile_programs() -> None:
+    assert len(PROGRAMS) == 40
 
 
 @with_walls
@@ -154,6 +154,69 @@ def test_a_hostile_program_is_stopped_and_has_done_no_harm(ends: Any, name: str,
     assert seconds < limits(name).seconds + LATE, "stopped in time"
     assert ran.memory < (LIMITS.memory + 200) << 20, "seen before it grew far"
     assert len(ran.stdout) + len(ran.stderr) <= LIMITS.output << 10
+
+
+@with_walls
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", HIDDEN_MEMORY)
+def test_C2_memory_that_no_process_has_mapped_is_refused_or_counted(ends: Any, name: str, way: str) -> None:
+    if way not in ends:
+        pytest.skip(f"no {SYSTEM_PYTHON}, which every user may run")
+    ran, _ = ends[way][name]
+    assert how_ended(ran) in PROGRAMS[name].ends, ran
+
+
+@with_walls
+def test_C2_sockets_on_their_way_through_another_socket_are_counted() -> None:
+    """Sent and closed, they are open in no process, but the kernel keeps them and what lies in them."""
+    source = (
+        "import array, socket, time\nkept = []\nfor i in range(100):\n    pair = socket.socketpair()\n    for end in pair:\n"
+        "        end.setblocking(False)\n        try:\n            while True: end.send(b'x' * 100_000)\n        except OSError: pass\n"
+        "    fds = array.array('i', [end.fileno() for end in pair])\n    if i % 20 == 0: way = socket.socketpair(); kept.append(way)\n"
+        "    way[0].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])\n    [end.close() for end in pair]\ntime.sleep(20)"
+    )
+    ran = run(source, limits=PATIENT.model_copy(update={"memory": 64}))
+    assert ran.cause == "memory", ran
+
+
+@pytest.mark.parametrize("isolation", ["full", "limits"])
+@linux
+def test_C6_processor_time_of_children_that_nobody_waits_for_is_counted(isolation: str) -> None:
+    """Where a program ignores the end of its children, no parent is ever charged for them."""
+    if isolation == "full" and WALLS is not None:
+        pytest.skip(WALLS)
+    if isolation == "limits" and OPEN["python"] and not os.path.exists(SYSTEM_PYTHON):
+        pytest.skip(f"root's programs need {SYSTEM_PYTHON}, which every user may run")
+    source = (
+        "import os, signal, time\ntry: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nexcept OSError: pass\n"
+        "for i in range(100):  # five seconds\n    if os.fork() == 0:\n        while time.process_time() < 0.05: pass\n"
+        "        os._exit(0)\n"
+        "    if i % 4 == 0:\n        try: os.waitpid(-1, 0)\n        except OSError: pass\n    time.sleep(0.02)\n"
+    )
+    few = Limits(seconds=60, cpu_seconds=1, processes=200)
+    options = OPEN if isolation == "limits" else {}
+    ran = run(source, limits=few, **options)
+    assert ran.cause == "cpu", ran
+
+
+@with_walls
+def test_C2_asyncio_threads_and_subprocesses_work_under_the_filter() -> None:
+    source = (
+        "import asyncio, mmap, subprocess, threading\n"
+        "async def echo():\n    cat = await asyncio.create_subprocess_exec('/bin/cat', stdin=-1, stdout=-1)\n"
+        "    return (await cat.communicate(b'asyncio'))[0].decode()\nprint(asyncio.run(echo()))\n"
+        "thread = threading.Thread(target=print, args=('thread',))\nthread.start(); thread.join()\n"
+        "for i in range(30): subprocess.run(['/bin/true'], check=True)\nprint(len(mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)))\n"
+    )
+    ran = run(source)
+    assert (ran.cause, ran.stdout) == (None, "asyncio\nthread\n4096\n"), ran
+
+
+@with_walls
+def test_C2_the_verdict_and_ajet_doctor_say_what_holds_the_limits() -> None:
+    ran = run("pass")
+    assert ran.mechanism in ("cgroup v2", "counting in /proc")
+    assert doctor()[1].endswith(f"limits held by {ran.mechanism}")
 
 
 @with_walls
@@ -277,6 +340,12 @@ CONTAINED_IN_THE_OPEN = [
     "the caller's environment",
     "network by TCP",
     "network by UDP and name",
+    "shared memory that only sleeping children keep",
+    "shared memory of System V",
+    "memory in sockets",
+    "larger buffers of sockets and pipes",
+    "memory of threads whose main thread has ended",
+    "children that nobody waits for",
 ]
 
 
@@ -337,9 +406,10 @@ def _target(link: Path) -> str:
 def test_where_there_are_no_walls_it_is_said_why_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "launcher.py"
-    broken.write_text(LAUNCHER.read_text().replace('sys.platform != "linux"', "True"))
-    monkeypatch.setattr("ajet_judges.sandbox.LAUNCHER", broken)
+    broken = shutil.copytree(LAUNCHER.parent, tmp_path / "ajet_sandbox")
+    launcher = broken / "launcher.py"
+    launcher.write_text(launcher.read_text().replace('sys.platform != "linux"', "True"))
+    monkeypatch.setattr("ajet_judges.sandbox.LAUNCHER", broken / LAUNCHER.name)
     with pytest.raises(NoSandbox, match=r"has no namespaces.*isolation: limits"):
         run("print(1)")
 

@@ -1,0 +1,10 @@
+"""Started by path, in isolated mode (``python -I -S …/ajet_sandbox/__main__.py``): only the standard library comes first."""
+
+import os
+import sys
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from ajet_sandbox.launcher import main
+
+main()

@@ -1,0 +1,84 @@
+"""Ends a program that uses too much."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import Any, Protocol
+
+from ajet_sandbox.usage import Use
+
+MiB = 1 << 20
+LOOK = 0.01
+"""Seconds between two looks at what the program uses."""
+
+
+class Meter(Protocol):
+    """Counts what a program and its children use."""
+
+    @property
+    def mechanism(self) -> str:
+        """How it counts, in a few words for people."""
+
+    def enter(self) -> None:
+        """Called in the program's process before its first line: count it and its children."""
+
+    def look(self) -> Use:
+        """What is used now."""
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel ended the program at its limit of memory."""
+
+
+def watch(job: dict[str, Any], program: int, meter: Meter, lifeline: int | None = None) -> dict[str, Any]:
+    """Wait until the program ends, or uses too much, or ``lifeline`` ends; return what became of it. What it leaves
+    behind is the caller's to end."""
+    started = time.monotonic()
+    peak = 0
+    while True:
+        status = _ended(program)
+        using = meter.look()
+        peak = max(peak, using.memory)
+        found: dict[str, Any] = {"memory": peak, "mechanism": meter.mechanism}
+        if status is not None:
+            return found | _outcome(status, job, using, meter)
+        if using.cpu > job["cpu_seconds"]:
+            using = meter.look()  # a child that has just ended may have been counted with its parent, too
+        for cause, value, most in (
+            ("memory", using.memory, job["memory"] * MiB),
+            ("processes", using.processes, job["processes"]),
+            ("cpu", using.cpu, job["cpu_seconds"]),
+            ("time", time.monotonic() - started, job["seconds"]),
+        ):
+            if value > most:
+                return found | {"cause": cause}
+        if lifeline is None:
+            time.sleep(LOOK)
+        elif select.select([lifeline], [], [], LOOK)[0] and not os.read(lifeline, 1):
+            return found | {"cause": "stopped"}
+
+
+def _ended(program: int) -> int | None:
+    """The program's wait status if it has ended; other children are reaped. -1 if it is no child of ours any more."""
+    try:
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if found[0] == program:
+                return found[1]
+    except ChildProcessError:
+        return -1
+    return None
+
+
+def _outcome(status: int, job: dict[str, Any], using: Use, meter: Meter) -> dict[str, Any]:
+    if status == -1:
+        return {"cause": "killed"}
+    code, cause = os.waitstatus_to_exitcode(status), None
+    if meter.out_of_memory():
+        cause = "memory"
+    elif -code == signal.SIGXFSZ:
+        cause = "files"
+    elif -code in (signal.SIGXCPU, signal.SIGKILL) and using.cpu >= job["cpu_seconds"]:
+        cause = "cpu"
+    return {"code": code, "cause": cause}
