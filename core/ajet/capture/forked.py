@@ -7,7 +7,6 @@ parent, with its episode's key and labels in the path, or is refused in one line
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import weakref
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
+from ajet.capture.clients import install_translated
 from ajet.capture.context import current_label, current_session, passing_through
 from ajet.capture.respond import find_wire, refuse
 from ajet.capture.wires import Refused, Wire
@@ -60,11 +60,11 @@ def _in_child() -> None:
     url = gateway.url if gateway.socket else None
     if gateway.socket:
         gateway.socket.close()  # the child's copy would keep the port open after the parent's end
-    modules = [importlib.import_module(cls.__module__.partition(".")[0]) for cls, _ in capture.patched]
     capture.__exit__(None, None, None)
     _forward = _Forward(capture, url)
-    for module in dict.fromkeys(modules):
+    for module in capture.patched:
         _forward.install(module)
+    install_translated(_forward.is_ours)
 
 
 class _Forward:
@@ -109,6 +109,10 @@ class _Forward:
 
         module.Client.send = forward
         module.AsyncClient.send = forward_async
+
+    def is_ours(self, request: Any) -> bool:
+        """Whether a request goes to the gateway, or is refused."""
+        return self._wire(request) is not None
 
     def _wire(self, request: Any) -> Wire | None:
         if request.method != "POST" or passing_through.get():
