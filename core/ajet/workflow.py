@@ -10,7 +10,6 @@ import inspect
 import logging
 import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from ajet.suggest import nearest
 from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
+from ajet.user_code import is_installed, is_users
 
 _UNLIMITED = 100  # positional arguments of a function with *args
 _TUNER_STYLE = ("task", "model", "auxiliary_models", "logger")
@@ -182,15 +182,10 @@ def place_of(error: BaseException) -> str:
     neither was running."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}:{error.lineno}"
-    stdlib, ours = sysconfig.get_path("stdlib"), f"{Path(__file__).parent}{os.sep}"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", ours))
-        and ("site-packages" in frame.filename or not frame.filename.startswith(stdlib))
-    ]
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
-    return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or frames)), "")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_users(frame.filename)]
+    installed = [frame for frame in frames if is_installed(frame.filename)]
+    return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or installed)), "")
 
 
 def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> Workflow | None:
@@ -243,12 +238,11 @@ def _load_file(path: Path, what: str) -> Any:
     path = path.resolve()
     if not path.is_file():
         raise ConfigError(f"{what} {path}: no such file.")
-    # Two files of one stem in different folders must not collide; a file loads once per process.
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # as `python file.py` would, but after everything else
+    name = _module_name(path)
+    if name in sys.modules:  # a file loads once per process
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -259,6 +253,21 @@ def _load_file(path: Path, what: str) -> Any:
         del sys.modules[name]
         raise
     return module
+
+
+def _module_name(path: Path) -> str:
+    """The name by which `import` finds the file, so that child processes can import what they are sent of it;
+    a name of its own where that is another module's."""
+    module = sys.modules.get(path.stem)
+    importlib.invalidate_caches()
+    try:
+        found = getattr(module, "__file__", None) if module else importlib.util.find_spec(path.stem)
+    except (ImportError, ValueError):
+        found = None
+    origin = getattr(found, "origin", found)
+    if isinstance(origin, str) and Path(origin).resolve() == path:
+        return path.stem
+    return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 def _check_constructor(cls: type, spec: str) -> None:

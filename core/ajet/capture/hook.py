@@ -203,5 +203,3 @@ def _headers(request: Any) -> dict[str, str]:
         for key, value in request.headers.raw
         if (name := key.lower()) in _READ_HEADERS
     }
-
-

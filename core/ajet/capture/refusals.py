@@ -18,6 +18,17 @@ class Refusal:
     place: str = ""
     """``agent.py:17``: the user's line; empty if none led to the call."""
 
+    @property
+    def where(self) -> str:
+        """``https://api.example.com/v1/embeddings (agent.py:17)``, as far as it is known."""
+        return " ".join(filter(None, (self.url, f"({self.place})" if self.place else "")))
+
+    @property
+    def line(self) -> str:
+        """``unsupported_wire at https://… (agent.py:17): …``"""
+        at = f" at {self.where}" if self.where else ""
+        return f"{self.code}{at}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -26,7 +37,7 @@ class Refused:
     count: int
     code: str
     where: str
-    """``https://api.example.com/v1/embeddings (agent.py:17)``, as far as it is known."""
+    """See `Refusal.where`."""
     message: str
     """That of the first of them."""
 
@@ -47,8 +58,7 @@ class Refusals:
 
     def add(self, refusal: Refusal) -> None:
         """Count one."""
-        place = f"({refusal.place})" if refusal.place else ""
-        key = (refusal.code, " ".join(filter(None, (refusal.url, place))))
+        key = (refusal.code, refusal.where)
         with self._lock:
             self._counts[key] += 1
             self._messages.setdefault(key, refusal.message)

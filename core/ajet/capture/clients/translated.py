@@ -15,14 +15,12 @@ _FRAMING = ("connection", "content-length", "expect", "keep-alive", "transfer-en
 """Headers about one connection: they do not survive the translation."""
 
 
-def translated(
-    is_ours: IsOurs, method: str, url: str, headers: Mapping[str, Any]
-) -> httpx2.Request | None:
+def translated(is_ours: IsOurs, method: str, url: str, headers: Mapping[str, Any]) -> httpx2.Request | None:
     """A request without its body, in the words of httpx2; None lets the client send it itself."""
     if method.upper() != "POST":
         return None
     kept = [
-        (name, value if isinstance(value, str | bytes) else str(value))
+        (name, value.decode("latin-1") if isinstance(value, bytes) else str(value))
         for name, value in headers.items()
         if name.lower() not in _FRAMING
     ]

@@ -38,9 +38,7 @@ def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
         yield
 
 
-def _answered(
-    package: ModuleType, pool: Any, url: str, asked: httpx2.Request, given: dict[str, Any]
-) -> Any:
+def _answered(package: ModuleType, pool: Any, url: str, asked: httpx2.Request, given: dict[str, Any]) -> Any:
     seconds = _seconds(package, given["timeout"], pool.timeout)
     try:
         response = response_of(send(with_body(asked, as_bytes(given["body"], "utf-8"), seconds)))
