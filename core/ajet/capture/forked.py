@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import ModuleType
@@ -102,7 +102,7 @@ def _in_child() -> None:
     _forward = _Forward(capture, url, reports)
     for module in capture.patched:
         _forward.install(module)
-    install_translated(_forward.is_ours)
+    _forward.undo_translated = install_translated(_forward.is_ours)
 
 
 class _Forward:
@@ -112,6 +112,8 @@ class _Forward:
         self._capture = capture
         self._url = url
         self._reports = reports
+        self.undo_translated: Callable[[], None] | None = None
+        """Never called: the patches of the other clients are undone when nothing refers to it."""
         self.forget_clients()
 
     def forget_clients(self) -> None:

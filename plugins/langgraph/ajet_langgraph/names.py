@@ -23,7 +23,9 @@ def agent_name(metadata: Mapping[str, Any]) -> str | None:
     only where the call is made in a node of `create_agent` itself.
     """
     space, node = metadata.get("langgraph_checkpoint_ns"), metadata.get("langgraph_node")
-    nodes = [part.partition(":")[0] for part in str(space).split("|")] if space else [str(node)] if node else []
+    nodes = (
+        [part.partition(":")[0] for part in str(space).split("|")] if space else [str(node)] if node else []
+    )
     given = metadata.get("lc_agent_name")
     if given and (not nodes or nodes[-1] in _OF_CREATE_AGENT or nodes[-1].endswith(_OF_HOOKS)):
         return str(given)

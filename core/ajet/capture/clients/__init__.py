@@ -27,8 +27,8 @@ _ADAPTERS = {
 
 
 def install_translated(is_ours: IsOurs) -> Callable[[], None]:
-    """Answer those requests of clients other than httpx for which ``is_ours(request)`` is true. The returned
-    function undoes it."""
+    """Answer those requests of clients other than httpx for which ``is_ours(request)`` is true, until
+    the returned function is called or given up."""
     installed = ExitStack()
     for name, patched in _ADAPTERS.items():
         installed.callback(when_imported(name, _with(patched, is_ours)))
