@@ -1,10 +1,11 @@
-"""The capture tests under other releases of the SDKs, each in an environment of its own.
+"""The capture tests under other releases of the SDKs, and the quick starts of agent frameworks that do not fit
+beside each other in .venv: each group in an environment of its own.
 
     python tests/matrix.py                 # all of them; `make test-matrix`
     python tests/matrix.py openai-1.66     # one
 
-Environments lie in .cache/matrix and are kept. The last lines are a summary; the exit status is 1 if a test
-failed anywhere.
+uv installs them, as pip's resolver takes tens of minutes for some of these sets. Environments lie in
+.cache/matrix and are kept. The last lines are a summary; the exit status is 1 if a test failed anywhere.
 """
 
 from __future__ import annotations
@@ -40,14 +41,23 @@ class Environment:
     packages: tuple[str, ...]
     plugins: tuple[str, ...]
     tests: tuple[str, ...]
+    constrained: bool = True
+    """Whether everything else is what constraints.txt names; frameworks have upper bounds of their own."""
 
     @property
-    def subject(self) -> str:
-        """The distribution that the environment is about."""
-        return re.split("[=<>]", self.packages[0])[0]
+    def subjects(self) -> list[str]:
+        """The distributions that the environment is about: those that are pinned, else the first."""
+        pinned = [name_of(package) for package in self.packages if "==" in package]
+        return pinned or [name_of(self.packages[0])]
+
+
+def name_of(requirement: str) -> str:
+    """The distribution that a requirement names."""
+    return re.split(r"[=<>\[]", requirement)[0]
 
 
 SDK = (("openai_sdk",), ("tests/capture", "tests/plugins/openai_sdk"))
+QUICK_STARTS = (("openai_sdk", "langgraph"), ("tests/plugins/quick_starts",), False)
 ENVIRONMENTS = {
     "openai-1.66": Environment(("openai==1.66.5",), *SDK),
     "openai-2": Environment(("openai>=2,<3",), *SDK),
@@ -57,6 +67,36 @@ ENVIRONMENTS = {
         ("agentscope",),
         ("tests/plugins/agentscope",),
     ),
+    "frameworks-openai-3": Environment(
+        (
+            "dspy==3.4.1",
+            "pydantic-ai-slim[openai]==2.68.0",
+            "smolagents[openai]==1.26.0",
+            "haystack-ai==3.4.0",
+            "agno==3.1.10",
+            "agent-framework-openai==1.17.0",
+            "langgraph-supervisor==0.0.31",
+            "langgraph-swarm==0.1.0",
+            "deepagents==0.7.32",
+            "langchain",
+            "langchain-openai",
+            "openai>=3,<4",
+        ),
+        *QUICK_STARTS,
+    ),
+    "frameworks-openai-2": Environment(
+        (
+            "google-adk==2.13.0",
+            "litellm==1.106.2",
+            "instructor==1.17.0",
+            "llama-index-core==0.14.25",
+            "llama-index-llms-openai-like==0.8.1",
+            "strands-agents[openai]==1.62.0",
+            "openai<3",
+        ),
+        *QUICK_STARTS,
+    ),
+    "crewai": Environment(("crewai==1.15.30", "openai<3"), *QUICK_STARTS),
 }
 
 
@@ -82,49 +122,57 @@ def main() -> int:
         if done.returncode:
             print(done.stdout)
         last = done.stdout.strip().splitlines()[-1].strip("= ")
-        lines.append(f"{name:14} {environment.subject} {version(python, environment.subject):10} {last}")
+        lines.append(f"{name:20} {versions(python, environment.subjects)}: {last}")
         print(lines[-1], flush=True)
     print("\nsummary\n" + "\n".join(lines))
     return int(failed)
 
 
-def make(name: str, environment: Environment) -> str:
+def make(name: str, environment: Environment) -> Path:
     """The Python of an environment, which is made unless it is there."""
     folder = CACHE / name
     python = folder / "bin" / "python"
     wanted = repr((environment, (ROOT / "pyproject.toml").read_text(), TESTS, RENDERERS))
     stamp = folder / "stamp"
     if stamp.exists() and stamp.read_text() == wanted:
-        return str(python)
+        return python
     print(f"{name}: installing {', '.join(environment.packages)}", flush=True)
-    venv.create(folder, with_pip=True, clear=True)
+    venv.create(folder, clear=True)
     constraints = folder / "constraints.txt"
-    constraints.write_text(pins_besides(environment.packages))
+    constraints.write_text(pins_besides(environment.packages) if environment.constrained else "")
+    given = ("-c", str(constraints))
     plugins = [part for plugin in environment.plugins for part in ("-e", f"plugins/{plugin}")]
-    pip(python, "-e", ".", *plugins, *environment.packages, *TESTS, "-c", str(constraints))
-    pip(python, "--no-deps", "-e", "plugins/local", "-e", "plugins/readers", "-e", "plugins/judges")
-    pip(python, *RENDERERS[1:], "-c", str(constraints))
-    pip(python, "--no-deps", RENDERERS[0], "-c", str(constraints))
+    install(python, "-e", ".", *plugins, *environment.packages, *TESTS, *RENDERERS[1:], *given)
+    install(python, "--no-deps", "-e", "plugins/local", "-e", "plugins/readers", "-e", "plugins/judges")
+    install(python, "--no-deps", RENDERERS[0], *given)
     stamp.write_text(wanted)
-    return str(python)
+    return python
 
 
 def pins_besides(packages: tuple[str, ...]) -> str:
     """Our tested versions, without those of the packages themselves and of other frameworks."""
-    named = {re.split("[=<>]", package)[0] for package in packages}
+    named = {name_of(package) for package in packages}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return "\n".join(line for line in lines if line.partition("==")[0] not in named)
 
 
-def pip(python: Path, *arguments: str) -> None:
-    """Install quietly."""
-    command = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PIP_NO_INPUT": "1"})
+def install(python: Path, *arguments: str) -> None:
+    """Install quietly into the environment of a Python, from where pip would."""
+    tools = CACHE / "tools"
+    if not (tools / "bin" / "uv").exists():
+        venv.create(tools, with_pip=True, clear=True)
+        pip = [str(tools / "bin" / "python"), "-m", "pip", "install", "-qq", "--no-input", "uv"]
+        subprocess.run([*pip, "--disable-pip-version-check"], cwd=ROOT, check=True)
+    as_pip = {"UV_FIND_LINKS": "PIP_FIND_LINKS", "SSL_CERT_FILE": "PIP_CERT"}
+    variables = {ours: os.environ.get(ours) or os.environ.get(pips) for ours, pips in as_pip.items()}
+    environment = {k: v for k, v in {**os.environ, **variables}.items() if v}
+    command = [str(tools / "bin" / "uv"), "pip", "install", "-q", "--python", str(python), *arguments]
+    subprocess.run(command, cwd=ROOT, check=True, env=environment)
 
 
-def version(python: str, distribution: str) -> str:
-    """The installed version."""
-    code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+def versions(python: Path, distributions: list[str]) -> str:
+    """``dspy 3.4.1, agno 3.1.10``: what is installed."""
+    code = f"import importlib.metadata as m; print(', '.join(f'{{d}} {{m.version(d)}}' for d in {distributions!r}))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 

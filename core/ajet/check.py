@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ajet.capture.missed import REMEDY, Missed
+from ajet.capture.reach import Reach
+from ajet.capture.refusals import Refused
 from ajet.engine import Engine
 from ajet.job import Job
 from ajet.learning.batch import Selection
@@ -54,13 +56,14 @@ class Report:
     """Calls of each agent."""
     overridden: Mapping[str, int]
     """Calls in which the agent set a sampling parameter that training sets itself."""
-    refused: Mapping[str, int]
+    refused: Sequence[Refused]
+    """LLM calls that were not answered, of all attempts and of no episode."""
     cut: int
     """Answers that ended at their length."""
     malformed: int
     breaks: Sequence[tuple[Episode, Break]]
     missed: Sequence[Missed]
-    """Connections that capture does not see, over all episodes."""
+    """Connections that capture does not see, of all attempts."""
     rewards: Sequence[float]
     groups: int
     equal_groups: int
@@ -97,11 +100,12 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
         async with open_runtime(job, engine=engine) as runtime:
             context_length = engine.context_length
             episodes = await runtime.rollout(training_policy(job)).run(plans, done)
+        unseen = runtime.reach
         seconds = time.monotonic() - started
         recorder.metrics("check", 1, summarize(episodes, seconds))
     finally:
         recorder.close()
-    report = examine(job, run_dir, episodes, seconds, context_length)
+    report = examine(job, run_dir, episodes, seconds, context_length, unseen)
     return replace(report, warnings=warnings_of(report))
 
 
@@ -111,6 +115,7 @@ def examine(
     episodes: Sequence[Episode],
     seconds: float,
     context_length: int,
+    unseen: Reach,
 ) -> Report:
     """The numbers of a report."""
     calls = [c for e in episodes for c in e.record.calls]
@@ -128,11 +133,11 @@ def examine(
         merging=merging(episodes, select),
         agents=Counter(x.agent for e in episodes for x in e.record.exchanges),
         overridden=_below(counters, "overridden:"),
-        refused=_below(counters, "refused:"),
+        refused=unseen.capture.refusals.found(),
         cut=sum(c.generation.finish_reason == "length" for c in calls),
         malformed=counters["malformed_tool_calls"],
         breaks=[(e, b) for e in episodes for b in e.breaks],
-        missed=missed_in(episodes),
+        missed=unseen.missed.found(),
         rewards=[e.reward for e in judged],
         groups=len(groups),
         equal_groups=sum(
@@ -143,14 +148,6 @@ def examine(
         context_length=context_length,
         dropped=dropped,
     )
-
-
-def missed_in(episodes: Sequence[Episode]) -> list[Missed]:
-    """The connections that capture did not see, those of one line to one address together."""
-    total: Counter[tuple[str, int, str]] = Counter()
-    for m in (m for e in episodes for m in e.missed):
-        total[m.host, m.port, m.place] += m.count
-    return [Missed(*address, count) for address, count in total.most_common()]
 
 
 def merging(episodes: Sequence[Episode], select: Selection) -> Merging:
@@ -184,10 +181,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     ]
     for m in report.missed:
         found.append((f"{m.count} connections were not captured: {m.where}", REMEDY))
-    for what, n in report.refused.items():
-        found.append(
-            (f"{n} calls were refused: {what}", "Change what the agent asks for; the error names it.")
-        )
+    found += [(refused.line, refused.message) for refused in report.refused]
     if answers and not merged.calls:
         found.append(
             (

@@ -14,6 +14,7 @@ import yaml
 from ajet.algorithm import Algorithm
 from ajet.backbone import OPTIONAL_KEYS, Backbone, Capabilities
 from ajet.base import PathOrName, Plugin, Settings
+from ajet.capture.importing import refusing_calls
 from ajet.config import JobConfig, Layers, LoraSettings, leaves
 from ajet.engine import ChatModelPlugin
 from ajet.filter import Filter
@@ -166,7 +167,8 @@ class _Builder:
 
     def own(self, kind: str, spec: str, where: str) -> type[Plugin]:
         """A class that the job names itself, as ``pkg.module:Name`` or ``path/to/file.py:Name``."""
-        found, base = load_object(self.lasting(where, spec), where), _BASES[kind]
+        with refusing_calls(f"{where} {spec}"):
+            found, base = load_object(self.lasting(where, spec), where), _BASES[kind]
         if not (isinstance(found, type) and issubclass(found, base)):
             raise ConfigError(
                 f"{where} {spec}: is no {kind}; name a subclass of ajet.{base.__name__}, or a {kind} that `ajet plugins` lists."
@@ -230,7 +232,8 @@ class _Builder:
         if _SCHEME.match(spec):
             self.layers.absolute["rollout.workdir"] = str(folder)  # a resumed run has another job file
             return load_workflow(spec, folder, hook)
-        return load_workflow(self.place("workflow", spec), folder, hook)
+        with refusing_calls(f"workflow {spec}"):
+            return load_workflow(self.place("workflow", spec), folder, hook)
 
     def judge(self, spec: Mapping[str, Any] | None, where: str = "judge") -> Judge:
         if spec is None:
@@ -240,7 +243,8 @@ class _Builder:
             judge = self.plugin("judge", spec, where)
             assert isinstance(judge, Judge)
             return judge
-        found = load_object(self.lasting(f"{where}.type", kind), where)
+        with refusing_calls(f"{where} {kind}"):
+            found = load_object(self.lasting(f"{where}.type", kind), where)
         fields = {k: v for k, v in spec.items() if k != "type"}
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, self.fields(found, fields, where), where)

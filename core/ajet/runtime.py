@@ -122,13 +122,13 @@ async def open_runtime(
                 ) as around,
                 rare_full_collections(),
             ):
-                yield Runtime(
-                    job, portal, capture, around, engine, lockstep, chat, tuple(targets), judge, Board()
-                )
-                if stray := capture.counters["stray_calls"]:
-                    job.progress.say(f"{stray} LLM calls outside any episode were refused (rollout.strict)")
-                if line := around.missed_line():
-                    job.progress.say(line)
+                try:
+                    yield Runtime(
+                        job, portal, capture, around, engine, lockstep, chat, tuple(targets), judge, Board()
+                    )
+                finally:  # also of a run that fails: this may be why
+                    for line in around.lines():
+                        job.progress.say(line)
     finally:
         await portal.run(models.aclose())
         if engine:

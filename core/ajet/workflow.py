@@ -3,7 +3,6 @@ function in the style of AgentScope's tuner, or what a plugin makes one of (`aje
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -12,7 +11,6 @@ import inspect
 import logging
 import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from urllib.parse import quote, urlsplit
 from ajet.signature import Binding, bind
 from ajet.suggest import nearest
 from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
+from ajet.user_code import is_installed, is_users
 
 _OFFERED = ("task", "tuner")
 """What a workflow may take."""
@@ -187,24 +186,10 @@ def place_of(error: BaseException) -> str:
     neither was running."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}:{error.lineno}"
-    stdlib, shipped = sysconfig.get_path("stdlib"), _shipped_packages()
-    frames = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith("<")
-        and frame.f_globals.get("__name__", "").partition(".")[0] not in shipped
-    ]
-    frames = [(f, line) for f, line in frames if "site-packages" in f or not f.startswith(stdlib)]
-    own = [frame for frame in frames if "site-packages" not in frame[0]]
-    return next((f"{file}:{line}" for file, line in reversed(own or frames)), "")
-
-
-@functools.cache
-def _shipped_packages() -> frozenset[str]:
-    """The top packages of AgentJet itself: the core and our own plugins."""
-    entries = importlib.metadata.entry_points(group="ajet")
-    ours = [e for e in entries if e.dist and e.dist.name.startswith("ajet-plugin-")]
-    return frozenset({"ajet", *(e.module.partition(".")[0] for e in ours)})
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_users(frame.filename)]
+    installed = [frame for frame in frames if is_installed(frame.filename)]
+    return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or installed)), "")
 
 
 def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> Workflow | None:
@@ -257,12 +242,11 @@ def _load_file(path: Path, what: str) -> Any:
     path = path.resolve()
     if not path.is_file():
         raise ConfigError(f"{what} {path}: no such file.")
-    # Two files of one stem in different folders must not collide; a file loads once per process.
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # as `python file.py` would, but after everything else
+    name = _module_name(path)
+    if name in sys.modules:  # a file loads once per process
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -273,6 +257,21 @@ def _load_file(path: Path, what: str) -> Any:
         del sys.modules[name]
         raise
     return module
+
+
+def _module_name(path: Path) -> str:
+    """The name by which `import` finds the file, so that child processes can import what they are sent of it;
+    a name of its own where that is another module's."""
+    module = sys.modules.get(path.stem)
+    importlib.invalidate_caches()
+    try:
+        found = getattr(module, "__file__", None) if module else importlib.util.find_spec(path.stem)
+    except (ImportError, ValueError):
+        found = None
+    origin = getattr(found, "origin", found)
+    if isinstance(origin, str) and Path(origin).resolve() == path:
+        return path.stem
+    return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 def _check_constructor(cls: type, spec: str) -> None:

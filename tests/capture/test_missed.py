@@ -100,7 +100,7 @@ def test_an_agent_on_requests_is_told_with_its_line(run: Run, server: Any) -> No
     requests = pytest.importorskip("requests")
 
     def agent(task: Any, tuner: Any) -> str:
-        return str(requests.post(f"http://127.0.0.1:{server[1]}/v1/chat/completions", json={}).text)
+        return str(requests.post(f"http://127.0.0.1:{server[1]}/model/x/converse", json={}).text)
 
     episode = run(agent)
     missed = only(episode)
@@ -114,7 +114,7 @@ def test_an_agent_on_aiohttp_is_told_with_its_line(run: Run, server: Any) -> Non
 
     async def agent(task: Any, tuner: Any) -> str:
         async with aiohttp.ClientSession() as client:
-            response = await client.post(f"http://127.0.0.1:{server[1]}/v1/chat/completions", json={})
+            response = await client.post(f"http://127.0.0.1:{server[1]}/model/x/converse", json={})
             return str(await response.text())
 
     missed = only(run(agent))
@@ -125,7 +125,7 @@ def test_an_agent_on_aiohttp_is_told_with_its_line(run: Run, server: Any) -> Non
 @pytest.mark.parametrize("library", ["requests", "aiohttp", "urllib"])
 def test_a_name_that_is_looked_up_is_told_as_it_was_said(run: Run, library: str) -> None:
     """By the lookup, which may well fail: nothing need be reached."""
-    url = "http://llm.invalid:8443/v1/chat/completions"
+    url = "http://llm.invalid:8443/model/x/converse"
     if library != "urllib":
         module = pytest.importorskip(library)
 

@@ -7,16 +7,20 @@ parent, with its episode's key and labels in the path, or is refused in one line
 from __future__ import annotations
 
 import asyncio
-import importlib
+import json
 import os
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
+from ajet.capture.clients import install_translated
 from ajet.capture.context import current_label, current_session, passing_through
+from ajet.capture.hook import STRAY
+from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import find_wire, refuse
 from ajet.capture.wires import Refused, Wire
 
@@ -29,25 +33,59 @@ _NO_GATEWAY = (
     "rollout.gateway: true, or start them with the variables of tuner.as_base_url().environment()"
 )
 
-_live: tuple[Capture, Gateway] | None = None
+_live: tuple[Capture, Gateway, ChildReports] | None = None
 _forward: _Forward | None = None
 """Of this process, if it is a forked child."""
 _registered = False
 
 
+class ChildReports:
+    """A pipe by which forked children tell this process of calls that they refused: their errors may be lost with
+    them, as those of a pool are that cannot be pickled."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+        self._read, self._write = os.pipe()
+        for end in (self._read, self._write):
+            os.set_blocking(end, False)
+
+    def tell(self, refusal: Refusal) -> None:
+        """In a child. What a full pipe does not take is lost."""
+        line = json.dumps(asdict(refusal)).encode() + b"\n"
+        with suppress(OSError):
+            os.write(self._write, line)
+
+    def collect(self) -> None:
+        """Add what children told since the last time. No line is torn, as each is written at once."""
+        told = b""
+        with suppress(BlockingIOError):
+            while part := os.read(self._read, 1 << 16):
+                told += part
+        for line in told.splitlines():
+            self._refusals.add(Refusal(**json.loads(line)))
+
+    def close(self) -> None:
+        """Collect the rest, and close the pipe."""
+        self.collect()
+        os.close(self._read)
+        os.close(self._write)
+
+
 @contextmanager
-def fork_safe(capture: Capture, gateway: Gateway) -> Iterator[None]:
+def fork_safe(capture: Capture, gateway: Gateway) -> Iterator[ChildReports]:
     """A block in which forked children reach the gateway. Handlers of forks cannot be removed: one is
     registered for good, the first time, and does nothing outside such blocks."""
     global _live, _registered
     if not _registered and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_child)
         _registered = True
-    outer, _live = _live, (capture, gateway)
+    reports = ChildReports(capture.refusals)
+    outer, _live = _live, (capture, gateway, reports)
     try:
-        yield
+        yield reports
     finally:
         _live = outer
+        reports.close()
 
 
 def _in_child() -> None:
@@ -56,23 +94,26 @@ def _in_child() -> None:
         _forward.forget_clients()
     if _live is None or _forward is not None:
         return
-    capture, gateway = _live
+    capture, gateway, reports = _live
     url = gateway.url if gateway.socket else None
     if gateway.socket:
         gateway.socket.close()  # the child's copy would keep the port open after the parent's end
-    modules = [importlib.import_module(cls.__module__.partition(".")[0]) for cls, _ in capture.patched]
     capture.__exit__(None, None, None)
-    _forward = _Forward(capture, url)
-    for module in dict.fromkeys(modules):
+    _forward = _Forward(capture, url, reports)
+    for module in capture.patched:
         _forward.install(module)
+    _forward.undo_translated = install_translated(_forward.is_ours)
 
 
 class _Forward:
     """What stands on ``send`` in a child."""
 
-    def __init__(self, capture: Capture, url: str | None) -> None:
+    def __init__(self, capture: Capture, url: str | None, reports: ChildReports) -> None:
         self._capture = capture
         self._url = url
+        self._reports = reports
+        self.undo_translated: Callable[[], None] | None = None
+        """Never called: the patches of the other clients are undone when nothing refers to it."""
         self.forget_clients()
 
     def forget_clients(self) -> None:
@@ -110,6 +151,10 @@ class _Forward:
         module.Client.send = forward
         module.AsyncClient.send = forward_async
 
+    def is_ours(self, request: Any) -> bool:
+        """Whether a request goes to the gateway, or is refused."""
+        return self._wire(request) is not None
+
     def _wire(self, request: Any) -> Wire | None:
         if request.method != "POST" or passing_through.get():
             return None
@@ -128,7 +173,10 @@ class _Forward:
         """The request as the gateway is to get it, or the response that refuses it."""
         key = self._key(request)
         if key is None or self._url is None:
-            error = Refused(_NO_GATEWAY if key else "an LLM call outside any episode", code="outside_episode")
+            error = Refused(_NO_GATEWAY, code="no_gateway") if key else Refused(STRAY, code="outside_episode")
+            refusal = Refusal(error.code, str(error))
+            self._capture.locate(refusal, request)
+            self._reports.tell(refusal)
             reply = refuse(wire, error)
             return None, module.Response(
                 reply.status, headers=reply.headers, content=reply.body, request=request

@@ -1,34 +1,33 @@
-"""The hook on ``send`` of httpx2 and httpx: every LLM client ends there, so no user line changes.
+"""Which episode a request of this process belongs to, and what answers it: what stands behind the patched clients.
 
-Patched on the classes, so that clients built earlier, shared or subclassed are seen too. Responses,
-streams and exceptions are built from the module that the client's class comes from: the two libraries'
-objects must not be mixed.
+The clients are patched in `ajet.capture.clients`; no user line changes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib
 import importlib.util
 import logging
-import time
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
+from ajet.capture import propagation
 from ajet.capture.address import Caller, split_path
+from ajet.capture.clients import httpx, install_translated
 from ajet.capture.context import current_label, current_session, passing_through
 from ajet.capture.portal import Portal
-from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
+from ajet.capture.refusals import Refusal, Refusals
+from ajet.capture.respond import Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session, is_key
 from ajet.capture.wires import Refused, Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
-from ajet.capture.wires.chat_completions import ChatCompletions
-from ajet.capture.wires.unanswered import Unanswered
+from ajet.capture.wires.unanswered import Unanswered, find_unanswered
 from ajet.types import AjetError
 
 log = logging.getLogger("ajet")
@@ -36,16 +35,13 @@ log = logging.getLogger("ajet")
 BASE_URL = "http://ajet.invalid/v1"
 """The address of explicit handles: it exists nowhere, so that a missed capture cannot cost money."""
 
-_UNANSWERED = (
-    *("/embeddings", "/rerank", "/moderations", "/audio/speech", "/audio/transcriptions"),
-    *("/audio/translations", "/images/generations", "/images/edits", "/images/variations"),
-    *("/realtime/client_secrets", "/realtime/calls", ":generateContent", ":streamGenerateContent"),
-    *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
-)
-"""Ends of paths of paid or hosted models that nothing here answers: refused inside an episode."""
-_STRAY = (
+STRAY = (
     "an LLM call outside any episode was refused (strict mode). Make it inside the workflow, mark it with "
     "`with ajet.passthrough():`, or set rollout.strict: false."
+)
+_LOST = (
+    "an LLM call in a plain thread, which is outside any episode, was refused (strict mode). Set rollout.threads: all, "
+    "so that threads belong to the episode that starts them."
 )
 _DEAD = "the key belongs to no running episode: its episode has ended. Make clients anew in each episode."
 _MODULES = ("httpx2", "httpx")
@@ -73,13 +69,20 @@ class Capture:
         strict: bool = True,
         wires: Sequence[Wire] = BUILTIN_WIRES,
         resolve_agent: ResolveAgent | None = None,
+        stray: str = STRAY,
     ) -> None:
         self.portal = portal
         self.strict = strict
         self.wires = wires
         self.counters: Counter[str] = Counter()
-        self.patched: list[tuple[type, Any]] = []
-        """Classes whose ``send`` is ours, with their own one."""
+        self.refusals = Refusals()
+        """Of the episodes that have ended, and of calls outside any."""
+        self.place_of: Callable[[Session | None], str] = lambda session: ""
+        """The user's line that makes the current call of an episode, or of none."""
+        self.patched: list[ModuleType] = []
+        """httpx2 and httpx, as far as they are there."""
+        self._undo = ExitStack()
+        self._stray = stray
         self._resolve_agent = resolve_agent
         self._sessions: dict[str, Session] = {}
 
@@ -89,18 +92,20 @@ class Capture:
                 "capture is already installed in this process: run one job at a time per process."
             )
         Capture._installed = self
-        for name in _MODULES:
-            if importlib.util.find_spec(name):
-                module = importlib.import_module(name)
-                self._patch(module.Client, _sync_send(self, module, module.Client.send))
-                self._patch(module.AsyncClient, _async_send(self, module, module.AsyncClient.send))
+        self.patched = [importlib.import_module(name) for name in _MODULES if importlib.util.find_spec(name)]
+        for module in self.patched:
+            self._undo.enter_context(httpx.patched(module, self))
+        self._undo.callback(install_translated(lambda request: self.match(request) is not None))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for cls, original in self.patched:
-            cls.send = original  # type: ignore[attr-defined]
-        self.patched.clear()
+        self._undo.close()
         Capture._installed = None
+
+    @classmethod
+    def is_installed(cls) -> bool:
+        """Whether one is, in this process."""
+        return cls._installed is not None
 
     def open(self, session: Session) -> None:
         """Answer requests that carry this session's key."""
@@ -110,10 +115,8 @@ class Capture:
         """Cancel the session's calls; its key opens nothing any more."""
         self._sessions.pop(session.key, None)
         await self.portal.run(session.close(), here=True)
-
-    def _patch(self, cls: type, send: Any) -> None:
-        self.patched.append((cls, cls.send))  # type: ignore[attr-defined]
-        cls.send = send  # type: ignore[attr-defined]
+        for refusal in session.refusals:
+            self.refusals.add(refusal)
 
     def session_of(self, key: str) -> Session | None:
         """The open session that a key belongs to."""
@@ -136,12 +139,7 @@ class Capture:
         is_dead = self._is_dead(asked.key, headers)
         if is_dead or session is None:
             self.counters["stray_calls"] += 1
-            error = (
-                Refused(_DEAD, code="invalid_api_key", status=401)
-                if is_dead
-                else Refused(_STRAY, code="outside_episode")
-            )
-            return self._refuse(wire, error)
+            return self._refuse(wire, self._stray_error(is_dead), request)
         named, label = caller(session, headers), current_label.get()
         agent = named[0] or asked.agent or label.agent
         if not agent and self._resolve_agent:
@@ -167,9 +165,27 @@ class Capture:
         ours = [key for key in given if is_key(key)] + ([in_path] if in_path else [])
         return bool(ours) and not any(key in self._sessions for key in ours)
 
-    @staticmethod
-    async def _refuse(wire: Wire, error: Refused) -> Reply:
-        return refuse(wire, error)
+    def _stray_error(self, is_dead: bool) -> Refused:
+        if is_dead:
+            return Refused(_DEAD, code="invalid_api_key", status=401)
+        is_lost = threading.current_thread() in propagation.lost
+        return Refused(_LOST if is_lost else self._stray, code="outside_episode")
+
+    def _refuse(self, wire: Wire, error: Refused, request: Any) -> Coroutine[Any, Any, Reply]:
+        refusal = Refusal(error.code, str(error))
+        self.locate(refusal, request)
+        self.refusals.add(refusal)
+
+        async def answer() -> Reply:
+            return refuse(wire, error, refusal)
+
+        return answer()
+
+    def locate(self, refusal: Refusal, request: Any) -> None:
+        """Note the address and the user's line of a refused call, in the thread that makes it."""
+        asked = _place(tuple(self.wires), request.url.raw_path)[1]
+        refusal.url = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}{asked.path}"
+        refusal.place = self.place_of(self._find(_headers(request), asked))
 
 
 @functools.lru_cache(512)
@@ -177,10 +193,7 @@ def _place(wires: tuple[Wire, ...], raw_path: bytes) -> tuple[Wire | None, Calle
     """The wire that a URL's path belongs to, and the caller that it names."""
     asked = split_path(raw_path.partition(b"?")[0].decode("ascii", "replace"))
     path = unquote(asked.path)
-    wire = find_wire(wires, path)
-    if wire is None and path.endswith(_UNANSWERED):
-        wire = Unanswered(path, ChatCompletions())
-    return wire, asked
+    return find_wire(wires, path) or find_unanswered(path), asked
 
 
 def _headers(request: Any) -> dict[str, str]:
@@ -190,147 +203,3 @@ def _headers(request: Any) -> dict[str, str]:
         for key, value in request.headers.raw
         if (name := key.lower()) in _READ_HEADERS
     }
-
-
-# --------------------------------------------------------------------------- the two kinds of clients
-
-
-def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
-    def send(client: Any, request: Any, **options: Any) -> Any:
-        wire = capture.match(request)
-        if wire is None or client.is_closed:
-            return original(client, request, **options)
-        started = time.monotonic()
-        blocks_loop = asyncio._get_running_loop() is not None
-        if blocks_loop:
-            if not capture.counters["blocking_calls"]:
-                log.warning(
-                    "a synchronous LLM client is used inside an async workflow: it stops all other episodes while it waits. "
-                    "Use the async client, or make the workflow a plain function."
-                )
-            capture.counters["blocking_calls"] += 1
-        timeout = _Timeout(module, client, request)
-        reply = timeout.wait(capture.portal, capture.begin(wire, request, request.read(), blocks_loop))
-        response = _response(_sync_events(module), capture.portal, timeout, reply, started)
-        if not options.get("stream"):
-            response.read()
-        return response
-
-    return send
-
-
-def _async_send(capture: Capture, module: ModuleType, original: Any) -> Any:
-    async def send(client: Any, request: Any, **options: Any) -> Any:
-        wire = capture.match(request)
-        if wire is None or client.is_closed:
-            return await original(client, request, **options)
-        started = time.monotonic()
-        timeout = _Timeout(module, client, request)
-        answering = capture.begin(wire, request, await request.aread(), False)
-        reply = await timeout.wait_async(capture.portal, answering)
-        response = _response(_async_events(module), capture.portal, timeout, reply, started)
-        if not options.get("stream"):
-            await response.aread()
-        return response
-
-    return send
-
-
-class _Timeout:
-    """A client's patience: for the beginning of a reply, and for each of its events."""
-
-    def __init__(self, module: ModuleType, client: Any, request: Any) -> None:
-        self.module = module
-        self.request = request
-        timeout = request.extensions.get("timeout") or client.timeout.as_dict()
-        seconds = timeout.get("read")
-        self._seconds = None if seconds is None else float(seconds)
-
-    def wait(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """What the coroutine returns on the engine's loop. Raises the module's ReadTimeout; whatever is
-        raised has cancelled it."""
-        try:
-            return portal.wait(coroutine, self._seconds)
-        except TimeoutError:
-            raise self._passed() from None
-
-    async def wait_async(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """As `wait`, on another loop."""
-        try:
-            return await portal.run(coroutine, self._seconds, here=True)
-        except TimeoutError:
-            raise self._passed() from None
-
-    def _passed(self) -> Exception:
-        error: Exception = self.module.ReadTimeout(
-            "ajet: no answer within the client's timeout", request=self.request
-        )
-        return error
-
-
-def _response(events: Any, portal: Portal, timeout: _Timeout, reply: Reply, started: float) -> Any:
-    """The client's response; ``events`` is the class of streams that its module wants."""
-    body: Any = (
-        {"content": reply.body} if reply.events is None else {"stream": events(portal, timeout, reply.events)}
-    )
-    response = timeout.module.Response(reply.status, headers=reply.headers, request=timeout.request, **body)
-    response.elapsed = timedelta(seconds=time.monotonic() - started)
-    return response
-
-
-async def _next(events: EventStream) -> bytes | None:
-    return await anext(events, None)
-
-
-@functools.cache
-def _sync_events(module: ModuleType) -> type[Any]:
-    class Events(module.SyncByteStream):  # type: ignore[misc, name-defined]
-        """A reply's events for a synchronous client."""
-
-        def __init__(self, portal: Portal, timeout: _Timeout, events: EventStream) -> None:
-            self._portal = portal
-            self._timeout = timeout
-            self._events = events
-            self._open = True
-
-        def __iter__(self) -> Iterator[bytes]:
-            try:
-                while data := self._timeout.wait(self._portal, _next(self._events)):
-                    yield data
-                self._open = False
-            finally:
-                self.close()
-
-        def close(self) -> None:
-            if self._open:
-                self._open = False
-                self._portal.leave(self._events.aclose())
-
-    return Events
-
-
-@functools.cache
-def _async_events(module: ModuleType) -> type[Any]:
-    class Events(module.AsyncByteStream):  # type: ignore[misc, name-defined]
-        """A reply's events for an asynchronous client."""
-
-        def __init__(self, portal: Portal, timeout: _Timeout, events: EventStream) -> None:
-            self._portal = portal
-            self._timeout = timeout
-            self._events = events
-            self._open = True
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            try:
-                while data := await self._timeout.wait_async(self._portal, _next(self._events)):
-                    yield data
-                self._open = False
-            finally:
-                await self.aclose()
-
-        async def aclose(self) -> None:
-            if self._open and self._portal.loop.is_running():
-                self._open = False
-                await asyncio.shield(self._portal.run(self._events.aclose(), here=True))
-
-    return Events

@@ -1,7 +1,7 @@
 """Missed calls: connections that an episode makes and no capture explains.
 
-An agent on `requests` or aiohttp would reach a real endpoint, pay for it and learn nothing. An audit hook
-sees every lookup and connection of this process, whatever library makes it; inside an episode it notes
+An agent on an HTTP client or a wire that capture does not know would reach a real endpoint, pay for it and learn
+nothing. An audit hook sees every lookup and connection of this process, whatever library makes it; inside an episode it notes
 host, port and the user's line, or refuses. What it cannot see: connections of uvloop and of libraries that
 bring their own sockets, and those of threads that lost the episode's context.
 """
@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 import sys
-import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ajet.capture.context import current_session, passing_through
+from ajet.capture.session import Session
 from ajet.types import AjetError
+from ajet.user_code import is_users
 
 MOST_PLACES = 50
 """Distinct connections that are told of one episode."""
 
 REMEDY = (
-    "If it calls a model, let it do so through an httpx-based client (the OpenAI SDK, …) or give it the address of "
-    "tuner.as_base_url(); if it does not, make it inside `with ajet.passthrough():`."
+    "If it calls a model, let it do so with an OpenAI-compatible or Anthropic client on httpx, aiohttp, requests or "
+    "urllib, or give it the address of tuner.as_base_url(); if it does not, make it inside `with ajet.passthrough():`."
 )
 
 
@@ -99,6 +98,16 @@ class Listener:
         found = watched.found if watched else {}
         self.total.update(found)
         return tuple(Missed(*address, count) for address, count in found.items())
+
+    def found(self) -> list[Missed]:
+        """What all episodes missed that have ended, the most frequent first."""
+        return [Missed(*address, count) for address, count in self.total.most_common()]
+
+    def place_of(self, session: Session | None) -> str:
+        """The user's line that makes the current call of an episode, or of none; else where its workflow stands."""
+        watched = self._episodes.get(session.key) if session else None
+        place = place_on_stack(sys._getframe(1))
+        return place or (_place_of_workflow(watched.runs_in) if watched else "")
 
     def looked_up(self, host: Any, port: Any) -> None:
         """A name is about to be looked up."""
@@ -174,7 +183,7 @@ def place_on_stack(frame: FrameType | None, *, through_loops: bool = False) -> s
     What runs an event loop leads to everything on it, so it counts only ``through_loops``."""
     while frame is not None:
         code = frame.f_code
-        if _is_users(code.co_filename):
+        if is_users(code.co_filename):
             return f"{code.co_filename}:{frame.f_lineno}"
         if not through_loops and code.co_name in _LOOPS and code.co_filename.startswith(_ASYNCIO):
             return ""
@@ -190,7 +199,7 @@ def _place_of_workflow(runs_in: asyncio.Task[Any] | int | None) -> str:
     place = ""
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
-        if frame is not None and _is_users(frame.f_code.co_filename):
+        if frame is not None and is_users(frame.f_code.co_filename):
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
     return place
@@ -198,16 +207,6 @@ def _place_of_workflow(runs_in: asyncio.Task[Any] | int | None) -> str:
 
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 _LOOPS = ("_run", "_run_once", "run_forever", "run_until_complete")
-_NOT_USERS = tuple(
-    f"{folder}{os.sep}"
-    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parents[1])
-)
-
-
-@lru_cache(4096)
-def _is_users(file: str) -> bool:
-    installed = "site-packages" in file or "dist-packages" in file
-    return not (installed or file.startswith(("<", *_NOT_USERS)))
 
 
 def _is_numeric(host: str) -> bool:

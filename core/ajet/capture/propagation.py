@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, thread
 from contextlib import contextmanager
@@ -19,12 +20,16 @@ from typing import Any
 from ajet.capture.context import current_session
 from ajet.patching import replaced
 
+lost: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Plain threads that were started inside an episode and do not carry it."""
+
 
 @contextmanager
 def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """A block in which jobs of thread pools, and with ``threads`` plain threads too, run in the context of
     whoever starts them inside an episode. The engine's own jobs are left alone."""
     submit, start = ThreadPoolExecutor.submit, threading.Thread.start
+    lost.clear()
 
     def carries() -> bool:
         return current_session.get() is not None and asyncio._get_running_loop() is not engine_loop
@@ -36,13 +41,15 @@ def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iter
 
     def start_carrying(self: Any) -> None:
         if carries() and getattr(self, "_target", None) is not thread._worker:
-            run, context = self.run, copy_context()
-            self.run = lambda: context.run(run)
+            if threads:
+                run, context = self.run, copy_context()
+                self.run = lambda: context.run(run)
+            else:
+                lost.add(self)
         start(self)
 
-    with replaced(ThreadPoolExecutor, submit=submit_carrying):
-        if not threads:
-            yield
-            return
-        with replaced(threading.Thread, start=start_carrying):
-            yield
+    with (
+        replaced(ThreadPoolExecutor, submit=submit_carrying),
+        replaced(threading.Thread, start=start_carrying),
+    ):
+        yield

@@ -7,29 +7,49 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ajet.capture.forked import fork_safe
+from ajet.capture.forked import ChildReports, fork_safe
 from ajet.capture.gateway import Gateway
-from ajet.capture.missed import REMEDY, Listener, Missed, listening
+from ajet.capture.missed import REMEDY, Listener, listening
 from ajet.capture.propagation import propagated
+from ajet.capture.refusals import Refused
 
 if TYPE_CHECKING:
     from ajet.capture.hook import Capture
+
+_MOST_LINES = 3
+"""Groups of refused calls that a run's output tells one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What stands around an installed capture."""
 
+    capture: Capture
     gateway: Gateway
     missed: Listener
+    children: ChildReports
+
+    def refused(self) -> list[Refused]:
+        """The LLM calls that were refused so far, forked children's too."""
+        self.children.collect()
+        return self.capture.refusals.found()
+
+    def lines(self) -> list[str]:
+        """What was refused and what was missed, for the end of a run."""
+        found = self.refused()
+        lines = [f"{refused.line}. {refused.message}" for refused in found[:_MOST_LINES]]
+        if rest := sum(refused.count for refused in found[_MOST_LINES:]):
+            lines.append(f"{rest} further LLM calls were refused for other causes or from other lines")
+        return [*lines, *filter(None, [self.missed_line()])]
 
     def missed_line(self) -> str:
         """What was missed in all episodes, in one line; empty if nothing was."""
-        total = self.missed.total
-        if not total:
+        found = self.missed.found()
+        if not found:
             return ""
-        places = ", ".join(Missed(*address, n).where for address, n in total.most_common(3))
-        return f"{total.total()} connections during episodes were not captured: {places}. {REMEDY}"
+        places = ", ".join(missed.where for missed in found[:_MOST_LINES])
+        connections = sum(missed.count for missed in found)
+        return f"{connections} connections during episodes were not captured: {places}. {REMEDY}"
 
 
 @contextmanager
@@ -46,14 +66,15 @@ def reach(
     server = Gateway(capture.portal, capture.session_of, capture.wires, models=models)
     loop = capture.portal.loop
     listener = Listener(refuse=refuse_missed, engine_loop=loop, is_ours=server.is_at)
+    capture.place_of = listener.place_of
     with (
         propagated(threads=all_threads, engine_loop=loop),
-        fork_safe(capture, server),
+        fork_safe(capture, server) as children,
         listening(listener),
     ):
         try:
             if gateway:
                 server.start()
-            yield Reach(server, listener)
+            yield Reach(capture, server, listener, children)
         finally:
             server.close()

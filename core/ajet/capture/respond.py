@@ -13,6 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
+from ajet.capture.refusals import Refusal
 from ajet.capture.session import Choice, Session
 from ajet.capture.wires import ChatRequest, Events, Piece, Refused, Wire
 
@@ -26,6 +27,8 @@ class Reply:
     status: int
     body: bytes = b""
     events: EventStream | None = None
+    refusal: Refusal | None = None
+    """Why this is an error."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -49,9 +52,9 @@ def caller(session: Session, headers: Mapping[str, str]) -> tuple[str | None, st
     return headers.get("x-ajet-agent"), headers.get("x-ajet-target")
 
 
-def refuse(wire: Wire, error: Refused) -> Reply:
+def refuse(wire: Wire, error: Refused, refusal: Refusal | None = None) -> Reply:
     """An error in the wire's dialect."""
-    return Reply(error.status, _json(wire.error(error)))
+    return Reply(error.status, _json(wire.error(error)), refusal=refusal)
 
 
 async def respond(
@@ -74,7 +77,7 @@ async def respond(
         answers = session.take(request, choices, reply_id)
         return Reply(200, _json(wire.reply(request, answers, reply_id)))
     except Exception as error:
-        return refuse(wire, _as_refused(session, error))
+        return refuse(wire, _as_refused(session, error), session.refusals[-1])
 
 
 async def _stream(
@@ -182,6 +185,7 @@ def _as_refused(session: Session, error: Exception) -> Refused:
         log.error("an LLM call of %s failed", session.episode, exc_info=error)
         error = Refused(f"{type(error).__name__}: {error}", code="internal_error")
     session.counters[f"refused:{error.code}"] += 1
+    session.refusals.append(Refusal(error.code, str(error)))
     return error
 
 

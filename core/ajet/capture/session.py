@@ -18,6 +18,7 @@ import numpy as np
 
 from ajet.capture.context import passthrough
 from ajet.capture.pieces import Emit, Pieces
+from ajet.capture.refusals import Refusal
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.structured import check_answer, check_wanted
 from ajet.capture.targets import Target, choose_target
@@ -106,6 +107,7 @@ class Session:
     key: str = field(default_factory=lambda: f"{_KEY_PREFIX}{secrets.token_urlsafe(24)}")
     record: EpisodeRecord = field(default_factory=EpisodeRecord)
     counters: Counter[str] = field(default_factory=Counter)
+    refusals: list[Refusal] = field(default_factory=list)
     engine_error: str | None = None
     in_flight: int = 0
     on_change: Callable[[], None] = lambda: None

@@ -188,12 +188,12 @@ def _explain(
         if session.counters["context_overflow"]:
             return "context_overflow", error
     if failure is None and not session.record.answered:
-        refused = ", ".join(k for k in session.counters if k.startswith("refused:"))
+        refused = f" ({session.refusals[0].line})" if session.refusals else ""
         return "nothing_captured", (
-            "the workflow ended without an answered LLM call"
-            + (f" ({refused})" if refused else "")
+            f"the workflow ended without an answered LLM call{refused}"
             + (f", but it connected to {missed[0].where}, which is not captured" if missed else "")
-            + "; it must use an httpx-based client (the OpenAI SDK, LangChain, …) inside the episode; `ajet check` lists missed calls"
+            + "; it must call its model inside the episode, with a client that is captured (docs/frameworks.md); "
+            "`ajet check` lists missed calls"
         )
     return failure, error
 

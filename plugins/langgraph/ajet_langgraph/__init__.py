@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ajet import hookimpl
+from ajet_langgraph.names import agent_name
 
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
@@ -48,12 +49,10 @@ def ajet_handles() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
-    """The ``name`` given to ``create_agent``, else the node of the graph that makes the call."""
+    """The innermost name that the user gave an agent or a node which leads to the call."""
     runnables = sys.modules.get("langchain_core.runnables.config")
     config = runnables and runnables.var_child_runnable_config.get()
-    metadata = (config or {}).get("metadata") or {}
-    name = metadata.get("lc_agent_name") or metadata.get("langgraph_node")
-    return str(name) if name else None
+    return agent_name((config or {}).get("metadata") or {})
 
 
 @hookimpl

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import typing
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
     """A workflow that invokes the graph. Raises ConfigError for a graph whose state has no
     ``messages``."""
-    fields = graph.get_input_jsonschema().get("properties", {})
+    fields = _input_fields(graph)
     if "messages" not in fields:
         raise ConfigError(
             f"this graph takes {', '.join(fields) or 'nothing'}, but no `messages`; name a function `async def run(task)` "
@@ -32,3 +34,11 @@ def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
         return str(state["messages"][-1].text)
 
     return Workflow("a graph", run, is_async=True, arguments=1)
+
+
+def _input_fields(graph: Pregel[Any, Any, Any, Any]) -> Iterable[str]:
+    """The names of what a graph takes. Not by its JSON schema: pydantic makes none of a ``typing.TypedDict`` before
+    Python 3.12."""
+    builder = getattr(graph, "builder", None)  # of a StateGraph; functional graphs have none
+    schema = builder.input_schema if builder else graph.InputType
+    return typing.get_type_hints(schema) if isinstance(schema, type) else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 
@@ -33,6 +33,8 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import create_react_agent
 
 
 def model(**options: Any) -> ChatOpenAI:
@@ -122,6 +124,69 @@ def test_a_model_outside_any_graph_has_no_name(prepared: Callable[..., Any]) -> 
     assert agents_of(session) == ["agent"]
 
 
+def supervised() -> Any:
+    """A supervisor that hands over to one of two experts, as langgraph-supervisor builds it."""
+    graph = StateGraph(MessagesState)
+    graph.add_node("supervisor", create_react_agent(model(), [], prompt="You supervise.", name="supervisor"))
+    for name in ("math_expert", "research_expert"):
+        graph.add_node(name, create_react_agent(model(), [], prompt=f"You are {name}.", name=name))
+    graph.add_edge(START, "supervisor")
+    graph.add_edge("supervisor", "math_expert")
+    graph.add_edge("math_expert", "research_expert")
+    return graph.compile()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_C3_prebuilt_agents_in_a_graph_have_their_own_names(
+    is_async: bool, prepared: Callable[..., Any]
+) -> None:
+    with prepared(by_rules(("hi", "yes"))).session() as session:
+        asyncio.run(supervised().ainvoke(ask())) if is_async else supervised().invoke(ask())
+    assert agents_of(session) == ["supervisor", "math_expert", "research_expert"]
+
+
+def test_C3_a_subgraphs_agent_is_named_by_the_innermost_name_that_the_user_gave(
+    prepared: Callable[..., Any],
+) -> None:
+    """Below the node `team`: a supervisor's graph, an unnamed agent, and a node with a name of its own."""
+    inner = StateGraph(MessagesState)
+    inner.add_node("team", supervised())
+    inner.add_node("helper", create_agent(model()))
+    inner.add_node("nested", two_nodes().compile())
+    inner.add_edge(START, "team")
+    inner.add_edge("team", "helper")
+    inner.add_edge("helper", "nested")
+    outer = StateGraph(MessagesState)
+    outer.add_node("outer", inner.compile())
+    outer.add_edge(START, "outer")
+    with prepared(by_rules(("hi", "yes"))).session() as session:
+        asyncio.run(outer.compile().ainvoke(ask()))
+    named = ["supervisor", "math_expert", "research_expert", "helper", "plan", "write"]
+    assert agents_of(session) == named
+
+
+def test_C3_a_team_that_an_agent_calls_as_a_tool_keeps_its_names(prepared: Callable[..., Any]) -> None:
+    team = supervised()
+
+    @tool
+    async def consult(question: str) -> str:
+        """Ask the team."""
+        return str((await team.ainvoke(ask(question)))["messages"][-1].text)
+
+    boss = create_agent(model(), [consult], system_prompt="You are the boss.", name="boss")
+    bench = prepared(
+        by_rules(
+            ("You supervise.", "42"),
+            ("_expert.", "42"),
+            ("<tool_response>", "It is 42."),
+            ("You are the boss.", calling("consult", question="What is it?")),
+        )
+    )
+    with bench.session() as session:
+        asyncio.run(boss.ainvoke(ask()))
+    assert agents_of(session) == ["boss", "supervisor", "math_expert", "research_expert", "boss"]
+
+
 # ------------------------------------------------------------------ the explicit model
 
 
@@ -180,6 +245,31 @@ def test_the_messages_of_a_task_stand_in_for_its_query(prepared: Callable[..., A
         assert asyncio.run(workflow.fresh()(task, None)) == "yes"  # type: ignore[union-attr]
     (exchange,) = session.record.exchanges
     assert [m["content"] for m in exchange.chat()] == ["Be brief.", "ho", "yes"]
+
+
+def test_B1_the_state_may_be_a_typed_dict_of_typing(prepared: Callable[..., Any]) -> None:
+    class State(TypedDict):
+        messages: Annotated[list[Any], add_messages]
+
+    graph = StateGraph(State)
+    graph.add_node("node", lambda state: {"messages": [model().invoke(state["messages"])]})
+    graph.add_edge(START, "node")
+    workflow = ajet_langgraph.ajet_workflows(graph.compile())
+    assert workflow is not None
+    with prepared(by_rules(("hi", "yes"))).session() as session:
+        assert asyncio.run(workflow.fresh()(Task("t", "hi"), None)) == "yes"  # type: ignore[arg-type]
+    assert agents_of(session) == ["node"]
+
+
+def test_B1_a_typed_dict_without_messages_is_refused_with_the_remedy() -> None:
+    class State(TypedDict):
+        question: str
+
+    graph = StateGraph(State)
+    graph.add_node("node", lambda state: {})
+    graph.add_edge(START, "node")
+    with pytest.raises(ConfigError, match=r"takes question, but no `messages`; name a function"):
+        ajet_langgraph.ajet_workflows(graph.compile())
 
 
 def test_a_graph_without_messages_is_refused_with_the_remedy() -> None:

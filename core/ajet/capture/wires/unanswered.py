@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ajet.capture.wires import Answer, ChatRequest, Events, Refused, Wire
+from ajet.capture.wires.chat_completions import ChatCompletions
+
+_OTHER_CALL = (
+    "during an episode only calls that generate text are answered. If this one is to reach its own endpoint, make it "
+    "inside `with ajet.passthrough():`"
+)
+_OLLAMA = (
+    "it is Ollama's own API. Give the agent Ollama's OpenAI-compatible address, which ends with /v1, such as "
+    'OpenAI(base_url="http://localhost:11434/v1", api_key="ollama")'
+)
+_GOOGLE = (
+    "it is Google's own API. Let the agent call its model through LiteLLM or an OpenAI client, with Google's "
+    "OpenAI-compatible address, which ends with /v1beta/openai/"
+)
+_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("/embeddings", "/rerank", "/moderations", "/audio/speech"), _OTHER_CALL),
+    **dict.fromkeys(("/audio/transcriptions", "/audio/translations"), _OTHER_CALL),
+    **dict.fromkeys(("/images/generations", "/images/edits", "/images/variations"), _OTHER_CALL),
+    **dict.fromkeys(("/realtime/client_secrets", "/realtime/calls"), _OTHER_CALL),
+    **dict.fromkeys(("/api/embed", "/api/embeddings"), _OTHER_CALL),
+    **dict.fromkeys(("/api/chat", "/api/generate"), _OLLAMA),
+    **dict.fromkeys((":generateContent", ":streamGenerateContent"), _GOOGLE),
+}
+"""Ends of paths of paid or hosted models that no wire answers, and what helps."""
 
 
 class Unanswered:
     """A `Wire` that refuses every request, in the words of a dialect."""
 
-    def __init__(self, path: str, dialect: Wire) -> None:
+    def __init__(self, path: str, dialect: Wire, reason: str = _OTHER_CALL) -> None:
         self.path = path
         self._dialect = dialect
+        self._reason = reason
 
     def parse(self, body: bytes) -> NoReturn:
         """Raises Refused."""
-        raise Refused(
-            f"{self.path} is not captured; during an episode only calls that generate are answered. If this one is to reach "
-            "its own endpoint, make it inside `with ajet.passthrough():`",
-            code="unsupported_wire",
-        )
+        raise Refused(f"{self.path} is not captured: {self._reason}", code="unsupported_wire")
 
     def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
         return self._dialect.reply(request, answers, reply_id)
@@ -31,3 +52,9 @@ class Unanswered:
 
     def error(self, error: Refused) -> dict[str, Any]:
         return self._dialect.error(error)
+
+
+def find_unanswered(path: str) -> Unanswered | None:
+    """What refuses calls to a URL's path; None if the path is not one of a model."""
+    end = next((end for end in _REASONS if path.endswith(end)), None)
+    return None if end is None else Unanswered(path, ChatCompletions(), _REASONS[end])

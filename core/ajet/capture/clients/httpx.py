@@ -1,0 +1,181 @@
+"""httpx2 and httpx, on which the SDKs of OpenAI and Anthropic are built: patched at `send` of both clients.
+
+Patched on the classes, so that clients built earlier, shared or subclassed are seen too. Responses, streams and
+exceptions are built from the module that the client's class comes from: the two libraries' objects must not be mixed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ajet.capture.portal import Portal
+from ajet.capture.respond import EventStream, Reply
+from ajet.patching import replaced
+
+if TYPE_CHECKING:
+    from ajet.capture.hook import Capture
+
+log = logging.getLogger("ajet")
+
+
+@contextmanager
+def patched(module: ModuleType, capture: Capture) -> Iterator[None]:
+    """LLM calls by httpx2 or httpx are answered."""
+    with (
+        replaced(module.Client, send=_sync_send(capture, module, module.Client.send)),
+        replaced(module.AsyncClient, send=_async_send(capture, module, module.AsyncClient.send)),
+    ):
+        yield
+
+
+def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
+    def send(client: Any, request: Any, **options: Any) -> Any:
+        wire = capture.match(request)
+        if wire is None or client.is_closed:
+            return original(client, request, **options)
+        started = time.monotonic()
+        blocks_loop = asyncio._get_running_loop() is not None
+        if blocks_loop:
+            if not capture.counters["blocking_calls"]:
+                log.warning(
+                    "a synchronous LLM client is used inside an async workflow: it stops all other episodes while it waits. "
+                    "Use the async client, or make the workflow a plain function."
+                )
+            capture.counters["blocking_calls"] += 1
+        timeout = _Timeout(module, client, request)
+        reply = timeout.wait(capture.portal, capture.begin(wire, request, request.read(), blocks_loop))
+        if reply.refusal:
+            capture.locate(reply.refusal, request)
+        response = _response(_sync_events(module), capture.portal, timeout, reply, started)
+        if not options.get("stream"):
+            response.read()
+        return response
+
+    return send
+
+
+def _async_send(capture: Capture, module: ModuleType, original: Any) -> Any:
+    async def send(client: Any, request: Any, **options: Any) -> Any:
+        wire = capture.match(request)
+        if wire is None or client.is_closed:
+            return await original(client, request, **options)
+        started = time.monotonic()
+        timeout = _Timeout(module, client, request)
+        answering = capture.begin(wire, request, await request.aread(), False)
+        reply = await timeout.wait_async(capture.portal, answering)
+        if reply.refusal:
+            capture.locate(reply.refusal, request)
+        response = _response(_async_events(module), capture.portal, timeout, reply, started)
+        if not options.get("stream"):
+            await response.aread()
+        return response
+
+    return send
+
+
+class _Timeout:
+    """A client's patience: for the beginning of a reply, and for each of its events."""
+
+    def __init__(self, module: ModuleType, client: Any, request: Any) -> None:
+        self.module = module
+        self.request = request
+        timeout = request.extensions.get("timeout") or client.timeout.as_dict()
+        seconds = timeout.get("read")
+        self._seconds = None if seconds is None else float(seconds)
+
+    def wait(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """What the coroutine returns on the engine's loop. Raises the module's ReadTimeout; whatever is
+        raised has cancelled it."""
+        try:
+            return portal.wait(coroutine, self._seconds)
+        except TimeoutError:
+            raise self._passed() from None
+
+    async def wait_async(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """As `wait`, on another loop."""
+        try:
+            return await portal.run(coroutine, self._seconds, here=True)
+        except TimeoutError:
+            raise self._passed() from None
+
+    def _passed(self) -> Exception:
+        error: Exception = self.module.ReadTimeout(
+            "ajet: no answer within the client's timeout", request=self.request
+        )
+        return error
+
+
+def _response(events: Any, portal: Portal, timeout: _Timeout, reply: Reply, started: float) -> Any:
+    """The client's response; ``events`` is the class of streams that its module wants."""
+    body: Any = (
+        {"content": reply.body} if reply.events is None else {"stream": events(portal, timeout, reply.events)}
+    )
+    response = timeout.module.Response(reply.status, headers=reply.headers, request=timeout.request, **body)
+    response.elapsed = timedelta(seconds=time.monotonic() - started)
+    return response
+
+
+async def _next(events: EventStream) -> bytes | None:
+    return await anext(events, None)
+
+
+@functools.cache
+def _sync_events(module: ModuleType) -> type[Any]:
+    class Events(module.SyncByteStream):  # type: ignore[misc, name-defined]
+        """A reply's events for a synchronous client."""
+
+        def __init__(self, portal: Portal, timeout: _Timeout, events: EventStream) -> None:
+            self._portal = portal
+            self._timeout = timeout
+            self._events = events
+            self._open = True
+
+        def __iter__(self) -> Iterator[bytes]:
+            try:
+                while data := self._timeout.wait(self._portal, _next(self._events)):
+                    yield data
+                self._open = False
+            finally:
+                self.close()
+
+        def close(self) -> None:
+            if self._open:
+                self._open = False
+                self._portal.leave(self._events.aclose())
+
+    return Events
+
+
+@functools.cache
+def _async_events(module: ModuleType) -> type[Any]:
+    class Events(module.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """A reply's events for an asynchronous client."""
+
+        def __init__(self, portal: Portal, timeout: _Timeout, events: EventStream) -> None:
+            self._portal = portal
+            self._timeout = timeout
+            self._events = events
+            self._open = True
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            try:
+                while data := await self._timeout.wait_async(self._portal, _next(self._events)):
+                    yield data
+                self._open = False
+            finally:
+                await self.aclose()
+
+        async def aclose(self) -> None:
+            if self._open and self._portal.loop.is_running():
+                self._open = False
+                await asyncio.shield(self._portal.run(self._events.aclose(), here=True))
+
+    return Events

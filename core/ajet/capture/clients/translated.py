@@ -1,0 +1,115 @@
+"""A request of another HTTP client, written as one of httpx2: what the clients' files share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import httpx2
+
+IsOurs = Callable[[httpx2.Request], bool]
+"""Whether capture answers a request."""
+
+_FRAMING = ("connection", "content-length", "expect", "keep-alive", "transfer-encoding")
+"""Headers about one connection: they do not survive the translation."""
+
+
+def translated(is_ours: IsOurs, method: str, url: str, headers: Mapping[str, Any]) -> httpx2.Request | None:
+    """A request without its body, in the words of httpx2; None lets the client send it itself."""
+    if method.upper() != "POST":
+        return None
+    kept = [
+        (name, value.decode("latin-1") if isinstance(value, bytes) else str(value))
+        for name, value in headers.items()
+        if name.lower() not in _FRAMING
+    ]
+    try:
+        request = httpx2.Request("POST", url, headers=kept)
+    except httpx2.InvalidURL:
+        return None
+    return request if is_ours(request) else None
+
+
+def with_body(request: httpx2.Request, body: bytes, seconds: float | None) -> httpx2.Request:
+    """The whole request. ``seconds`` is how long the client waits for the response to begin, and for each part
+    of it."""
+    headers = [(k, v) for k, v in request.headers.multi_items() if k not in _FRAMING]
+    timeout = {"timeout": {"read": seconds}}
+    return httpx2.Request("POST", request.url, headers=headers, content=body, extensions=timeout)
+
+
+def as_bytes(body: Any, encoding: str) -> bytes:
+    """A body as clients take it: text, bytes, a file or an iterable of them."""
+    if body is None:
+        return b""
+    if isinstance(body, str):
+        return body.encode(encoding)
+    if hasattr(body, "read"):
+        return as_bytes(body.read(), encoding)
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    return b"".join(as_bytes(part, encoding) for part in body)
+
+
+def send(request: httpx2.Request) -> httpx2.Response:
+    """The response as soon as it begins. Raises what httpx2 raises, in particular ReadTimeout."""
+    return _client().send(request, stream=True)
+
+
+async def send_async(request: httpx2.Request) -> httpx2.Response:
+    """As `send`."""
+    return await _async_client().send(request, stream=True)
+
+
+def on_the_wire(response: httpx2.Response) -> Iterator[bytes]:
+    """The response as the bytes of HTTP/1.1."""
+    yield head_of(response)
+    for part in response.iter_bytes():
+        yield framed(response, part)
+    yield end_of(response)
+
+
+async def on_the_wire_async(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """As `on_the_wire`."""
+    yield head_of(response)
+    async for part in response.aiter_bytes():
+        yield framed(response, part)
+    yield end_of(response)
+
+
+def head_of(response: httpx2.Response) -> bytes:
+    """Status line and headers. A body of unknown length comes in chunks."""
+    lines: Iterable[tuple[str, str]] = (
+        (name, value) for name, value in response.headers.multi_items() if name not in _FRAMING
+    )
+    length = response.headers.get("content-length")
+    framing = ("transfer-encoding", "chunked") if length is None else ("content-length", length)
+    text = "".join(f"{name}: {value}\r\n" for name, value in [*lines, framing])
+    status = f"HTTP/1.1 {response.status_code} {response.reason_phrase}\r\n"
+    return f"{status}{text}\r\n".encode("latin-1")
+
+
+def framed(response: httpx2.Response, part: bytes) -> bytes:
+    """A part of the body, as a chunk where it comes in chunks."""
+    return part if "content-length" in response.headers else b"%x\r\n%b\r\n" % (len(part), part)
+
+
+def end_of(response: httpx2.Response) -> bytes:
+    """What follows the body."""
+    return b"" if "content-length" in response.headers else b"0\r\n\r\n"
+
+
+@functools.cache
+def _client() -> httpx2.Client:
+    return httpx2.Client(transport=httpx2.MockTransport(_not_answered), timeout=None)
+
+
+@functools.cache
+def _async_client() -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=httpx2.MockTransport(_not_answered), timeout=None)
+
+
+def _not_answered(request: httpx2.Request) -> httpx2.Response:
+    """Capture answers before a transport is asked, unless it has just ended."""
+    raise httpx2.ConnectError("capture has ended, so this LLM call is not answered", request=request)

@@ -1,0 +1,80 @@
+"""urllib3, and so requests: patched at `HTTPConnectionPool.urlopen`, before a connection is opened."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import httpx2
+
+from ajet.capture.clients.http_client import response_of
+from ajet.capture.clients.translated import IsOurs, as_bytes, send, translated, with_body
+from ajet.patching import replaced
+
+
+@contextmanager
+def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
+    """LLM calls by urllib3 and requests are answered."""
+    package = importlib.import_module("urllib3")
+    own = module.HTTPConnectionPool.urlopen
+    parameters = inspect.signature(own)
+
+    def urlopen(
+        pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *rest: Any, **options: Any
+    ) -> Any:
+        asked = translated(is_ours, method, _url(pool, url), pool.headers if headers is None else headers)
+        if asked is None:
+            return own(pool, method, url, body, headers, *rest, **options)
+        given = parameters.bind(pool, method, url, body, headers, *rest, **options)
+        given.apply_defaults()
+        return _answered(package, pool, url, asked, given.arguments)
+
+    with replaced(module.HTTPConnectionPool, urlopen=urlopen):
+        yield
+
+
+def _answered(package: ModuleType, pool: Any, url: str, asked: httpx2.Request, given: dict[str, Any]) -> Any:
+    seconds = _seconds(package, given["timeout"], pool.timeout)
+    try:
+        response = response_of(send(with_body(asked, as_bytes(given["body"], "utf-8"), seconds)))
+    except httpx2.ReadTimeout:
+        raise package.exceptions.ReadTimeoutError(
+            pool, url, f"Read timed out. (read timeout={seconds})"
+        ) from None
+    return package.HTTPResponse(
+        body=response,
+        headers=dict(response.getheaders()),
+        status=response.status,
+        version=response.version,
+        reason=response.reason,
+        preload_content=given["preload_content"],
+        decode_content=given["decode_content"],
+        original_response=response,
+        pool=pool,
+        request_method="POST",
+        request_url=url,
+    )
+
+
+def _url(pool: Any, target: str) -> str:
+    if target.startswith(("http://", "https://")):  # by way of a proxy
+        return target
+    port = f":{pool.port}" if pool.port else ""
+    return f"{pool.scheme}://{pool.host}{port}{target}"
+
+
+def _seconds(package: ModuleType, timeout: Any, default: Any) -> float | None:
+    """How long the caller waits for bytes: a number, None, urllib3's own Timeout, or nothing said."""
+    if timeout is None or isinstance(timeout, int | float):
+        timeout = package.Timeout.from_float(timeout)
+    elif not isinstance(timeout, package.Timeout):
+        timeout = default
+    begun = timeout.clone()
+    begun.start_connect()
+    seconds = begun.read_timeout
+    return seconds if seconds is None or isinstance(seconds, int | float) else socket.getdefaulttimeout()

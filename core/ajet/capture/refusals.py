@@ -1,0 +1,69 @@
+"""Calls that were refused: what was asked, where, and why. A framework may swallow the error, so runs report them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Refusal:
+    """One refused call. The hook adds ``url`` and ``place``, which the engine's loop does not know."""
+
+    code: str
+    message: str
+    url: str = ""
+    """Without its query, which may hold a key."""
+    place: str = ""
+    """``agent.py:17``: the user's line; empty if none led to the call."""
+
+    @property
+    def where(self) -> str:
+        """``https://api.example.com/v1/embeddings (agent.py:17)``, as far as it is known."""
+        return " ".join(filter(None, (self.url, f"({self.place})" if self.place else "")))
+
+    @property
+    def line(self) -> str:
+        """``unsupported_wire at https://… (agent.py:17): …``"""
+        at = f" at {self.where}" if self.where else ""
+        return f"{self.code}{at}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Refused calls of one cause to one address from one line."""
+
+    count: int
+    code: str
+    where: str
+    """See `Refusal.where`."""
+    message: str
+    """That of the first of them."""
+
+    @property
+    def line(self) -> str:
+        """``4 LLM calls were refused: unsupported_wire, https://… (agent.py:17)``"""
+        calls = "1 LLM call was" if self.count == 1 else f"{self.count} LLM calls were"
+        return f"{calls} refused: {', '.join(filter(None, (self.code, self.where)))}"
+
+
+class Refusals:
+    """The refused calls of all episodes, and of no episode."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._messages: dict[tuple[str, str], str] = {}
+
+    def add(self, refusal: Refusal) -> None:
+        """Count one."""
+        key = (refusal.code, refusal.where)
+        with self._lock:
+            self._counts[key] += 1
+            self._messages.setdefault(key, refusal.message)
+
+    def found(self) -> list[Refused]:
+        """What was refused, the most frequent first."""
+        with self._lock:
+            return [Refused(n, *key, self._messages[key]) for key, n in self._counts.most_common()]

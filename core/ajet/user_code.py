@@ -1,0 +1,33 @@
+"""Which lines are the user's own: not of Python, of installed packages, of AgentJet or of its plugins."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import sysconfig
+from pathlib import Path
+
+
+@functools.lru_cache(4096)
+def is_users(file: str) -> bool:
+    """Whether a code object's file is the user's."""
+    return not (file.startswith(("<", *_elsewhere())) or is_installed(file))
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return bool({"site-packages", "dist-packages"} & set(Path(file).parts))
+
+
+@functools.cache
+def _elsewhere() -> tuple[str, ...]:
+    """Folders of Python, of AgentJet and of its plugins, which lie elsewhere when they are installed in place."""
+    python = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "scripts")]
+    ours = [str(Path(__file__).parent)]
+    for entry in importlib.metadata.entry_points(group="ajet"):
+        if entry.dist and entry.dist.name.startswith("ajet-plugin-"):
+            found = importlib.util.find_spec(entry.module.partition(".")[0])
+            ours += found.submodule_search_locations or () if found else ()
+    return tuple(f"{folder}{os.sep}" for folder in (*python, *ours))
