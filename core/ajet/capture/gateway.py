@@ -221,7 +221,7 @@ class _App:
             body = await self._body(headers, receive)
             with _WhileThere(receive) as client:
                 try:
-                    reply = await respond(wire, session, body, agent, target)
+                    reply = await respond(wire, session, body, agent, target, apart=True)
                 except asyncio.CancelledError:
                     client.go_on()
                     reply = self._ended(wire, session)
