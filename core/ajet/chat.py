@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -109,20 +110,22 @@ class Chat:
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
         """Tokens that end an answer, the template's own turn end first."""
         self._rendered: dict[bytes, NDArray[np.int32]] = {}
+        self._remembering = threading.Lock()
 
     # ---------------------------------------------------------------- messages to ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         """Prompt ids of a chat, up to where the assistant begins to write. Raises AjetError if the
-        chat format refuses the chat."""
+        chat format refuses the chat. May be called from several threads."""
         # The members of a group begin with the same chat.
         chat = hashlib.blake2b(json.dumps([messages, tools]).encode(), digest_size=16).digest()
         ids = self._rendered.get(chat)
         if ids is None:
             ids = np.array(self._render(messages, tools), dtype=np.int32)
-            if len(self._rendered) == REMEMBERED:
-                del self._rendered[next(iter(self._rendered))]
-            self._rendered[chat] = ids
+            with self._remembering:
+                if len(self._rendered) == REMEMBERED:
+                    del self._rendered[next(iter(self._rendered))]
+                self._rendered[chat] = ids
         found: list[int] = ids.tolist()
         return found
 

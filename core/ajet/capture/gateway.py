@@ -19,8 +19,9 @@ from contextlib import suppress
 from typing import Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
-from ajet.capture.listening import listen, url_of
+from ajet.capture.listening import QUEUED, listen, url_of
 from ajet.capture.meter import Meter
+from ajet.capture.origin import foreign
 from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session
@@ -32,6 +33,10 @@ log = logging.getLogger("ajet")
 
 MOST_BYTES = 32 << 20
 MOST_CALLS = 4096
+MOST_HELD = 256 << 20
+"""Bytes of the bodies of all calls that are being read or answered."""
+_LONG_BODY = 1 << 16
+"""Bytes that are not read to the end from who is refused."""
 _SECONDS_TO_START = 10.0
 _SECONDS_TO_CLOSE = 5.0
 _BODY_SECONDS = 60.0
@@ -67,7 +72,7 @@ class Gateway:
         self._address = (host, port)
         self._at: tuple[str, int] | None = None
         """Where it listens. A forked child knows it too, though it closes its copy of the socket."""
-        self._app = _App(find, wires, models, self.meter, most_bytes, most_calls)
+        self._app = _App(find, wires, models, self.meter, host, most_bytes, most_calls)
         self._starting = threading.Lock()
         self._server: Any = None
         self._serving: asyncio.Task[None] | None = None
@@ -114,11 +119,12 @@ class Gateway:
     async def _serve(self, listening: socket.socket) -> None:
         import uvicorn
 
-        from ajet.capture.http_server import GatewayProtocol
+        from ajet.capture.http_server import BACKLOG, make_protocol
 
         config = uvicorn.Config(
             self._app,
-            http=GatewayProtocol,
+            http=make_protocol(),
+            backlog=BACKLOG,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -137,6 +143,7 @@ class Gateway:
                 self._serving.result()
                 raise AjetError("the gateway's server ended at once")
             await asyncio.sleep(0.002)
+        listening.listen(QUEUED)  # asyncio has made the queue as short as its turns
 
     async def _stop(self, serving: asyncio.Task[None]) -> None:
         self._app.closing = True
@@ -153,16 +160,19 @@ class _App:
         wires: Sequence[Wire],
         models: Sequence[str],
         meter: Meter,
+        host: str,
         most_bytes: int,
         most_calls: int,
     ) -> None:
         self._find = find
+        self._host = host
         self._wires = wires
         self._models = models
         self._meter = meter
         self._most_bytes = most_bytes
         self._most_calls = most_calls
         self._since = int(time.time())
+        self._held = 0
         self.closing = False
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -179,7 +189,9 @@ class _App:
             self._meter.disconnects += 1
         except Refused as error:
             self._meter.refused[error.code] += 1
-            await _say(send, refuse(wire or self._wires[0], error), _CHALLENGE if error.status == 401 else ())
+            reply = refuse(wire or self._wires[0], error)
+            further = [*(_CHALLENGE if error.status == 401 else ()), *(_CLOSE if _is_long(headers) else ())]
+            await _say(send, reply, further)
 
     async def _page(
         self, method: str, asked: Caller, headers: Mapping[str, str], is_wire: bool, send: Send
@@ -187,6 +199,8 @@ class _App:
         """What is not a call: health, metrics, the list of models."""
         if method not in ("GET", "HEAD") and not is_wire:
             raise _no_such_path(asked.path)
+        if reason := foreign(headers, self._host):
+            raise Refused(reason, code="foreign_origin", status=403)
         if asked.path == "/health":
             await _plain(
                 send, "application/json", json.dumps({"status": "ok", "in_flight": self._meter.in_flight})
@@ -219,17 +233,32 @@ class _App:
         agent, target = agent or asked.agent or "agent", target or asked.target
         with self._meter.call(session):
             body = await self._body(headers, receive)
-            with _WhileThere(receive) as client:
-                try:
-                    reply = await respond(wire, session, body, agent, target)
-                except asyncio.CancelledError:
-                    client.go_on()
-                    reply = self._ended(wire, session)
-                self._meter.calls[reply.status] += 1
-                if reply.events is None:
-                    await _say(send, reply)
-                else:
-                    await self._stream(wire, session, client, reply.headers, reply.events, send)
+            try:
+                await self._answer(wire, session, body, agent, target, receive, send)
+            finally:
+                self._held -= len(body)
+
+    async def _answer(
+        self,
+        wire: Wire,
+        session: Session,
+        body: bytes,
+        agent: str,
+        target: str | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        with _WhileThere(receive) as client:
+            try:
+                reply = await respond(wire, session, body, agent, target, apart=True)
+            except asyncio.CancelledError:
+                client.go_on()
+                reply = self._ended(wire, session)
+            self._meter.calls[reply.status] += 1
+            if reply.events is None:
+                await _say(send, reply)
+            else:
+                await self._stream(wire, session, client, reply.headers, reply.events, send)
 
     async def _stream(
         self,
@@ -276,29 +305,46 @@ class _App:
         return session
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """The request's body. Raises Refused for one that is too large or does not come, _Gone if the
-        client went away."""
+        """The request's body, which counts as held from here on. Raises Refused for one that is too large or
+        does not come, _Gone if the client went away."""
         announced = headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > self._most_bytes:
             raise self._too_large()
-        parts = []
-        size = 0
+        parts: list[bytes] = []
+        held = 0
         try:
             async with asyncio.timeout(_BODY_SECONDS):
-                while True:
+                more = True
+                while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise _Gone
                     parts.append(message["body"])
-                    size += len(message["body"])
-                    if size > self._most_bytes:
-                        raise self._too_large()
-                    if not message["more_body"]:
-                        return b"".join(parts)
-        except TimeoutError:
+                    held += len(message["body"])
+                    self._held += len(message["body"])
+                    self._refuse_much(held)
+                    more = message["more_body"]
+        except BaseException as error:
+            self._held -= held
+            if isinstance(error, TimeoutError):
+                raise Refused(
+                    f"the request's body did not come within {_BODY_SECONDS:g} s",
+                    code="slow_request",
+                    status=408,
+                ) from None
+            raise
+        return b"".join(parts)
+
+    def _refuse_much(self, size: int) -> None:
+        """Refuse a body of which so much has come, or that is too much with all others."""
+        if size > self._most_bytes:
+            raise self._too_large()
+        if self._held > MOST_HELD:
             raise Refused(
-                f"the request's body did not come within {_BODY_SECONDS:g} s", code="slow_request", status=408
-            ) from None
+                f"the calls that are being answered hold {MOST_HELD >> 20} MiB already; try again later",
+                code="busy",
+                status=429,
+            )
 
     def _too_large(self) -> Refused:
         return Refused(
@@ -357,6 +403,7 @@ class _WhileThere:
 
 
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+_CLOSE = ((b"connection", b"close"),)
 
 
 def _closing() -> Refused:
@@ -372,6 +419,12 @@ def _no_such_path(path: str) -> Refused:
 def _start(status: int, headers: Mapping[str, str], *further: tuple[bytes, bytes]) -> Message:
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     return {"type": "http.response.start", "status": status, "headers": [*encoded, *further]}
+
+
+def _is_long(headers: Mapping[str, str]) -> bool:
+    """Whether a request announces more of a body than is read in vain."""
+    announced = headers.get("content-length", "0")
+    return "transfer-encoding" in headers or not announced.isdecimal() or int(announced) > _LONG_BODY
 
 
 async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] = ()) -> None:

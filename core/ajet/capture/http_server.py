@@ -1,24 +1,90 @@
-"""uvicorn's HTTP protocol with one change: what is written in one turn of the loop is sent at once.
+"""uvicorn's HTTP protocol with limits, and with one change: what is written in one turn of the loop is sent at once.
 
 A reply is then one packet and one system call instead of two, of which the first would wake the client.
+
+The parser has no limits of its own: a head (the request line and all headers) must be whole after so many bytes, and
+within some seconds. Whatever comes beside bodies counts, also trailers and the marks of chunks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import http
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ajet.capture.connections import Connections
+
+MOST_HEAD_BYTES = 1 << 15
+BACKLOG = 64
+"""Connections that are accepted in one turn of the loop."""
 _MOST_BYTES = 1 << 16
 """Held back at most: beyond that a slow client is to be felt."""
 
 
-class GatewayProtocol(HttpToolsProtocol):
+def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]:
+    """The protocol of one server, for `uvicorn.Config(http=…)`."""
+    return type("LimitedProtocol", (_LimitedProtocol,), {"held": Connections(most_connections)})
+
+
+class _LimitedProtocol(HttpToolsProtocol):
     """Of one connection."""
+
+    held: ClassVar[Connections]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._beside = 0
+        """Bytes since the last head or piece of a body."""
+        self._in_head = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Together(transport, self.loop))  # type: ignore[arg-type]
+        self.held.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.held.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._beside += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._beside > MOST_HEAD_BYTES:
+            self.give_up(431, f"a request's head may have {MOST_HEAD_BYTES >> 10} KiB")
+        elif self._in_head:
+            self.held.begins_head(self)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._beside = 0
+        self.held.asks(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._in_head:
+            self.held.rests(self)
+
+    def give_up(self, status: int, reason: str) -> None:
+        """Answer with an error and close, unless an answer is on its way."""
+        if self.cycle is None or self.cycle.response_complete:
+            head = (
+                f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                f"content-length: {len(reason)}\r\nconnection: close\r\n\r\n{reason}"
+            )
+            self.transport.write(head.encode())
+        self.transport.close()
 
 
 class _Together:

@@ -6,7 +6,8 @@ import socket
 
 from ajet.types import AjetError
 
-_BACKLOG = 2048
+QUEUED = 2048
+"""Connections that the kernel keeps until they are accepted."""
 
 
 def listen(host: str, port: int, who: str) -> socket.socket:
@@ -17,7 +18,7 @@ def listen(host: str, port: int, who: str) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(_BACKLOG)
+        listening.listen(QUEUED)
         return listening
     except OSError as error:
         listening.close()

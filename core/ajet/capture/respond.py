@@ -13,6 +13,8 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
+from ajet.capture.limits import LARGE_BODY, refuse_too_many_values
+from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
 from ajet.capture.session import Choice, Session
 from ajet.capture.wires import ChatRequest, Events, Piece, Refused, Wire
@@ -65,11 +67,16 @@ async def respond(
     target: str | None,
     *,
     blocks_loop: bool = False,
+    apart: bool = False,
 ) -> Reply:
     """Answer a request. Raises nothing: failures are replies in the wire's dialect, and after the first
-    event they are events. Cancelling stops the generation and records nothing."""
+    event they are events. Cancelling stops the generation and records nothing. With ``apart`` large requests
+    are read and rendered beside the loop; without, the calls of an episode are numbered as they come."""
     try:
-        request = wire.parse(body)
+        refuse_too_many_values(body)
+        is_large = apart and len(body) > LARGE_BODY
+        request = await off_loop(wire.parse, body) if is_large else wire.parse(body)
+        request.size, request.apart = len(body), apart
         if request.stream:
             return await _stream(wire, session, request, agent, target, blocks_loop)
         choices = await session.choices(request, agent, target, blocks_loop)
@@ -181,7 +188,9 @@ class EventStream(AsyncIterator[bytes]):
 
 def _as_refused(session: Session, error: Exception) -> Refused:
     """What the client is told of a failure; it is counted."""
-    if not isinstance(error, Refused):
+    if isinstance(error, RecursionError):
+        error = Refused("the request is nested too deeply", code="invalid_request")
+    elif not isinstance(error, Refused):
         log.error("an LLM call of %s failed", session.episode, exc_info=error)
         error = Refused(f"{type(error).__name__}: {error}", code="internal_error")
     session.counters[f"refused:{error.code}"] += 1

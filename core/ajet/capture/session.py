@@ -10,17 +10,19 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from ajet.capture.context import passthrough
+from ajet.capture.limits import LARGE_BODY, MANY_TOOLS, refuse_oversized
+from ajet.capture.off_loop import off_loop
 from ajet.capture.pieces import Emit, Pieces
 from ajet.capture.refusals import Refusal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.structured import check_answer, check_wanted
+from ajet.capture.structured import check_schema, check_wanted, misfit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat import Chat
@@ -94,6 +96,8 @@ class Choice:
     answer: Answer
     sampled: _Sampled | None = None
     """None if a chat model answered."""
+    misfit: Refused | None = None
+    """Why the answer does not have the form that was asked for."""
 
 
 @dataclass(slots=True)
@@ -134,14 +138,21 @@ class Session:
         their text as it becomes certain. Cancelling stops the generation. Raises Refused."""
         with self._in_flight():
             check_wanted(request)
-            asked = self._understand(request, agent, choose_target(self.answerer.targets, agent, target))
+            chosen = choose_target(self.answerer.targets, agent, target)
+            if not chosen.model:
+                await self._refuse_oversized(request)
+            asked = self._understand(request, agent, chosen)
             first, self._numbers = self._numbers, self._numbers + request.n
+            await check_schema(request)
             if asked.target.model:
-                return await _all(self._ask_model(asked, first + i, i, emit) for i in range(request.n))
-            prompt = self._prompt(asked)
-            return await _all(
-                self._sample(asked, prompt, first + i, i, blocks_loop, emit) for i in range(request.n)
-            )
+                choices = await _all(self._ask_model(asked, first + i, i, emit) for i in range(request.n))
+            else:
+                await self._render_apart(asked)
+                prompt = self._prompt(asked)
+                choices = await _all(
+                    self._sample(asked, prompt, first + i, i, blocks_loop, emit) for i in range(request.n)
+                )
+            return [replace(c, misfit=await misfit(request, c.answer)) for c in choices]
 
     def take(
         self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None
@@ -152,10 +163,10 @@ class Session:
         said = [self._record(choice) for choice in choices]
         if reply_id and said[0]:
             self._replies[reply_id] = said[0]
-        answers = [choice.answer for choice in choices]
-        for answer in answers:
-            check_answer(request, answer)
-        return answers
+        for choice in choices:
+            if choice.misfit:
+                raise choice.misfit
+        return [choice.answer for choice in choices]
 
     async def close(self) -> None:
         """Cancel calls in flight; later ones are refused and nothing more is recorded."""
@@ -183,6 +194,28 @@ class Session:
 
     # ---------------------------------------------------------------- what is asked
 
+    async def _refuse_oversized(self, request: ChatRequest) -> None:
+        """Refuse what cannot fit in the engine's context, before anything is kept of it. Raises Refused."""
+        chat, engine = self.answerer.chat, self.answerer.engine
+        assert chat and engine
+        try:
+            if request.apart and request.size > LARGE_BODY:
+                await off_loop(refuse_oversized, request, chat, engine.context_length)
+            else:
+                refuse_oversized(request, chat, engine.context_length)
+        except Refused:
+            self.counters["context_overflow"] += 1
+            raise
+
+    async def _render_apart(self, asked: _Asked) -> None:
+        """Render a large chat that continues nothing beside the loop. The chat keeps the rendering, so that
+        `_prompt` need not make it."""
+        request, said, chat = asked.request, asked.said, self.answerer.chat
+        is_large = request.size > LARGE_BODY or len(request.tools) > MANY_TOOLS
+        if chat and said and request.apart and is_large and said.held() is None:
+            with suppress(AjetError):  # `_prompt` meets and reports it again
+                await off_loop(chat.render, said.chat(), asked.tools)
+
     def _understand(self, request: ChatRequest, agent: str, target: Target) -> _Asked:
         """The request's place among the conversations."""
         if request.prompt is not None:
@@ -194,7 +227,9 @@ class Session:
             return _Asked(request, agent, target, f"{target.name}/text")
         try:
             written = json.dumps(request.tools, default=str) if request.tools else "[]"
-            tools, key = _tools(target.name, written)
+            # Large ones are not worth the memory of being remembered.
+            read = _tools if len(written) <= LARGE_BODY else _tools.__wrapped__
+            tools, key = read(target.name, written)
             root, messages = self.record.chat(key), self._messages(request)
             said, drift = recognise(root, messages, by_text=self.answerer.by_text)
         except BadMessage as error:
@@ -393,7 +428,9 @@ class Session:
         return answer
 
     def _seed(self, number: int) -> int:
-        digest = hashlib.blake2b(f"{self.seed_key}/{number}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(
+            f"{self.seed_key}/{number}".encode(errors="surrogatepass"), digest_size=8
+        ).digest()
         return int.from_bytes(digest, "big") >> 1
 
     def _refuse_if_closed(self) -> None:

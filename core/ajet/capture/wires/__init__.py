@@ -53,6 +53,10 @@ class ChatRequest:
     """Id of an earlier reply, whose chat the messages continue."""
     prompt: str | Sequence[int] | None = None
     """Text or token ids to go on with, in place of messages."""
+    size: int = 0
+    """Bytes of the request's body: at least as many as its texts have characters."""
+    apart: bool = False
+    """Other clients wait for the loop: what takes long is done beside it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from typing import Any
 
 from ajet.capture.wires import Refused
 
+MOST_STOPS = 64
+"""Texts that end an answer: each is looked for in every piece of it."""
 _LONGEST = 60
 """Characters of a client's value in an error, which is one line."""
 
@@ -119,6 +121,8 @@ def stops(value: Any, name: str = "stop") -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else (value or [])
     if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
         raise invalid(f"{name} must be text or a list of texts")
+    if len(found) > MOST_STOPS:
+        raise invalid(f"{name} has {len(found)} texts; at most {MOST_STOPS} are looked for")
     return tuple(found)
 
 

@@ -1,0 +1,103 @@
+"""How much a request may ask for, looked at before it is worked on.
+
+What a model's context holds bounds all of it: a chat that cannot fit is refused after work that grows with the
+context, never with what was sent. Counting bytes bounds what parsing may cost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ajet.capture.wires import ChatRequest, Refused
+from ajet.chat import Chat
+
+LARGE_BODY = 1 << 16
+"""Bytes up to which parsing and rendering a request is quick whatever it holds."""
+MOST_CONTAINERS = 100_000
+"""Objects and lists of a body, or rather their opening brackets, also those in texts."""
+MOST_VALUES = 1_000_000
+"""Likewise its commas."""
+MOST_TOOLS = 512
+MANY_TOOLS = 64
+"""So many take long to render, however small they are."""
+LEAST_MESSAGES = 1_024
+"""Messages that a chat may have, whatever the context."""
+MESSAGE_TOKENS = 4
+"""No chat format writes a message in fewer tokens."""
+MOST_CONTEXTS = 4
+"""A chat's texts may have so many times the tokens of the context: templates leave some of them out."""
+_CHUNK = 1 << 14
+
+
+def refuse_too_many_values(body: bytes) -> None:
+    """Refuse a body that would take long to parse. Raises Refused."""
+    if len(body) <= LARGE_BODY:
+        return
+    for what, most, marks in (("objects and lists", MOST_CONTAINERS, b"{["), ("values", MOST_VALUES, b",")):
+        found = sum(body.count(mark) for mark in marks)
+        if found > most:
+            raise Refused(
+                f"the request's body has {found:,} {what}; at most {most:,} are read",
+                code="request_too_large",
+                status=413,
+            )
+
+
+def refuse_oversized(request: ChatRequest, chat: Chat, context_length: int) -> None:
+    """Refuse a request that cannot fit in the context, without rendering it. Raises Refused."""
+    messages = max(LEAST_MESSAGES, context_length // MESSAGE_TOKENS)
+    _refuse_more("messages", len(request.messages), messages, context_length)
+    _refuse_more("tools", len(request.tools), MOST_TOOLS, context_length)
+    if request.prompt is not None and not isinstance(request.prompt, str):
+        _refuse_more("prompt token ids", len(request.prompt), context_length, context_length)
+    # Few tokenizers need as little as four characters for a token: where the context might hold it, rendering tells.
+    if request.size > 4 * context_length:
+        _refuse_long_texts(request, chat, context_length)
+
+
+def _refuse_more(what: str, found: int, most: int, context_length: int) -> None:
+    if found > most:
+        raise _too_long(f"the request has {found:,} {what}; at most {most:,} are taken", context_length)
+
+
+def _refuse_long_texts(request: ChatRequest, chat: Chat, context_length: int) -> None:
+    """Count tokens piece by piece, no further than the limit. Cutting a text makes it a few tokens longer,
+    which does not matter to a limit of several contexts."""
+    most = MOST_CONTEXTS * context_length
+    text = "\n".join(_texts(request)).encode(errors="replace").decode()
+    found = 0
+    for start in range(0, len(text), _CHUNK):
+        found += len(chat.tokenizer.encode(text[start : start + _CHUNK], add_special_tokens=False))
+        if found > most:
+            raise _too_long(
+                f"the request's texts ({len(text):,} characters) have more than {most:,} tokens", context_length
+            )
+
+
+def _texts(request: ChatRequest) -> Iterator[str]:
+    if isinstance(request.prompt, str):
+        yield request.prompt
+    for message in request.messages:
+        yield from _texts_in([v for k, v in message.items() if k != "role"])
+    if request.tools:
+        yield json.dumps(request.tools, ensure_ascii=False, default=str)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts_in(part)
+
+
+def _too_long(what: str, context_length: int) -> Refused:
+    return Refused(
+        f"{what}, but the model's context holds {context_length:,} tokens; shorten the history or use a model with a longer "
+        "context",
+        code="context_length_exceeded",
+    )
