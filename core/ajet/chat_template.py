@@ -175,6 +175,12 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
+def _with_thinking(message: Message) -> dict[str, Any]:
+    """A message whose reasoning has both names by which templates ask for it: gpt-oss says ``thinking``."""
+    reasoning = message.get("reasoning_content")
+    return {**message, "thinking": reasoning} if reasoning else dict(message)
+
+
 def _object(arguments: str) -> Any:
     """The JSON object that the text is, else the text."""
     try:
@@ -197,6 +203,8 @@ class Ending:
     """The part of it before the special token that ends the turn."""
     token: str = ""
     """That token; empty if the turn has none of its own."""
+    last: str = ""
+    """The token instead of it where no other message follows: Harmony writes ``<|return|>`` there."""
     header: str = ""
     """Where it has none: the special token with which the next message begins."""
 
@@ -228,9 +236,9 @@ class Template:
         self.thinks = self._knows_thoughts()
 
     def stop_token_ids(self) -> list[int]:
-        """Tokens that end an answer: what the template writes after one, then the tokenizer's eos."""
+        """Tokens that end an answer: what the template writes after the last one, then the tokenizer's eos."""
         endings = [e for e in (self.ending, self.call_ending) if e]
-        texts = [*(e.token for e in endings), *(e.header for e in endings)]
+        texts = [*(e.last or e.token for e in endings), *(e.header for e in endings)]
         eos = getattr(self.tokenizer, "eos_token_id", None)
         all_eos = eos if isinstance(eos, list | tuple) else [eos]
         ids = [*(self.encoder.ids[t] for t in texts if t), *(i for i in all_eos if i is not None)]
@@ -246,9 +254,16 @@ class Template:
         """A chat as ids. Raises AjetError if the template refuses it."""
         return self.encoder.encode(self.text(messages, tools))
 
+    def only_last(self) -> frozenset[int]:
+        """Tokens that the template writes after the last answer of a chat, and other ones after the earlier
+        answers: a prompt never has them."""
+        endings = [e for e in (self.ending, self.call_ending) if e]
+        written = {e.token for e in endings}
+        return frozenset(self.encoder.ids[e.last] for e in endings if e.last and e.last not in written)
+
     def written(self, answer: Message) -> str:
-        """What a model writes to say ``answer``: its text without the end of the turn. Raises AjetError
-        if the template refuses it."""
+        """What a model writes to say ``answer``: its text without the end of the turn, unless that is
+        another one than a plain answer's. Raises AjetError if the template refuses it."""
         ending = (self.call_ending if answer.get("tool_calls") else None) or self.ending
         after = STUB_RESULT if answer.get("tool_calls") else {"role": "user", "content": "b"}
         # Some templates write empty thoughts before a last answer, and none before an earlier one.
@@ -261,8 +276,11 @@ class Template:
             if not text.startswith(before):
                 raise AjetError("the chat template does not begin an answer as it begins a prompt")
         text = text[len(before) :]
-        end = text.find(ending.token) if ending.token else -1
-        return begun + self.encoder.show(text[:end] if end >= 0 else text.removesuffix(self.ending.text))
+        token = ending.token if followed else ending.last or ending.token
+        end = (text.find(token) if followed else text.rfind(token)) if token else -1
+        own = token if token not in (self.ending.token, self.ending.last) else ""
+        said = text[:end] + own if end >= 0 else text.removesuffix(self.ending.text)
+        return begun + self.encoder.show(said)
 
     def tail(self, answer: Message, new: Sequence[Message], tools: Sequence[Message]) -> Tail:
         """What follows ``answer`` when ``new`` comes after it, read off a stub chat. Raises AjetError if
@@ -327,7 +345,7 @@ class Template:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    list(messages),
+                    [_with_thinking(message) for message in messages],
                     tools=list(tools) or None,
                     tokenize=False,
                     add_generation_prompt=generate,
@@ -369,8 +387,12 @@ class Template:
             alone = _after(_SAID, self._apply([_QUESTION, assistant], tools, False))
         except AjetError:
             alone = followed
-        text = _common_prefix(followed, alone)
-        tokens = list(self.encoder.control.finditer(text))
+        control = self.encoder.control
+        text = _common_prefix(followed, alone, control)
+        earlier, last = control.match(followed, len(text)), control.match(alone, len(text))
+        if of_text is None and earlier and last and not alone[last.end() :].strip():
+            return Ending(text + earlier[0], text, earlier[0], last[0])
+        tokens = list(control.finditer(text))
         if of_text is None:
             token = tokens[0] if tokens else None
         elif of_text.token and tokens:
@@ -380,7 +402,7 @@ class Template:
         if token:
             return Ending(text, text[: token.start()], token[0])
         space = len(followed[len(text) :]) - len(followed[len(text) :].lstrip())
-        header = self.encoder.control.match(followed, len(text) + space)
+        header = control.match(followed, len(text) + space)
         closing = text.removesuffix(of_text.text) if of_text else ""
         return Ending(text, closing, header=header[0] if header else "")
 
@@ -436,9 +458,13 @@ def _after(mark: str, text: str) -> str:
     return text.partition(mark)[2]
 
 
-def _common_prefix(one: str, two: str) -> str:
+def _common_prefix(one: str, two: str, control: re.Pattern[str]) -> str:
+    """What both texts begin with; it ends within no control token of either."""
     same = (a == b for a, b in zip(one, two, strict=False))
-    return one[: next((n for n, equal in enumerate(same) if not equal), min(len(one), len(two)))]
+    end = next((n for n, equal in enumerate(same) if not equal), min(len(one), len(two)))
+    for text in (one, two):
+        end = next((t.start() for t in control.finditer(text) if t.start() < end < t.end()), end)
+    return one[:end]
 
 
 def _upto(mark: str, text: str) -> str:
