@@ -25,9 +25,6 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.tokenizers import byte_level
 
-MODEL_TYPE = "gpt_oss"
-"""What `ajet.chat.Chat` is to be told with this tokenizer."""
-
 SPECIAL = (
     *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>"),
     *("<|start|>", "<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"),
@@ -115,7 +112,7 @@ TEMPLATE = r"""
 
 @functools.cache
 def harmony() -> Any:
-    """Byte-level, with Harmony's special tokens; the eos is ``<|return|>``."""
+    """Byte-level, with Harmony's special tokens; the eos is ``<|return|>``. ``model_type`` gpt_oss."""
     return PreTrainedTokenizerFast(
         tokenizer_object=byte_level(SPECIAL, more=["analysis commentary final functions json to="] * 20),
         bos_token="<|startoftext|>",

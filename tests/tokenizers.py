@@ -169,10 +169,21 @@ def base() -> Any:
     )
 
 
+@functools.cache
+def harmony() -> Any:
+    """That of gpt-oss, see `tests.harmony`. ``model_type`` gpt_oss."""
+    from tests.harmony import harmony
+
+    return harmony()
+
+
 FAMILIES: dict[str, Callable[[], Any]] = {"qwen3": qwen3, "llama3": llama3, "plain": plain}
 """The layouts that every case is to hold under: builders by name."""
 
-MODEL_TYPES = {"qwen3": "qwen3", "llama3": "llama", "plain": "plain", "thinker": "thinker", "base": "base"}
+MODEL_TYPES = {
+    **{"qwen3": "qwen3", "llama3": "llama", "plain": "plain", "thinker": "thinker", "base": "base"},
+    "harmony": "gpt_oss",
+}
 """What `ajet.chat.Chat` is to be told with each builder's tokenizer."""
 
 

@@ -87,13 +87,13 @@ class Harmony:
         """Reads an answer while it is sampled. ``prompt`` are the last ids before it."""
         return HarmonyReader(self, self._begun(prompt))
 
-    def kind(self, header: list[int]) -> Kind | None:
-        """What a message with this header is; None for a tool call, or if it is in no known channel."""
+    def channel_of(self, header: list[int]) -> str:
+        """The channel of a message with this header; empty for a tool call and for an unknown channel."""
         recipient = _RECIPIENT.search(self.decode(header))
         if self.channel not in header or (recipient and recipient[1].startswith("functions.")):
-            return None
+            return ""
         name = self.decode(header[header.index(self.channel) + 1 :]).split()
-        return _KINDS.get(name[0]) if name else None
+        return name[0] if name and name[0] in _KINDS else ""
 
     def decode(self, ids: list[int]) -> str:
         """The text of some ids."""
@@ -112,9 +112,9 @@ class Harmony:
         """How many ids of the turn there are up to the end of the last thoughts, with its mark."""
         place, end = _Place(self, begun), 0
         for n, token in enumerate(turn, 1):
-            before = place.kind
+            before = place.channel
             place.go_on(token)
-            if "reasoning" in (before, place.kind):
+            if "analysis" in (before, place.channel):
                 end = n
         return end
 
@@ -128,8 +128,8 @@ class _Place:
         """What the header has so far, in one."""
         self.in_text = False
         """In a message, after its header."""
-        self.kind: Kind | None = None
-        """What that message is."""
+        self.channel = ""
+        """The channel of that message, see `Harmony.channel_of`."""
         for token in begun:
             self.go_on(token)
 
@@ -138,41 +138,48 @@ class _Place:
         harmony = self._harmony
         if self._header is not None:
             if token == harmony.message:
-                self.in_text, self.kind, self._header = True, harmony.kind(self._header), None
+                self.in_text, self.channel, self._header = True, harmony.channel_of(self._header), None
             else:
                 self._header.append(token)
             return False
         if token == harmony.start or (self.in_text and token in (harmony.end, harmony.call)):
-            self.in_text, self.kind = False, None
+            self.in_text, self.channel = False, ""
             self._header = [] if token == harmony.start else None
             return False
         return self.in_text
 
 
 class HarmonyReader:
-    """Reads one answer, token by token; see `ajet.chat_stream`. Nothing is certain from a message on that is
-    neither thoughts nor content: it may be a tool call that cannot be read."""
+    """Reads one answer, token by token; see `ajet.chat_stream`.
+
+    Thoughts come before the content, so what the model says beside tool calls is given when the answer
+    begins. Nothing is certain from a message on that is neither: it may be a tool call that cannot be read.
+    """
 
     def __init__(self, harmony: Harmony, begun: list[int]) -> None:
         self._harmony = harmony
         self._place = _Place(harmony, begun)
         self._decoder = Decoder(harmony.tokenizer)
         self._trims: dict[Kind, Trim] = {"reasoning": Trim(None, True), "content": Trim(None, True)}
+        self._beside = ""
+        """Content that was not given yet."""
         self._holds = False
 
     def read(self, token: int) -> Iterator[Text]:
         """The text that has become certain with one more token."""
-        before = self._place.kind
+        channel = self._place.channel
         is_text = self._place.go_on(token)
-        self._holds |= token in self._harmony.stop_token_ids or (self._place.in_text and not self._place.kind)
-        if self._holds:
+        self._holds |= token in self._harmony.stop_token_ids
+        self._holds |= self._place.in_text and not self._place.channel
+        if self._holds or not channel:
             return
-        if before and is_text:
-            text = self._trims[before].add(self._decoder.add(token))
-        elif before:
-            text = self._trims[before].add(self._decoder.rest())
+        kind = _KINDS[channel]
+        text = self._trims[kind].add(self._decoder.add(token) if is_text else self._decoder.rest())
+        if not is_text:
             self._decoder = Decoder(self._harmony.tokenizer)
-        else:
-            return
-        if text:
-            yield before, text
+        if kind == "content":
+            text, self._beside = self._beside + text, ""
+        if channel == "commentary":
+            self._beside = text
+        elif text:
+            yield kind, text

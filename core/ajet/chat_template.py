@@ -230,6 +230,8 @@ class Template:
         self._options = dict(options or {})
         self.encoder = Encoder(tokenizer, plain, self._control_tokens())
         self._arguments_as_text = self._needs_text()
+        self._text_or_thoughts = False
+        self._text_or_thoughts = self._takes_text_or_thoughts()
         said = {"role": "assistant", "content": _SAID}
         self.ending = self._probe(said, {"role": "user", "content": "b"}) or Ending()
         self.call_ending = self._probe(self._calling(STUB_CALL), STUB_RESULT, [STUB_TOOL], self.ending)
@@ -335,6 +337,10 @@ class Template:
 
     def _given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         messages = given(messages)
+        for calling in (m for m in messages if self._text_or_thoughts and m.get("tool_calls")):
+            said = [calling.get("reasoning_content"), calling.get("content")]
+            if all(said):
+                calling |= {"reasoning_content": "\n\n".join(map(str, said)), "content": ""}
         if self._arguments_as_text:
             for function in (c["function"] for m in messages for c in m.get("tool_calls") or ()):
                 if isinstance(function.get("arguments"), dict):
@@ -412,6 +418,20 @@ class Template:
             return "{'n': 1}" in self._apply([_QUESTION, STUB_CALL], [STUB_TOOL], False)
         except AjetError:
             return True
+
+    def _takes_text_or_thoughts(self) -> bool:
+        """Whether the template refuses a message that calls a tool and has text and thoughts, but not one that
+        has thoughts only. gpt-oss's writes either as thoughts, so they are joined."""
+
+        def refuses(text: str) -> bool:
+            calling = {**STUB_CALL, "reasoning_content": _THOUGHT, "content": text}
+            try:
+                self._apply([_QUESTION, *self._given([calling]), STUB_RESULT], [STUB_TOOL], True)
+            except AjetError:
+                return True
+            return False
+
+        return refuses("a") and not refuses("")
 
     def _knows_thoughts(self) -> bool:
         said = f"<think>\n{_THOUGHT}\n</think>\n\n{_SAID}"
