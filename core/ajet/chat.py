@@ -157,6 +157,22 @@ class Chat:
         rendered = self._family.writer.render(given(messages), tools=list(tools) or None)
         return list(rendered.token_ids), list(rendered.sampled_mask)
 
+    def prefill(
+        self, messages: Sequence[Message], tools: Sequence[Message], prompt: Sequence[int]
+    ) -> Increment:
+        """Ids of the whole prompt with which the answer goes on with the chat's last message. ``prompt`` is that
+        of the messages before it, with stored ids: they are kept, unless the template rewrites them. Raises
+        AjetError where the template does not write such a message whole."""
+        if self._template is None:
+            return Increment([*prompt, *self.prefill_ids(messages[-1].get("content") or "")])
+        encode = self._template.encoder.encode
+        usual, begun = self._template.prefill(messages, tools)
+        end, ids = encode(usual, inside=True), encode(begun, inside=True)
+        kept = len(prompt) - len(end)
+        if kept > 0 and list(prompt[kept:]) == end:
+            return Increment([*prompt[:kept], *ids])
+        return Increment([*self.render(messages[:-1], tools)[: -len(end) or None], *ids], REWRITTEN)
+
     def prefill_ids(self, text: str) -> list[int]:
         """Ids of the beginning of an answer, to stand right after a prompt. Special tokens' texts in it
         are plain text."""

@@ -256,6 +256,28 @@ class Template:
         """A chat as ids. Raises AjetError if the template refuses it."""
         return self.encoder.encode(self.text(messages, tools))
 
+    def prefill(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[str, str]:
+        """How the prompt for the messages before the last one ends, and what stands there instead where the
+        answer goes on with the last one, as transformers' ``continue_final_message`` writes it. Raises
+        AjetError if the template refuses the chat or does not write all of that message."""
+        *before, last = messages
+        usual = self.text(before, tools)
+        hide = self.encoder.hide
+        hidden = hide(self._given(messages))
+        try:
+            begun = self._apply(hidden, hide(_encodable(tools)), False, continue_final_message=True)
+        except AjetError:
+            begun = ""
+        at = _last_control(usual, begun, self.encoder.control)
+        written = [hidden[-1].get("content"), hidden[-1].get("reasoning_content")]
+        if not begun or not all(text.strip() in begun[at:] for text in written if text):
+            raise AjetError(
+                "the chat ends with an assistant message, which the answer is to go on with, but the chat template does not "
+                f"write {'its reasoning and' if last.get('reasoning_content') else ''} its content there. Leave that out, or "
+                "end the chat with a user message."
+            )
+        return usual[at:], begun[at:]
+
     def only_last(self) -> frozenset[int]:
         """Tokens that the template writes after the last answer of a chat, and other ones after the earlier
         answers: a prompt never has them."""
@@ -347,7 +369,9 @@ class Template:
                     function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
         return messages
 
-    def _apply(self, messages: Sequence[Message], tools: Sequence[Message], generate: bool) -> str:
+    def _apply(
+        self, messages: Sequence[Message], tools: Sequence[Message], generate: bool, **options: Any
+    ) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -356,6 +380,7 @@ class Template:
                     tokenize=False,
                     add_generation_prompt=generate,
                     **self._options,
+                    **options,
                 )
             )
         except Exception as error:  # the template is foreign code
@@ -485,6 +510,12 @@ def _common_prefix(one: str, two: str, control: re.Pattern[str]) -> str:
     for text in (one, two):
         end = next((t.start() for t in control.finditer(text) if t.start() < end < t.end()), end)
     return one[:end]
+
+
+def _last_control(one: str, two: str, control: re.Pattern[str]) -> int:
+    """Where the last control token begins of what both texts begin with; without one, where they differ."""
+    same = _common_prefix(one, two, control)
+    return max((t.start() for t in control.finditer(same)), default=len(same))
 
 
 def _upto(mark: str, text: str) -> str:
