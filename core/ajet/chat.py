@@ -297,6 +297,11 @@ class Chat:
         return self._decode([token])
 
     @cached_property
+    def vocabulary(self) -> int:
+        """Token ids of the tokenizer are below it; some may be of no token."""
+        return int(max(self.tokenizer.get_vocab().values())) + 1
+
+    @cached_property
     def _rules(self) -> Rules:
         """How `_read` reads answers, found by letting it."""
         stops = frozenset(self.stop_token_ids)

@@ -65,7 +65,9 @@ def make_prompt(
     node = tree.extend(tree.root, as_ids(begun.ids or []))
     if said.ends:
         return Prompt(node, said, None, HIDDEN, before.drift)
-    return Prompt(node, said, None if begun.cause else before.parent, before.cause or begun.cause, before.drift)
+    return Prompt(
+        node, said, None if begun.cause else before.parent, before.cause or begun.cause, before.drift
+    )
 
 
 def _after_answer(
