@@ -10,8 +10,8 @@ import pytest
 from ajet.capture.wires import Refused
 from ajet.chat import Chat
 from ajet.tracker.breaks import find_breaks
-from tests import harmony, tokenizers
-from tests.tracker.harness import ADD, U2, S, Script, U, tool
+from tests import harmony
+from tests.tracker.harness import ADD, U2, S, Script, U
 
 BEGUN = {"role": "assistant", "content": "The answer is"}
 THOUGHT = "one and one"
@@ -143,18 +143,3 @@ def test_A6_the_whole_answer_is_recognised_after_a_prefill() -> None:
     assert x["content"].strip() == "two"
     script.call([S, U, {**x, "content": BEGUN["content"] + x["content"]}, U2], harmony.answer("four"))
     assert script.record.calls[1].parent == 0 and len(script.lines()) == 1
-
-
-def test_A3_an_episode_of_gpt_oss_holds_no_turn_end_that_its_template_never_writes() -> None:
-    script = Script("harmony")
-    x = script.call([S, U], harmony.call("add", '{"a": 1}', thought=THOUGHT), tools=[ADD])
-    result = tool("2", x["tool_calls"][0]["id"])
-    y = script.call([S, U, x, result], harmony.answer("two", thought="so 2"), tools=[ADD])
-    script.call([S, U, x, result, y, U2], harmony.answer("four"), tools=[ADD])
-    calls = script.record.calls
-    assert calls[1].prompt.starts_with(calls[0].end), "the tool loop goes on with the stored ids"
-    assert (calls[2].parent, calls[2].cause) == (None, "thinking stripped")
-    assert [found.cause for found in find_breaks(script.record)] == ["thinking stripped"]
-    for request in script.engine.requests:
-        assert tokenizers.harmony().eos_token_id not in request.prompt_ids
-    assert len(script.lines()) == 2

@@ -144,6 +144,8 @@ def merging_key(target: str, tools: Sequence[Message]) -> str:
 
 ROUNDING = 1e-4
 """A logprob may be above 0 by so much: floating point rounds."""
+_KINDS = {"i": "integer", "u": "integer", "f": "float"}
+"""Of numpy's kinds of types."""
 
 
 def check_generation(generation: Generation | GenerationDelta, vocabulary: int) -> None:
@@ -152,20 +154,21 @@ def check_generation(generation: Generation | GenerationDelta, vocabulary: int) 
     is not finite or is above 0."""
     ids, logprobs, versions = generation.token_ids, generation.logprobs, generation.weight_versions
     for name, array, kind in (
-        ("token_ids", ids, np.integer),
-        ("logprobs", logprobs, np.floating),
-        ("weight_versions", versions, np.integer),
+        ("token_ids", ids, "integer"),
+        ("logprobs", logprobs, "float"),
+        ("weight_versions", versions, "integer"),
     ):
-        if not (isinstance(array, np.ndarray) and array.ndim == 1 and np.issubdtype(array.dtype, kind)):
-            raise ValueError(f"{name} that are not an array of one dimension and of type {kind.__name__}")
+        if not (isinstance(array, np.ndarray) and array.ndim == 1 and _KINDS.get(array.dtype.kind) == kind):
+            raise ValueError(f"{name} that are not an array of one dimension and of type {kind}")
     if not len(ids) == len(logprobs) == len(versions):
         raise ValueError(f"{len(ids)} tokens, {len(logprobs)} logprobs and {len(versions)} weight versions")
-    outside = ids[(ids < 0) | (ids >= vocabulary)]
-    if len(outside):
-        raise ValueError(f"the token id {outside[0]}, which is outside the vocabulary, 0..{vocabulary - 1}")
-    wrong = ~np.isfinite(logprobs) | (logprobs > ROUNDING)
-    if wrong.any():
-        place = int(wrong.argmax())
+    known = (ids >= 0) & (ids < vocabulary)
+    if not known.all():
+        unknown = ids[known.argmin()]
+        raise ValueError(f"the token id {unknown}, which is outside the vocabulary, 0..{vocabulary - 1}")
+    good = (logprobs > -np.inf) & (logprobs <= ROUNDING)  # NaN is neither
+    if not good.all():
+        place = int(good.argmin())
         raise ValueError(
             f"the logprob {logprobs[place]} for token {place} of {len(ids)}: it must be at most 0"
         )
