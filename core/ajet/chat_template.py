@@ -178,7 +178,7 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
 def _with_thinking(message: Message) -> dict[str, Any]:
     """A message whose reasoning has both names by which templates ask for it: gpt-oss says ``thinking``."""
     reasoning = message.get("reasoning_content")
-    return {**message, "thinking": reasoning} if reasoning else dict(message)
+    return {"thinking": reasoning, **message} if reasoning else dict(message)
 
 
 def _object(arguments: str) -> Any:
