@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ajet.chat_family import find_family
-from ajet.chat_stream import CLOSE, OPEN, AnswerReader, Rules
+from ajet.chat_harmony import find_harmony
+from ajet.chat_stream import CLOSE, OPEN, AnswerReader, Reader, Rules
 from ajet.chat_template import Tail, Template, given, plain_copy, refusal
 from ajet.types import AjetError
 
@@ -104,11 +105,16 @@ class Chat:
             )
         options = self._family.template_options() if self._family else {}
         self._template = Template(tokenizer, self._plain, options) if has_template else None
-        self._call_parser = None if self._family or not self._template else self._template.call_parser()
+        by_template = self._template if self._family is None else None
+        self._harmony = find_harmony(tokenizer, by_template) if by_template else None
+        self._call_parser = by_template.call_parser() if by_template and not self._harmony else None
         stops = [*(self._family.reader.get_stop_token_ids() if self._family else [])]
         stops += self._template.stop_token_ids() if self._template else []
+        stops = [*self._harmony.stop_token_ids] if self._harmony else stops
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
         """Tokens that end an answer, the template's own turn end first."""
+        only_last = self._template.only_last() if self._template else frozenset[int]()
+        self._only_last = only_last | ({self._harmony.return_} if self._harmony else set())
         self._rendered: dict[bytes, NDArray[np.int32]] = {}
         self._remembering = threading.Lock()
 
@@ -154,6 +160,22 @@ class Chat:
         rendered = self._family.writer.render(given(messages), tools=list(tools) or None)
         return list(rendered.token_ids), list(rendered.sampled_mask)
 
+    def prefill(
+        self, messages: Sequence[Message], tools: Sequence[Message], prompt: Sequence[int]
+    ) -> Increment:
+        """Ids of the whole prompt with which the answer goes on with the chat's last message. ``prompt`` is that
+        of the messages before it, with stored ids: they are kept, unless the template rewrites them. Raises
+        AjetError where the template does not write such a message whole."""
+        if self._template is None:
+            return Increment([*prompt, *self.prefill_ids(messages[-1].get("content") or "")])
+        encode = self._template.encoder.encode
+        usual, begun = self._template.prefill(messages, tools)
+        end, ids = encode(usual, inside=True), encode(begun, inside=True)
+        kept = len(prompt) - len(end)
+        if kept > 0 and list(prompt[kept:]) == end:
+            return Increment([*prompt[:kept], *ids])
+        return Increment([*self.render(messages[:-1], tools)[: -len(end) or None], *ids], REWRITTEN)
+
     def prefill_ids(self, text: str) -> list[int]:
         """Ids of the beginning of an answer, to stand right after a prompt. Special tokens' texts in it
         are plain text."""
@@ -185,12 +207,19 @@ class Chat:
                 return Increment(None, REWRITTEN)
             if tail.strips_thinking and not keep_thinking:
                 return Increment(None, STRIPPED)
+            if self._ends_as_no_earlier_turn(turn) and not keep_thinking:
+                return Increment(None, REWRITTEN)
             ids, after = self._without_turn_end(turn, tail)
             if _is_compared(turn) and not self._is_seen_in(turn.whole(), tools, tail, after):
                 return Increment(None, REWRITTEN)
         except AjetError:
             return Increment(None, REFUSED)
-        return Increment(ids, STRIPPED if tail.strips_thinking else "")
+        drift = REWRITTEN if self._ends_as_no_earlier_turn(turn) else ""
+        return Increment(ids, STRIPPED if tail.strips_thinking else drift)
+
+    def _ends_as_no_earlier_turn(self, turn: Turn) -> bool:
+        """Whether the model ended its turn with a token that prompts never have (Harmony's ``<|return|>``)."""
+        return bool(turn.completion) and turn.completion[-1] in self._only_last
 
     def _bridge(self, turn: Turn, tools: Sequence[Message]) -> list[int] | None:
         """The family's own continuation, if it has one that keeps all stored ids."""
@@ -236,13 +265,13 @@ class Chat:
 
     def parse(self, completion: list[int], prompt: list[int]) -> Parsed:
         """An answer's ids as a message. Raises nothing, whatever was sampled."""
-        ids = self._upto_stop(completion)
+        ids = self._harmony.turn(completion) if self._harmony else self._upto_stop(completion)
         try:
             return self._read(ids, prompt)
         except Exception:  # in a tool call: deep nesting, numbers of thousands of digits, …
             return self._read_upto_fault(ids, prompt)
 
-    def reader(self, prompt: list[int]) -> AnswerReader | None:
+    def reader(self, prompt: list[int]) -> Reader | None:
         """Reads an answer while it is sampled, as `parse` will read it in the end; None if nothing of it
         is known before. Raises nothing."""
         known = self._family is None or self._family.writer.config.name in _STREAMED
@@ -252,6 +281,8 @@ class Chat:
             or (self._family and self._rules.thinks and not self._rules.think_ids)
         ):
             return None
+        if self._harmony:
+            return self._harmony.reader(prompt)
         opened = self._rules.thinks and self.parse(self._ids("a"), prompt).reasoning is not None
         return AnswerReader(self.tokenizer, self._rules, opened)
 
@@ -269,10 +300,17 @@ class Chat:
         return self._decode([token])
 
     @cached_property
+    def vocabulary(self) -> int:
+        """Token ids of the tokenizer are below it; some may be of no token."""
+        return int(max(self.tokenizer.get_vocab().values())) + 1
+
+    @cached_property
     def _rules(self) -> Rules:
         """How `_read` reads answers, found by letting it."""
         stops = frozenset(self.stop_token_ids)
         added = frozenset(self.tokenizer.added_tokens_decoder) - stops
+        if self._harmony:
+            return Rules(stops, frozenset({self._harmony.start}))
         if self._family is None:
             parser, thinks = self._call_parser, bool(self._template and self._template.thinks)
             calls = frozenset(i for i in added if parser and parser.extract([i])[0] != [i])
@@ -305,6 +343,10 @@ class Chat:
 
     def _read(self, ids: list[int], prompt: list[int]) -> Parsed:
         """As `parse`; may raise whatever readers of tool calls raise."""
+        if self._harmony:
+            found, thoughts = self._harmony.parse(ids, prompt)
+            parsed = _parsed(found.content, found.reasoning_content, found.tool_calls)
+            return replace(parsed, reasoning_tokens=thoughts if parsed.reasoning else 0)
         if self._family is None:
             return self._parse(ids, prompt)
         end = _first(self._rules.holds, ids)

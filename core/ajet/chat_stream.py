@@ -11,13 +11,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Kind = Literal["content", "reasoning"]
 Text = tuple[Kind, str]
 
 OPEN, CLOSE = "<think>", "</think>"
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+class Reader(Protocol):
+    """Reads one answer, token by token."""
+
+    def read(self, token: int) -> Iterator[Text]:
+        """The text that has become certain with one more token."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class AnswerReader:
         self._rules = rules
         self._opened = opened
         self._decoder = Decoder(tokenizer)
-        self._trim = _Trim(None, True) if rules.strips else _Trim("", bool(rules.calls))
+        self._trim = Trim(None, True) if rules.strips else Trim("", bool(rules.calls))
         self._text = ""
         """Certain text of the present part that was not given yet."""
         self._first = True
@@ -156,13 +164,13 @@ class AnswerReader:
 
     def _begin_thoughts(self, keep: bool = False) -> None:
         self._text = ""
-        self._trim = _Trim(None, True)
+        self._trim = Trim(None, True)
         if not keep:
             self._decoder = Decoder(self._tokenizer)
 
     def _begin_content(self, left: str | None) -> None:
         self._text = ""
-        self._trim = _Trim(left, self._rules.strips or bool(self._rules.calls))
+        self._trim = Trim(left, self._rules.strips or bool(self._rules.calls))
         self._decoder = Decoder(self._tokenizer)
 
 
@@ -211,7 +219,7 @@ class Decoder:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
 
 
-class _Trim:
+class Trim:
     """Strips a text that comes in pieces: ``left`` as in `str.lstrip`, on the right all space or none."""
 
     def __init__(self, left: str | None, right: bool) -> None:

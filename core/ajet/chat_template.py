@@ -175,6 +175,12 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
+def _with_thinking(message: Message) -> dict[str, Any]:
+    """A message whose reasoning has both names by which templates ask for it: gpt-oss says ``thinking``."""
+    reasoning = message.get("reasoning_content")
+    return {"thinking": reasoning, **message} if reasoning else dict(message)
+
+
 def _object(arguments: str) -> Any:
     """The JSON object that the text is, else the text."""
     try:
@@ -197,6 +203,8 @@ class Ending:
     """The part of it before the special token that ends the turn."""
     token: str = ""
     """That token; empty if the turn has none of its own."""
+    last: str = ""
+    """The token instead of it where no other message follows: Harmony writes ``<|return|>`` there."""
     header: str = ""
     """Where it has none: the special token with which the next message begins."""
 
@@ -222,15 +230,17 @@ class Template:
         self._options = dict(options or {})
         self.encoder = Encoder(tokenizer, plain, self._control_tokens())
         self._arguments_as_text = self._needs_text()
+        self._text_or_thoughts = False
+        self._text_or_thoughts = self._takes_text_or_thoughts()
         said = {"role": "assistant", "content": _SAID}
         self.ending = self._probe(said, {"role": "user", "content": "b"}) or Ending()
         self.call_ending = self._probe(self._calling(STUB_CALL), STUB_RESULT, [STUB_TOOL], self.ending)
         self.thinks = self._knows_thoughts()
 
     def stop_token_ids(self) -> list[int]:
-        """Tokens that end an answer: what the template writes after one, then the tokenizer's eos."""
+        """Tokens that end an answer: what the template writes after the last one, then the tokenizer's eos."""
         endings = [e for e in (self.ending, self.call_ending) if e]
-        texts = [*(e.token for e in endings), *(e.header for e in endings)]
+        texts = [*(e.last or e.token for e in endings), *(e.header for e in endings)]
         eos = getattr(self.tokenizer, "eos_token_id", None)
         all_eos = eos if isinstance(eos, list | tuple) else [eos]
         ids = [*(self.encoder.ids[t] for t in texts if t), *(i for i in all_eos if i is not None)]
@@ -246,9 +256,38 @@ class Template:
         """A chat as ids. Raises AjetError if the template refuses it."""
         return self.encoder.encode(self.text(messages, tools))
 
+    def prefill(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[str, str]:
+        """How the prompt for the messages before the last one ends, and what stands there instead where the
+        answer goes on with the last one, as transformers' ``continue_final_message`` writes it. Raises
+        AjetError if the template refuses the chat or does not write all of that message."""
+        *before, last = messages
+        usual = self.text(before, tools)
+        hide = self.encoder.hide
+        hidden = hide(self._given(messages))
+        try:
+            begun = self._apply(hidden, hide(_encodable(tools)), False, continue_final_message=True)
+        except AjetError:
+            begun = ""
+        at = _last_control(usual, begun, self.encoder.control)
+        written = [hidden[-1].get("content"), hidden[-1].get("reasoning_content")]
+        if not begun or not all(text.strip() in begun[at:] for text in written if text):
+            raise AjetError(
+                "the chat ends with an assistant message, which the answer is to go on with, but the chat template does not "
+                f"write {'its reasoning and' if last.get('reasoning_content') else ''} its content there. Leave that out, or "
+                "end the chat with a user message."
+            )
+        return usual[at:], begun[at:]
+
+    def only_last(self) -> frozenset[int]:
+        """Tokens that the template writes after the last answer of a chat, and other ones after the earlier
+        answers: a prompt never has them."""
+        endings = [e for e in (self.ending, self.call_ending) if e]
+        written = {e.token for e in endings}
+        return frozenset(self.encoder.ids[e.last] for e in endings if e.last and e.last not in written)
+
     def written(self, answer: Message) -> str:
-        """What a model writes to say ``answer``: its text without the end of the turn. Raises AjetError
-        if the template refuses it."""
+        """What a model writes to say ``answer``: its text without the end of the turn, unless that is
+        another one than a plain answer's. Raises AjetError if the template refuses it."""
         ending = (self.call_ending if answer.get("tool_calls") else None) or self.ending
         after = STUB_RESULT if answer.get("tool_calls") else {"role": "user", "content": "b"}
         # Some templates write empty thoughts before a last answer, and none before an earlier one.
@@ -261,8 +300,11 @@ class Template:
             if not text.startswith(before):
                 raise AjetError("the chat template does not begin an answer as it begins a prompt")
         text = text[len(before) :]
-        end = text.find(ending.token) if ending.token else -1
-        return begun + self.encoder.show(text[:end] if end >= 0 else text.removesuffix(self.ending.text))
+        token = ending.token if followed else ending.last or ending.token
+        end = (text.find(token) if followed else text.rfind(token)) if token else -1
+        own = token if token not in (self.ending.token, self.ending.last) else ""
+        said = text[:end] + own if end >= 0 else text.removesuffix(self.ending.text)
+        return begun + self.encoder.show(said)
 
     def tail(self, answer: Message, new: Sequence[Message], tools: Sequence[Message]) -> Tail:
         """What follows ``answer`` when ``new`` comes after it, read off a stub chat. Raises AjetError if
@@ -317,21 +359,28 @@ class Template:
 
     def _given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         messages = given(messages)
+        for calling in (m for m in messages if self._text_or_thoughts and m.get("tool_calls")):
+            said = [calling.get("reasoning_content"), calling.get("content")]
+            if all(said):
+                calling |= {"reasoning_content": "\n\n".join(map(str, said)), "content": ""}
         if self._arguments_as_text:
             for function in (c["function"] for m in messages for c in m.get("tool_calls") or ()):
                 if isinstance(function.get("arguments"), dict):
                     function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
         return messages
 
-    def _apply(self, messages: Sequence[Message], tools: Sequence[Message], generate: bool) -> str:
+    def _apply(
+        self, messages: Sequence[Message], tools: Sequence[Message], generate: bool, **options: Any
+    ) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    list(messages),
+                    [_with_thinking(message) for message in messages],
                     tools=list(tools) or None,
                     tokenize=False,
                     add_generation_prompt=generate,
                     **self._options,
+                    **options,
                 )
             )
         except Exception as error:  # the template is foreign code
@@ -369,8 +418,12 @@ class Template:
             alone = _after(_SAID, self._apply([_QUESTION, assistant], tools, False))
         except AjetError:
             alone = followed
-        text = _common_prefix(followed, alone)
-        tokens = list(self.encoder.control.finditer(text))
+        control = self.encoder.control
+        text = _common_prefix(followed, alone, control)
+        earlier, last = control.match(followed, len(text)), control.match(alone, len(text))
+        if of_text is None and earlier and last and not alone[last.end() :].strip():
+            return Ending(text + earlier[0], text, earlier[0], last[0])
+        tokens = list(control.finditer(text))
         if of_text is None:
             token = tokens[0] if tokens else None
         elif of_text.token and tokens:
@@ -380,7 +433,7 @@ class Template:
         if token:
             return Ending(text, text[: token.start()], token[0])
         space = len(followed[len(text) :]) - len(followed[len(text) :].lstrip())
-        header = self.encoder.control.match(followed, len(text) + space)
+        header = control.match(followed, len(text) + space)
         closing = text.removesuffix(of_text.text) if of_text else ""
         return Ending(text, closing, header=header[0] if header else "")
 
@@ -390,6 +443,20 @@ class Template:
             return "{'n': 1}" in self._apply([_QUESTION, STUB_CALL], [STUB_TOOL], False)
         except AjetError:
             return True
+
+    def _takes_text_or_thoughts(self) -> bool:
+        """Whether the template refuses a message that calls a tool and has text and thoughts, but not one that
+        has thoughts only. gpt-oss's writes either as thoughts, so they are joined."""
+
+        def refuses(text: str) -> bool:
+            calling = {**STUB_CALL, "reasoning_content": _THOUGHT, "content": text}
+            try:
+                self._apply([_QUESTION, *self._given([calling]), STUB_RESULT], [STUB_TOOL], True)
+            except AjetError:
+                return True
+            return False
+
+        return refuses("a") and not refuses("")
 
     def _knows_thoughts(self) -> bool:
         said = f"<think>\n{_THOUGHT}\n</think>\n\n{_SAID}"
@@ -436,9 +503,19 @@ def _after(mark: str, text: str) -> str:
     return text.partition(mark)[2]
 
 
-def _common_prefix(one: str, two: str) -> str:
+def _common_prefix(one: str, two: str, control: re.Pattern[str]) -> str:
+    """What both texts begin with; it ends within no control token of either."""
     same = (a == b for a, b in zip(one, two, strict=False))
-    return one[: next((n for n, equal in enumerate(same) if not equal), min(len(one), len(two)))]
+    end = next((n for n, equal in enumerate(same) if not equal), min(len(one), len(two)))
+    for text in (one, two):
+        end = next((t.start() for t in control.finditer(text) if t.start() < end < t.end()), end)
+    return one[:end]
+
+
+def _last_control(one: str, two: str, control: re.Pattern[str]) -> int:
+    """Where the last control token begins of what both texts begin with; without one, where they differ."""
+    same = _common_prefix(one, two, control)
+    return max((t.start() for t in control.finditer(same)), default=len(same))
 
 
 def _upto(mark: str, text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ajet.capture.wires import Piece
-from ajet.chat_stream import AnswerReader, Kind, partial, stop_at
+from ajet.chat_stream import Kind, Reader, partial, stop_at
 from ajet.types import AjetError
 
 Emit = Callable[[Piece], None]
@@ -19,7 +19,7 @@ class Pieces:
     `Session` cuts it.
     """
 
-    def __init__(self, emit: Emit, choice: int, reader: AnswerReader | None, stops: tuple[str, ...]) -> None:
+    def __init__(self, emit: Emit, choice: int, reader: Reader | None, stops: tuple[str, ...]) -> None:
         self._emit = emit
         self._choice = choice
         self._reader = reader

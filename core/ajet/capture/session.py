@@ -31,7 +31,7 @@ from ajet.engine import Engine
 from ajet.messages import BadMessage, normalise_tools
 from ajet.tracker.conversations import Message, Said, new_root, recognise
 from ajet.tracker.prompt import TAIL, Prompt, make_prompt
-from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, merging_key
+from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, check_generation, merging_key
 from ajet.types import (
     AjetError,
     FinishReason,
@@ -342,17 +342,33 @@ class Session:
         return Choice(number, asked, answer, _Sampled(prompt, sampling, generation))
 
     async def _generate(self, wanted: GenerateRequest, pieces: Pieces | None) -> Generation:
+        """What the engine samples. Raises AjetError for what cannot be recorded: it would fail a whole batch."""
         engine = self.answerer.engine
         assert engine
         if pieces is None:
-            return await engine.generate(wanted)
+            whole = await engine.generate(wanted)
+            self._check(whole, wanted)
+            return whole
         deltas = []
         # Engines stream by generators; closing theirs stops the generation.
         async with aclosing(cast("AsyncGenerator[GenerationDelta]", engine.stream(wanted))) as stream:
             async for delta in stream:
+                self._check(delta, wanted)
                 deltas.append(delta)
                 pieces.sampled(delta.token_ids.tolist())
         return _joined(deltas)
+
+    def _check(self, given: Generation | GenerationDelta, wanted: GenerateRequest) -> None:
+        engine, chat = self.answerer.engine, self.answerer.chat
+        assert engine and chat
+        try:
+            check_generation(given, chat.vocabulary)
+        except ValueError as error:
+            episode, number = wanted.key
+            raise AjetError(
+                f"{type(engine).__name__} answered call {number} of episode {episode} with {error}. Check the engine with "
+                "ajet.testing.conformance"
+            ) from None
 
     async def _or_refuse(self, answer: Awaitable[T], who: str) -> T:
         """What ``who`` answers; its failure is remembered, as the agent sees it only as some SDK error."""

@@ -18,8 +18,8 @@ Script = Callable[[GenerateRequest, str], str | Sequence[int]]
 class ScriptedEngine:
     """An `ajet.Engine` that samples what a function says, token by token exact.
 
-    ``script(request, prompt_text)`` returns the answer as text or as token ids; the first stop id of
-    the request is appended to text, as a model would end its turn. The logprob of a token depends only
+    ``script(request, prompt_text)`` returns the answer as text or as token ids. The first stop id of the
+    request is appended to text that ends with none of them, as a model would end its turn. The logprob of a token depends only
     on the token and its position, so that tests can foresee it (`logprob_of`).
 
     ``seconds`` pass before an answer; in a stream ``seconds_between`` pass between its tokens.
@@ -93,11 +93,7 @@ class ScriptedEngine:
 
     def _sample(self, request: GenerateRequest) -> Generation:
         answer = self._script(request, self.tokenizer.decode(request.prompt_ids.tolist()))
-        ids = (
-            [*self.tokenizer.encode(answer, add_special_tokens=False), *request.sampling.stop_token_ids[:1]]
-            if isinstance(answer, str)
-            else list(answer)
-        )
+        ids = self._turn(answer, request) if isinstance(answer, str) else list(answer)
         first = len(request.prompt_ids)
         room = self.context_length - first
         limit = min(room, request.sampling.max_tokens or room)
@@ -108,6 +104,11 @@ class ScriptedEngine:
             np.full(len(token_ids), self.version, np.int32),
             "length" if len(ids) > limit else "stop",
         )
+
+    def _turn(self, text: str, request: GenerateRequest) -> list[int]:
+        stops = request.sampling.stop_token_ids
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids if ids and ids[-1] in stops else [*ids, *stops[:1]]
 
     async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
         """See `ajet.Engine.score`."""

@@ -22,6 +22,7 @@ from typing import Any, cast
 import numpy as np
 
 from ajet.engine import Engine
+from ajet.tracker.record import check_generation
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Sampling
 
 __all__ = ["ENGINE_CHECKS", "Subject", "check_close"]
@@ -166,6 +167,20 @@ async def check_arrays(subject: Subject) -> None:
         assert got.logprobs.dtype == np.float32
         assert len(got.token_ids) == len(got.logprobs) == len(got.weight_versions) == 12
         assert got.finish_reason == "length" and len(set(got.weight_versions.tolist())) == 1
+
+
+async def check_answers_can_be_recorded(subject: Subject) -> None:
+    """Whole and streamed, at any temperature: tokens of the tokenizer's vocabulary with as many logprobs and
+    versions, each logprob finite and at most 0. Anything else fails the episode that asked."""
+    vocabulary = max(subject.engine.tokenizer.get_vocab().values()) + 1
+    for sampling in ({"temperature": 0.0}, {"temperature": 0.7}, {"top_p": 0.4, "top_k": 6}):
+        requests = subject.requests(**sampling)
+        streams = await asyncio.gather(*(subject.read(request) for request in requests))
+        for got in (*await subject.generate(*requests), *map(_joined, streams)):
+            try:
+                check_generation(got, vocabulary)
+            except ValueError as error:
+                raise AssertionError(f"{sampling}: the engine gave {error}") from None
 
 
 async def check_many_at_once_get_their_own_answers(subject: Subject) -> None:
@@ -421,6 +436,7 @@ ENGINE_CHECKS: tuple[Callable[[Subject], Awaitable[None]], ...] = (
     check_greedy_takes_the_most_likely_token_at_temperature_one,
     check_score,
     check_arrays,
+    check_answers_can_be_recorded,
     check_many_at_once_get_their_own_answers,
     check_a_stream_is_the_same_generation_in_pieces,
     check_a_stream_comes_as_it_is_sampled,

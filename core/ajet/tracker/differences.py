@@ -28,6 +28,7 @@ CAUSES = {
     "system prompt changed": "Keep what changes (time, memory, state) out of the system prompt; say it in the newest message.",
     "message edited": "Append new messages instead of editing earlier ones.",
     "answer edited": "Send answers back as they came; put corrections into a new message.",
+    "stop string hidden": "Nothing is wrong: the answer goes on from what the agent saw, which ends before the stop string.",
     "retokenised": "The same text became other tokens. Please report it: recorded tokens should have been continued.",
     "template rewrites history": "The chat template renders earlier turns otherwise later on. Use one that only appends.",
 }

@@ -13,7 +13,10 @@ from ajet.chat import Chat, Turn
 from ajet.tracker.conversations import Message, Said
 from ajet.tracker.record import Call, EpisodeRecord, as_ids
 from ajet.tracker.tree import Node
+from ajet.types import AjetError
 
+HIDDEN = "stop string hidden"
+"""The cause where the stored ids hold text that the client never saw."""
 TAIL = 64
 """Prompt tokens that show how the answer began: the generation header."""
 
@@ -47,13 +50,24 @@ def make_prompt(
     """
     if said.message["role"] != "assistant" or said.parent is None:
         return _after_answer(record, chat, key, said, tools, drift, by_text)
-    if said.ends:
-        call = said.ends[0]
-        node = record.tree(key).extend(call.prompt, as_ids(_without_stop(chat, call)))
-        return Prompt(node, said, call.number, drift=drift)
+    if said.message.get("tool_calls"):
+        raise AjetError(
+            "the chat ends with tool calls of the assistant, which no answer can go on with. Send the tools' results after "
+            "them."
+        )
+    tree = record.tree(key)
+    for call in said.ends:
+        if _shows_all(chat, call, said):
+            node = tree.extend(call.prompt, as_ids(_without_stop(chat, call)))
+            return Prompt(node, said, call.number, drift=drift)
     before = _after_answer(record, chat, key, said.parent, tools, drift, by_text)
-    ids = as_ids(chat.prefill_ids(said.message.get("content") or ""))
-    return Prompt(record.tree(key).extend(before.node, ids), said, before.parent, before.cause, before.drift)
+    begun = chat.prefill(said.chat(), tools, before.node.ids().tolist())
+    node = tree.extend(tree.root, as_ids(begun.ids or []))
+    if said.ends:
+        return Prompt(node, said, None, HIDDEN, before.drift)
+    return Prompt(
+        node, said, None if begun.cause else before.parent, before.cause or begun.cause, before.drift
+    )
 
 
 def _after_answer(
@@ -69,7 +83,7 @@ def _after_answer(
     if held is not None:
         call = held.ends[0]
         turn = Turn(
-            prompt_tail=call.prompt.ids(max(0, call.prompt.length - TAIL)).tolist(),
+            prompt_tail=_tail(call),
             completion=call.generation.token_ids.tolist(),
             answer=held.message,
             new=said.messages_after(held),
@@ -82,6 +96,19 @@ def _after_answer(
             return Prompt(node, said, call.number, drift=drift + bool(increment.cause))
         cause = increment.cause
     return Prompt(tree.extend(tree.root, as_ids(chat.render(said.chat(), tools))), said, cause=cause)
+
+
+def _shows_all(chat: Chat, call: Call, said: Said) -> bool:
+    """Whether the message has all that the call sampled: a stop string, and what came after it, is hidden."""
+    begun = call.said if call.said is not None and call.said is not said.parent else None
+    parsed = chat.parse(call.generation.token_ids.tolist(), _tail(call))
+    shown = ((begun.message.get("content") or "") if begun else "") + parsed.content
+    return shown == (said.message.get("content") or "")
+
+
+def _tail(call: Call) -> list[int]:
+    ids: list[int] = call.prompt.ids(max(0, call.prompt.length - TAIL)).tolist()
+    return ids
 
 
 def _without_stop(chat: Chat, call: Call) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ajet.tracker.conversations import Said, new_root
 from ajet.tracker.tree import Node, TokenTree
-from ajet.types import AjetError, Generation, Int32
+from ajet.types import AjetError, Generation, GenerationDelta, Int32
 
 Message = Mapping[str, Any]
 
@@ -140,6 +140,38 @@ def merging_key(target: str, tools: Sequence[Message]) -> str:
     """Calls of equal keys may share a timeline: same target, same tool list."""
     text = json.dumps(list(tools), sort_keys=True, ensure_ascii=False, default=str)
     return f"{target}/{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+
+
+ROUNDING = 1e-4
+"""A logprob may be above 0 by so much: floating point rounds."""
+_KINDS = {"i": "integer", "u": "integer", "f": "float"}
+"""Of numpy's kinds of types."""
+
+
+def check_generation(generation: Generation | GenerationDelta, vocabulary: int) -> None:
+    """Check that what an engine gave can be trained. Raises ValueError, with what is wrong, if the arrays have
+    other types or lengths than `Generation` says, a token id is outside ``0..vocabulary - 1``, or a logprob
+    is not finite or is above 0."""
+    ids, logprobs, versions = generation.token_ids, generation.logprobs, generation.weight_versions
+    for name, array, kind in (
+        ("token_ids", ids, "integer"),
+        ("logprobs", logprobs, "float"),
+        ("weight_versions", versions, "integer"),
+    ):
+        if not (isinstance(array, np.ndarray) and array.ndim == 1 and _KINDS.get(array.dtype.kind) == kind):
+            raise ValueError(f"{name} that are not an array of one dimension and of type {kind}")
+    if not len(ids) == len(logprobs) == len(versions):
+        raise ValueError(f"{len(ids)} tokens, {len(logprobs)} logprobs and {len(versions)} weight versions")
+    known = (ids >= 0) & (ids < vocabulary)
+    if not known.all():
+        unknown = ids[known.argmin()]
+        raise ValueError(f"the token id {unknown}, which is outside the vocabulary, 0..{vocabulary - 1}")
+    good = (logprobs > -np.inf) & (logprobs <= ROUNDING)  # NaN is neither
+    if not good.all():
+        place = int(good.argmin())
+        raise ValueError(
+            f"the logprob {logprobs[place]} for token {place} of {len(ids)}: it must be at most 0"
+        )
 
 
 def as_ids(ids: Sequence[int]) -> Int32:

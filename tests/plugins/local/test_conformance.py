@@ -107,6 +107,24 @@ class MixesUpAnswers(Faulty):
         return await self.engine.generate(without_limits(self.left[-1], request.sampling.max_tokens))
 
 
+class ForgetsALogprob(Faulty):
+    async def generate(self, request):
+        got = await self.engine.generate(request)
+        return replace(got, logprobs=got.logprobs[:-1])
+
+
+class GivesNoNumber(Faulty):
+    async def generate(self, request):
+        got = await self.engine.generate(request)
+        return replace(got, logprobs=np.where(np.arange(len(got.logprobs)) == 3, np.nan, got.logprobs))
+
+
+class SamplesNoToken(Faulty):
+    async def stream(self, request):
+        async for delta in self.engine.stream(request):
+            yield replace(delta, token_ids=delta.token_ids + np.int32(2**20))
+
+
 def without_limits(request, max_tokens):
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=(), stop_token_ids=())
     return replace(request, sampling=sampling)
@@ -126,6 +144,9 @@ def without_limits(request, max_tokens):
         (StreamsAtTheEnd, conformance.check_a_stream_comes_as_it_is_sampled),
         (SamplesOnWithoutAReader, conformance.check_closing_a_stream_stops_it),
         (ServesAnyPrompt, conformance.check_what_cannot_be_served_is_a_value_error),
+        (ForgetsALogprob, conformance.check_answers_can_be_recorded),
+        (GivesNoNumber, conformance.check_answers_can_be_recorded),
+        (SamplesNoToken, conformance.check_answers_can_be_recorded),
         (MixesUpAnswers, conformance.check_many_at_once_get_their_own_answers),
     ],
     ids=lambda given: given.__name__,

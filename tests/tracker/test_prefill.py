@@ -1,0 +1,145 @@
+"""A chat that ends with an assistant message: the answer goes on with it, from a prompt as the template writes it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from ajet.capture.wires import Refused
+from ajet.chat import Chat
+from ajet.tracker.breaks import find_breaks
+from tests import harmony
+from tests.tracker.harness import ADD, U2, S, Script, U
+
+BEGUN = {"role": "assistant", "content": "The answer is"}
+THOUGHT = "one and one"
+FAMILIES = ["qwen3", "llama3", "plain", "thinker", "base", "harmony"]
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+def engine_saw(script: Script) -> str:
+    """The last prompt as text."""
+    return str(script.tokenizer.decode(script.engine.requests[-1].prompt_ids))
+
+
+def template(script: Script, messages: list[Any], **options: Any) -> str:
+    """The chat as transformers writes it where the final message is to be continued."""
+    return str(
+        script.tokenizer.apply_chat_template(
+            messages, tokenize=False, continue_final_message=True, date_string="26 Jul 2024", **options
+        )
+    )
+
+
+def opening(script: Script) -> None:
+    """Let the template open the thoughts in the prompt, as DeepSeek R1's and QwQ's do."""
+    script.tokenizer = copy.deepcopy(script.tokenizer)
+    script.tokenizer.chat_template = script.tokenizer.chat_template.replace(
+        "{{ '<|assistant|>' }}", "{{ '<|assistant|><think>\n' }}"
+    )
+    script.engine.tokenizer = script.tokenizer
+    script.chat = Chat(script.tokenizer)
+    script.session.answerer = type(script.session.answerer)(
+        script.engine, script.chat, script.targets, script.session.answerer.policy
+    )
+
+
+@families
+def test_A6_a_prefill_is_written_as_the_template_continues_a_final_message(family: str) -> None:
+    script = Script(family)
+    script.call([S, U, BEGUN], " two")
+    text = template(script, [S, U, BEGUN])
+    assert engine_saw(script).strip() == text.strip()
+    if family != "base":  # whose text has no special tokens, so that it is encoded in pieces
+        assert script.engine.requests[-1].prompt_ids.tolist() == script.ids(text)
+
+
+@families
+def test_A6_a_prefill_keeps_the_stored_ids_before_it(family: str) -> None:
+    script = Script(family)
+    said = harmony.answer("two") if family == "harmony" else "two"  # unended, so that nothing is rewritten
+    x = script.call([S, U], script.ids(said))
+    script.call([S, U, x, U2, BEGUN], " four")
+    first, second = script.record.calls
+    assert second.parent == 0 and second.prompt.starts_with(first.end)
+    assert engine_saw(script).endswith("The answer is")
+
+
+def test_A6_a_prefill_does_not_land_inside_thoughts_that_the_prompt_opens() -> None:
+    script = Script("thinker")
+    opening(script)
+    script.call([S, U], f"{THOUGHT}\n</think>\n\ntwo")
+    assert engine_saw(script).endswith("<|assistant|><think>\n")
+    x = script.call([S, U, BEGUN], " two")
+    assert engine_saw(script) == template(script, [S, U, BEGUN])
+    assert engine_saw(script).endswith("<|assistant|>The answer is")
+    assert x["content"].strip() == "two" and "reasoning_content" not in x
+
+
+@families
+def test_A6_a_prefill_with_tool_calls_is_refused(family: str) -> None:
+    script = Script(family)
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    calling = {**BEGUN, "tool_calls": [{"id": "call00001", "type": "function", "function": function}]}
+    with pytest.raises(Refused, match=r"ends with tool calls .* Send the tools' results after them"):
+        script.call([S, U, calling], " two", tools=[] if family == "base" else [ADD])
+    assert not script.engine.requests
+
+
+@pytest.mark.parametrize("family", ["llama3", "plain", "base"])
+def test_A6_reasoning_that_the_template_does_not_write_is_refused(family: str) -> None:
+    script = Script(family)
+    with pytest.raises(Refused, match="does not write its reasoning"):
+        script.call([S, U, {**BEGUN, "reasoning_content": THOUGHT}], " two")
+    assert not script.engine.requests
+
+
+@pytest.mark.parametrize("family", ["qwen3", "thinker", "harmony"])
+def test_A6_reasoning_that_the_template_writes_is_in_the_prompt(family: str) -> None:
+    script = Script(family)
+    begun = {**BEGUN, "reasoning_content": THOUGHT}
+    script.call([S, U, begun], " two")
+    assert engine_saw(script) == template(script, [S, U, begun]) and THOUGHT in engine_saw(script)
+
+
+@families
+def test_A6_an_answer_cut_by_a_stop_string_goes_on_from_what_the_client_saw(family: str) -> None:
+    script = Script(family)
+    hidden = "is it 2; or not"
+    x = script.call([S, U], hidden if family != "harmony" else harmony.answer(hidden), stop=(";",))
+    assert x["content"] == "is it 2"
+    script.call([S, U, x], ", of course")
+    text = template(script, [S, U, x])
+    assert engine_saw(script).strip() == text.strip() and "or not" not in engine_saw(script)
+    (found,) = find_breaks(script.record)
+    assert (found.call, found.after, found.cause) == (1, 0, "stop string hidden")
+    assert len(script.lines()) == 2
+
+
+@families
+def test_A6_an_answer_cut_at_its_length_goes_on_from_its_stored_ids(family: str) -> None:
+    script = Script(family)
+    pieces = [i for c in "is it 2" for i in script.chat.prefill_ids(c)]
+    header = script.ids("<|channel|>final<|message|>") if family == "harmony" else []
+    x = script.call([S, U], [*header, *pieces])
+    script.call([S, U, x], ", of course")
+    first, second = script.record.calls
+    assert second.prompt.starts_with(first.end) and second.prompt.length == first.end.length
+    assert not find_breaks(script.record) and len(script.lines()) == 1
+
+
+def test_A6_of_two_equal_answers_the_one_that_was_not_cut_goes_on() -> None:
+    script = Script("llama3")
+    x, _ = script.call([S, U], "two; or not", "two", stop=(";",))
+    script.call([S, U, x], ", of course")
+    assert script.record.calls[2].parent == 1 and engine_saw(script).endswith("two")
+
+
+def test_A6_the_whole_answer_is_recognised_after_a_prefill() -> None:
+    script = Script("harmony")
+    x = script.call([S, U, BEGUN], script.ids(" two"))
+    assert x["content"].strip() == "two"
+    script.call([S, U, {**x, "content": BEGUN["content"] + x["content"]}, U2], harmony.answer("four"))
+    assert script.record.calls[1].parent == 0 and len(script.lines()) == 1
