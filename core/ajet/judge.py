@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ajet.base import Plugin
+from ajet.threads import called
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 
 
@@ -20,7 +21,8 @@ class Judge(Plugin):
 
     @abstractmethod
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
-        """The verdict. An exception fails this episode only."""
+        """The verdict. An exception fails this episode only. Code that blocks must not be ``async``: a plain method is
+        called in a thread."""
 
 
 class GroupJudge(Judge):
@@ -40,7 +42,8 @@ class GroupJudge(Judge):
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         """The verdict on an episode that is alone, as in validation: on a group of one."""
-        (verdict,) = await self.score_group(task, [replace(episode, output=output)])
+        alone = [replace(episode, output=output)]
+        (verdict,) = await called(self.score_group, task, alone, name=f"the judge of {episode.id}")
         return given(verdict)
 
 
@@ -54,16 +57,15 @@ def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
 
 
 class FunctionJudge(Judge):
-    """A plain function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``."""
+    """A function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``. One that is not async is called in
+    threads, for several episodes at once."""
 
     name = "function"
     function: Callable[..., Any]
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         arguments = (task, output, episode)[: len(inspect.signature(self.function).parameters)]
-        verdict = self.function(*arguments)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
+        verdict = await called(self.function, *arguments, name=f"the judge of {episode.id}")
         if isinstance(verdict, JudgeOutput):
             return verdict
         if isinstance(verdict, bool):

@@ -16,7 +16,8 @@ from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
-from ajet.rollout.watchdog import Board, watch
+from ajet.rollout.watchdog import Board, watch, watched_loop
+from ajet.threads import called
 from ajet.types import JudgeOutput
 
 if TYPE_CHECKING:
@@ -68,8 +69,12 @@ class Rollout:
 
         whole = asyncio.ensure_future(finish())
         stopped = asyncio.ensure_future(enough.wait()) if enough else None
+        settings = self.settings
         try:
-            await asyncio.wait([whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED)
+            with watched_loop(self.board, settings.stall_warning, settings.loop_timeout, self.say):
+                await asyncio.wait(
+                    [whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED
+                )
             if whole.done():
                 whole.result()
             ended = [judging[p.id] for p in plans if p.id in judging and judging[p.id].done()]
@@ -118,8 +123,9 @@ class Rollout:
             await groups.judged(episode, lambda members: self._ask_group_judge(members, limit))
         elif episode.failure is None:
             async with limit:
-                judge, plan = self.judge.judge, episode.plan
-                await self._ask_judge(episode, lambda: judge(plan.task, episode.output, episode.view()))
+                judge, plan, name = self.judge.judge, episode.plan, _judging(episode.plan.id)
+                view = episode.view()
+                await self._ask_judge(episode, lambda: called(judge, plan.task, view.output, view, name=name))
         done(episode)
         return episode
 
@@ -134,7 +140,8 @@ class Rollout:
                 self.board.set(episode.plan.id, "judge")
             with passthrough():
                 asked = score(self.judge, members)
-                scored = asyncio.ensure_future(within(self._judge_deadline(), asked))
+                name = _judging(f"group {members[0].plan.group}")
+                scored = asyncio.ensure_future(within(self._judge_deadline(), asked, name=name))
             try:
                 await asyncio.wait({scored})
             finally:
@@ -150,7 +157,7 @@ class Rollout:
         self.board.set(plan.id, "judge")
         try:
             with passthrough():
-                verdict = await within(self._judge_deadline(), asked())
+                verdict = await within(self._judge_deadline(), asked(), name=_judging(plan.id))
             # Plain numbers, whatever the judge computes with: they go into the journal.
             reward = _finite("the reward", verdict.reward)
             rewards = {str(name): _finite(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
@@ -179,6 +186,10 @@ class Rollout:
     def _swap(self, leave: set[str], enter: set[str]) -> None:
         assert self.lockstep and self.portal
         self.portal.loop.call_soon_threadsafe(self.lockstep.swap, leave, enter)
+
+
+def _judging(what: str) -> str:
+    return f"the judge of {what}"
 
 
 def _finite(what: str, value: Any) -> float:
