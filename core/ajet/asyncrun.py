@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from ajet.types import AjetError
 
 T = TypeVar("T")
-GRACE = 5.0
+GRACE = 3.0
 """Seconds that cancelled tasks and threads have to end."""
 _running: dict[asyncio.AbstractEventLoop, _Run] = {}
 _left_behind: list[object] = []

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from ajet.backbone import CheckpointDamaged
 from ajet.rollout import checkpoints as module
-from ajet.rollout.checkpoints import CheckpointDamaged, checkpoints, restore, write_checkpoint
+from ajet.rollout.checkpoints import checkpoints, restore, write_checkpoint
 from ajet.rollout.recorder import RunRecorder
 from ajet.types import AjetError
 
@@ -149,7 +150,9 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_B3_a_full_disk_is_one_line_with_path_and_remedy_and_costs_no_older_checkpoint(tmp_path: Path) -> None:
+def test_B3_a_full_disk_is_one_line_with_path_and_remedy_and_costs_no_older_checkpoint(
+    tmp_path: Path,
+) -> None:
     run_dir = tmp_path / "disk"
     with mounted(run_dir, "size=64k"):
         recorder = RunRecorder(run_dir)
@@ -159,10 +162,14 @@ def test_B3_a_full_disk_is_one_line_with_path_and_remedy_and_costs_no_older_chec
             save(path)
             (path / "more").write_bytes(bytes(1 << 20))
 
-        with pytest.raises(AjetError, match=r"step_000002: cannot be written: No space left.*Free some space"):
+        with pytest.raises(
+            AjetError, match=r"step_000002: cannot be written: No space left.*Free some space"
+        ):
             recorder.checkpoint(2, large, {}, keep_last=1)
         assert checkpoints(run_dir) == [one]
-        with pytest.raises(AjetError, match=r"metrics\.jsonl: cannot be written: No space left.*Free some space"):
+        with pytest.raises(
+            AjetError, match=r"metrics\.jsonl: cannot be written: No space left.*Free some space"
+        ):
             for step in range(10_000):
                 recorder.metrics("train", step, {"reward": 0.0})
         recorder.close()
@@ -182,7 +189,9 @@ def test_B3_a_limit_on_the_size_of_files_is_one_line_with_path_and_remedy(tmp_pa
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(AjetError, match=r"step_000001: cannot be written: File too large\. Raise the limit"):
+        with pytest.raises(
+            AjetError, match=r"step_000001: cannot be written: File too large\. Raise the limit"
+        ):
             recorder.checkpoint(1, save, {}, keep_last=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from ajet.backbone import CheckpointDamaged
 from ajet.files import replace, writing
 from ajet.types import AjetError, Metrics
 
@@ -23,10 +24,6 @@ FILES = "files.json"
 """The size of each file of the checkpoint but of itself and of `CHECKPOINT_STATE`, which a validation may rewrite."""
 DAMAGED = "damaged_"
 """Before the name of a checkpoint that was set aside."""
-
-
-class CheckpointDamaged(AjetError):
-    """What a checkpoint holds cannot be read."""
 
 
 def checkpoints(run_dir: Path) -> list[Path]:

@@ -95,32 +95,30 @@ class _LoopWatch:
         """Look until the block has ended."""
         while not self.ended.wait(self._look):
             turned = threading.Event()
-            asked = time.monotonic()
             self._loop.call_soon_threadsafe(turned.set)
             if not turned.wait(self._look):
-                self._blocked(turned, asked)
+                self._blocked(turned)
 
-    def _blocked(self, turned: threading.Event, since: float) -> None:
-        """Warn, and end the run by and by, until the loop turns again."""
-        told = 0.0
-        while not (turned.wait(self._look / 4) or self.ended.is_set()):
-            # A blocking client that is answered is slow, but the episode gets on.
-            still = time.monotonic() - max(since, self._board.last_change)
-            if under_debugger():
-                continue
-            if still >= self._limit:
-                end_run(
-                    self._loop,
-                    AjetError(
-                        self._describe(
-                            still, f"The run was ended after rollout.loop_timeout ({self._limit:g} s)."
-                        )
-                    ),
-                )
+    def _blocked(self, turned: threading.Event) -> None:
+        """Warn, and at last end the run, until the loop turns again."""
+        step, still, told, ended = self._look / 4, 0.0, 0.0, False
+        moved = self._board.last_change
+        while True:
+            began = time.monotonic()
+            if turned.wait(step) or self.ended.is_set():
                 return
+            if under_debugger() or self._board.last_change != moved:
+                # A blocking client that is answered is slow, but its episode gets on.
+                moved, still, told = self._board.last_change, 0.0, 0.0
+                continue
+            still += min(time.monotonic() - began, 2 * step)  # a process that was suspended did not block
             if still - told >= self._after:
                 told = still
                 self._say(self._describe(still, "No other episode moves meanwhile, and no deadline is kept."))
+            if still >= self._limit and not ended:
+                ended = True
+                why = f"The run was ended, as rollout.loop_timeout is {self._limit:g} s."
+                end_run(self._loop, AjetError(self._describe(still, why)))
 
     def _describe(self, seconds: float, consequence: str) -> str:
         task = asyncio.current_task(self._loop)
