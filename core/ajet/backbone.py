@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from ajet.base import Plugin
 from ajet.engine import Engine
 from ajet.progress import Progress
-from ajet.types import Batch, ConfigError, Metrics
+from ajet.types import AjetError, Batch, ConfigError, Metrics
 
 if TYPE_CHECKING:
     from ajet.config import LoraSettings
     from ajet.job import Job
     from ajet.learning.settings import TrainSettings
+
+
+class CheckpointDamaged(AjetError):
+    """What a checkpoint holds cannot be read. The run goes on from the one before it."""
 
 
 class Trainer(Protocol):
@@ -48,7 +52,7 @@ class Trainer(Protocol):
         ...
 
     def load(self, path: Path) -> None:
-        """Restore exactly what `save` wrote, bit for bit."""
+        """Restore exactly what `save` wrote, bit for bit. Raises `CheckpointDamaged` if a file of it cannot be read."""
         ...
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import time
 from collections import Counter
@@ -10,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ajet.asyncrun import run
 from ajet.capture.missed import REMEDY, Missed
 from ajet.capture.reach import Reach
 from ajet.capture.refusals import Refused
@@ -78,7 +78,7 @@ class Report:
 
 def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
     """Run ``group_size`` episodes of each of the first tasks. They are kept in a run folder."""
-    return asyncio.run(_check(job, engine, tasks, group_size))
+    return run(_check(job, engine, tasks, group_size), job.progress.say)
 
 
 async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,13 +38,14 @@ class Debug(Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Run the episodes and print each. Raises AjetError if all of them failed."""
+        from ajet.asyncrun import run
         from ajet.runtime import local_engine
 
         answers = self._answers(job)
         engine = None if answers else local_engine(job)
         for line in skipped(job, answered=answers is not None):
             job.progress.say(line)
-        return asyncio.run(self._run(job, engine, answers))
+        return run(self._run(job, engine, answers), job.progress.say)
 
     def _answers(self, job: Job) -> ChatModelPlugin | None:
         if self.answers is None:

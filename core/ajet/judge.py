@@ -10,6 +10,7 @@ from typing import Any
 
 from ajet.base import Plugin
 from ajet.signature import Binding, bind
+from ajet.threads import called
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from ajet.workflow import WorkflowFailed
 
@@ -41,7 +42,8 @@ class Judge(Plugin):
 
     @abstractmethod
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
-        """The verdict. An exception fails this episode only."""
+        """The verdict. An exception fails this episode only. Code that blocks must not be ``async``: a plain method is
+        called in a thread."""
 
 
 class GroupJudge(Judge):
@@ -61,7 +63,8 @@ class GroupJudge(Judge):
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         """The verdict on an episode that is alone, as in validation: on a group of one."""
-        (verdict,) = await self.score_group(task, [replace(episode, output=output)])
+        alone = [replace(episode, output=output)]
+        (verdict,) = await called(self.score_group, task, alone, name=f"the judge of {episode.id}")
         return given(verdict)
 
 
@@ -75,9 +78,10 @@ def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
 
 
 class FunctionJudge(Judge):
-    """A plain function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``.
+    """A function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``.
 
-    Parameters with these names get these values in any order; others go by position.
+    Parameters with these names get these values in any order; others go by position. A function that is not async
+    is called in threads, for several episodes at once.
     """
 
     name = "function"
@@ -85,9 +89,8 @@ class FunctionJudge(Judge):
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         given = {"task": task, "output": output, "episode": episode}
-        verdict = judge_binding(self.function).call(self.function, given)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
+        call = judge_binding(self.function).partial(self.function, given)
+        verdict = await called(call, name=f"the judge of {episode.id}")
         if isinstance(verdict, JudgeOutput):
             return verdict
         if isinstance(verdict, bool):

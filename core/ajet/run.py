@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ajet.asyncrun import run
 from ajet.backbone import Backbone, RunResult, Trainer
 from ajet.capture.sampling import SamplingPolicy
 from ajet.chat import Chat
@@ -19,39 +18,36 @@ from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
 from ajet.listeners import Listeners
 from ajet.progress import Progress
+from ajet.rollout.checkpoints import checkpoints, restore
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import (
-    CHECKPOINT_STATE,
-    JOURNAL,
-    METRICS,
-    Recorder,
-    RunRecorder,
-    checkpoints,
-    live_lines,
-)
+from ajet.rollout.recorder import JOURNAL, METRICS, Recorder, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
-from ajet.run_dir import checkpoint_step, keep_tokenizer, new_run_dir
+from ajet.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
 from ajet.runtime import evaluation_policy, local_engine, open_runtime, training_policy
 from ajet.types import Metrics
 
 
 def train_job(job: Job, trainer: Trainer) -> RunResult:
     """Train a prepared job on a trainer, in a new run folder or in the one to resume."""
-    return asyncio.run(_train(job, trainer))
+    return run(_train(job, trainer), job.progress.say)
 
 
 async def _train(job: Job, trainer: Trainer) -> RunResult:
-    config, progress = job.config, job.progress
     run_dir = job.resume or new_run_dir(job)
+    with held(run_dir, job.progress.say):
+        return await _train_in(run_dir, job, trainer)
+
+
+async def _train_in(run_dir: Path, job: Job, trainer: Trainer) -> RunResult:
+    config, progress = job.config, job.progress
+    keep_same_tasks(run_dir, job)
     keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
-    finished = checkpoints(run_dir)
-    done = json.loads((finished[-1] / CHECKPOINT_STATE).read_text())["step"] if finished else 0
     recorder = RunRecorder(run_dir)
     listeners = Listeners(job, run_dir)
+    done = 0
     if job.resume:
-        if finished:
-            trainer.load(finished[-1])
+        done = restore(run_dir, trainer.load, progress.say)
         progress.started(run_dir)
 
     def on_step(step: int, metrics: Metrics) -> None:
@@ -66,7 +62,7 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
                 finished_episodes = _finished(job, run_dir, done + 1)
                 fresh = {n: e for n, e in finished_episodes.items() if sampled_under(e, trainer.version)}
                 reused = reusable(rollout, fresh)
-                recorder.supersede(done + 1 if finished else 0, reused)
+                recorder.supersede(done + 1 if done else 0, reused)
                 progress.say(
                     f"resuming {run_dir} after step {done}; {len(reused)} finished episodes of the next step can be reused"
                 )
@@ -143,7 +139,7 @@ def evaluate(job: Job, *, answers: ChatModelPlugin | None = None) -> Metrics:
     """Score a job's workflow on its validation tasks (else its tasks), answered by ``answers`` or by the
     engine plugin ``local`` over the job's model; the figure of a training run's validation."""
     engine = None if answers else local_engine(job)
-    return asyncio.run(_evaluate(job, engine, answers))
+    return run(_evaluate(job, engine, answers), job.progress.say)
 
 
 async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | None) -> Metrics:
@@ -200,7 +196,7 @@ def sft(
             0,
             lambda s, m: progress.step(s, steps, m),
         )
-        checkpoint = asyncio.run(train(loop, 1)).checkpoint
+        checkpoint = run(train(loop, 1), progress.say).checkpoint
     finally:
         recorder.close()
     assert checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,10 +17,10 @@ class Binding(NamedTuple):
     positional: tuple[str, ...]
     named: tuple[str, ...] = ()
 
-    def call(self, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-        """Call the function with its share of the values."""
+    def partial(self, function: Callable[..., Any], values: Mapping[str, Any]) -> functools.partial[Any]:
+        """The function with its share of the values as arguments."""
         arguments = [values[name] for name in self.positional]
-        return function(*arguments, **{name: values[name] for name in self.named})
+        return functools.partial(function, *arguments, **{name: values[name] for name in self.named})
 
 
 def bind(call: Callable[..., Any], offered: Sequence[str], least: int, *, skip: int = 0) -> Binding:

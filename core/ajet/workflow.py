@@ -115,7 +115,7 @@ class Workflow:
             call = getattr(self.target(), "execute")  # noqa: B009 - `load_workflow` has seen it
         given = self.arguments
         binding = Binding(_OFFERED[:given]) if isinstance(given, int) else given
-        return lambda task, tuner: binding.call(call, {"task": task, "tuner": tuner})
+        return lambda task, tuner: binding.partial(call, {"task": task, "tuner": tuner})()
 
 
 def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Workflow:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from ajet.rollout.recorder import JOURNAL, METRICS, checkpoints, live_lines
+from ajet.rollout.checkpoints import checkpoints
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from tests.e2e.test_runs import kill_and_resume, story, weights
 
 pytestmark = pytest.mark.e2e

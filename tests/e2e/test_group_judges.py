@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet.rollout.recorder import JOURNAL, METRICS, checkpoints, live_lines
+from ajet.rollout.checkpoints import checkpoints
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 
 pytestmark = pytest.mark.e2e
 AGENT = """

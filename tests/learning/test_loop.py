@@ -14,7 +14,8 @@ import pytest
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.loop import Loop, train
 from ajet.learning.settings import TrainSettings
-from ajet.rollout.recorder import RunRecorder, checkpoints
+from ajet.rollout.checkpoints import checkpoints
+from ajet.rollout.recorder import RunRecorder
 
 
 class Told:

@@ -1,13 +1,15 @@
 """The program ``ajet``: builds the commands, and turns every way to fail into one line and an exit code.
 
-0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 130 Ctrl-C.
+0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 130 Ctrl-C · 143 SIGTERM.
 
 Command modules import nothing at their top but typer, so that ``ajet --help`` is quick.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -30,20 +32,48 @@ from ajet.cli import (
     show,
 )
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 SECONDS_TO_END = 10.0
 
 
 def main() -> None:
     """The entry point."""
+    faulthandler.enable()  # a crash of native code prints where it happened
+    terminated = _sigterm_is_ctrl_c()
     code = run_program(sys.argv[1:])
-    if code == INTERRUPTED:
+    if code == INTERRUPTED and terminated.is_set():
+        code = TERMINATED
+    if code in (INTERRUPTED, TERMINATED) or _left_behind():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end takes seconds at most
         _end_within(SECONDS_TO_END, code)
     sys.exit(code)
 
 
+def _sigterm_is_ctrl_c() -> threading.Event:
+    """Let SIGTERM end a command as Ctrl-C does: with what it started, and with a line on how to go on. The event is set
+    when there was one."""
+    terminated = threading.Event()
+
+    def terminate(*_: object) -> None:
+        terminated.set()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, terminate)
+    return terminated
+
+
+def _left_behind() -> bool:
+    """Whether a command has left tasks or threads behind that may keep the process from ending."""
+    from ajet import asyncrun
+
+    return asyncrun.anything_left_behind()
+
+
 def run_program(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code. Errors are told here and nowhere else."""
+    from ajet.files import remedy_for
     from ajet.types import AjetError, ConfigError
 
     try:
@@ -55,7 +85,15 @@ def run_program(arguments: Sequence[str]) -> int:
     except AjetError as error:
         _tell(error)
         return 2 if isinstance(error, ConfigError) else 1
+    except MemoryError as error:
+        _tell(
+            f"out of memory{f' ({error})' if str(error) else ''}. Free some, or raise the limit of this process (ulimit -v)."
+        )
+        return 1
     except Exception as error:
+        if isinstance(error, OSError) and (remedy := remedy_for(error)):
+            _tell(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}. {remedy}.")
+            return 1
         import traceback
 
         traceback.print_exc()
@@ -142,6 +180,11 @@ def _tell(error: object) -> None:
 
 def _end_within(seconds: float, code: int) -> None:
     """End the process even if a thread of the user's agent never returns."""
-    timer = threading.Timer(seconds, os._exit, [code])
+
+    def end() -> None:
+        sys.stdout.flush()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()

@@ -83,14 +83,14 @@ def _evaluate(job: Job, answers: ChatModelPlugin | None, as_json: bool) -> None:
     import json
 
     from ajet.cli.progress import make_progress
-    from ajet.cli.summary import describe_interrupted, describe_metrics_table
+    from ajet.cli.summary import describe_ended, describe_metrics_table
     from ajet.run import evaluate
 
     with make_progress() as progress:
         try:
             metrics = evaluate(job.with_progress(progress), answers=answers)
         except KeyboardInterrupt:
-            progress.say(describe_interrupted(progress.run_dir))
+            progress.say(describe_ended("interrupted", progress.run_dir))
             raise
     print(describe_metrics_table(metrics, greedy=job.config.eval.sampling.temperature == 0))
     if as_json:

@@ -66,8 +66,13 @@ def services(layers: Layers, names: Iterable[str] | None) -> Iterator[None]:
     """A block in which the job's services and those of ``--with`` work; what becomes of them is told on stderr."""
     from ajet.services import with_services
 
-    with with_services(layers, names or (), lambda text: print(text, file=sys.stderr, flush=True)):
+    with with_services(layers, names or (), tell):
         yield
+
+
+def tell(text: str) -> None:
+    """A line for the user, beside what a command prints."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def provenance(layers: Layers) -> list[tuple[str, str, str]]:

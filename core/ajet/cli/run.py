@@ -47,6 +47,8 @@ def run(
     ] = None,
 ) -> None:
     """Run a job: from a file, from flags, or both."""
+    from contextlib import ExitStack
+
     from ajet.breakpoints import enable
     from ajet.cli.layers import (
         import_from_here,
@@ -56,10 +58,12 @@ def run(
         lay_tasks,
         resumed_layers,
         services,
+        tell,
     )
     from ajet.cli.progress import make_progress
     from ajet.job import prepare
     from ajet.progress import told_to
+    from ajet.run_dir import held
     from ajet.types import ConfigError
 
     if resume is not None and job_file is not None:
@@ -83,7 +87,10 @@ def run(
         )
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
     import_from_here()
-    with services(layers, with_):  # readers may ask them for tasks
+    with ExitStack() as stack:
+        if resume is not None and not dry_run:
+            stack.enter_context(held(resume.resolve(), tell))
+        stack.enter_context(services(layers, with_))  # readers may ask them for tasks
         with make_progress() as progress, told_to(progress):
             job = prepare(layers, resume=resume.resolve() if resume is not None else None)
         if dry_run:
@@ -107,12 +114,16 @@ def describe_job(job: Job, layers: Layers) -> str:
 
 def _run(job: Job) -> None:
     from ajet.cli.progress import make_progress
-    from ajet.cli.summary import describe_interrupted, describe_result
+    from ajet.cli.summary import describe_ended, describe_result
 
     with make_progress() as progress:
         try:
             result = job.backbone.run(job.with_progress(progress))
         except KeyboardInterrupt:
-            progress.say(describe_interrupted(progress.run_dir))
+            progress.say(describe_ended("interrupted", progress.run_dir))
+            raise
+        except Exception:
+            if progress.run_dir is not None:
+                progress.say(describe_ended("failed", progress.run_dir))
             raise
     print(describe_result(result))

@@ -48,11 +48,11 @@ def describe_metrics_table(metrics: Metrics, *, greedy: bool) -> str:
     return text.replace(", sampled", ", greedy ") if greedy else text
 
 
-def describe_interrupted(run_dir: Path | None) -> str:
-    """Where an interrupted run can be taken up again."""
+def describe_ended(how: str, run_dir: Path | None) -> str:
+    """Where a run that was interrupted or failed can be taken up again."""
     if run_dir is None:
-        return "interrupted before the run folder was made"
-    from ajet.rollout.recorder import checkpoints
+        return f"{how} before the run folder was made"
+    from ajet.rollout.checkpoints import checkpoints
 
     last = checkpoints(run_dir)
     kept = (
@@ -60,7 +60,7 @@ def describe_interrupted(run_dir: Path | None) -> str:
         if last
         else "no checkpoint yet"
     )
-    return f"interrupted. Run folder: {run_dir}; {kept}"
+    return f"{how}. Run folder: {run_dir}; {kept}"
 
 
 def _figures(before: Metrics, after: Metrics) -> list[tuple[str, str, str]]:

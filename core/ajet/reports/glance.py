@@ -10,7 +10,8 @@ from typing import Any
 
 from ajet.reports.credit import Credit, zero_advantage
 from ajet.reports.folder import Entry, Run
-from ajet.rollout.recorder import JOURNAL, checkpoints
+from ajet.rollout.checkpoints import checkpoints
+from ajet.rollout.recorder import JOURNAL
 from ajet.tracker.breaks import CAUSES
 
 MOST_ROWS = 20

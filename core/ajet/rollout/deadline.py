@@ -15,12 +15,15 @@ class DeadlinePassed(Exception):
 
 
 async def within(
-    seconds: float | None, coroutine: Coroutine[Any, Any, T], excused: Callable[[], float] = lambda: 0.0
+    seconds: float | None,
+    coroutine: Coroutine[Any, Any, T],
+    excused: Callable[[], float] = lambda: 0.0,
+    name: str | None = None,
 ) -> T:
-    """The coroutine's result. Raises DeadlinePassed after ``seconds`` (None: no limit) not counting
+    """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no limit) not counting
     those that ``excused`` reports, at most two seconds late: code that refuses to be cancelled is left
     behind."""
-    task = asyncio.ensure_future(coroutine)
+    task = asyncio.create_task(coroutine, name=name)
     clock = asyncio.get_running_loop().time
     started = clock()
     try:

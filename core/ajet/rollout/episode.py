@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +19,7 @@ from ajet.environments.client import Leases, current_leases
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import describe_exception
 from ajet.rollout.watchdog import Board
+from ajet.threads import in_thread
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
 from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
@@ -117,6 +116,7 @@ class EpisodeRunner:
                     self._deadline(),
                     self._execute(plan, session, leases),
                     lambda: self.excused(plan.id) - excused,
+                    f"the workflow of episode {plan.id}",
                 )
             )
         except DeadlinePassed:
@@ -154,20 +154,17 @@ class EpisodeRunner:
     async def _execute(self, plan: Plan, session: Session, leases: Leases) -> Any:
         frozen = tuple(t.name for t in self.answerer.targets if t.model)
         tuner = Tuner(BASE_URL, session.key, self.handles, frozen)
-        token = current_session.set(session)
-        leased = current_leases.set(leases)
+        # In the context of this attempt's own task, which ends with it: there is nothing to reset.
+        current_session.set(session)
+        current_leases.set(leases)
         if self.missed:
             self.missed.begin(session.key)
-        try:
-            self.hook.ajet_episode_start(episode=plan.id)
-            if self.workflow.is_async:
-                return await self.workflow.fresh()(plan.task, tuner)
-            returned = await _in_thread(lambda: self._call(plan.task, tuner), plan.id)
-            # A decorator or an object with an async __call__ hides that the workflow is a coroutine.
-            return await returned if inspect.isawaitable(returned) else returned
-        finally:
-            current_leases.reset(leased)
-            current_session.reset(token)
+        self.hook.ajet_episode_start(episode=plan.id)
+        if self.workflow.is_async:
+            return await self.workflow.fresh()(plan.task, tuner)
+        returned = await in_thread(lambda: self._call(plan.task, tuner), plan.id)
+        # A decorator or an object with an async __call__ hides that the workflow is a coroutine.
+        return await returned if inspect.isawaitable(returned) else returned
 
     def _call(self, task: Task, tuner: Tuner) -> Any:
         if self.missed:
@@ -196,32 +193,3 @@ def _explain(
             "`ajet check` lists missed calls"
         )
     return failure, error
-
-
-async def _in_thread(call: Callable[[], Any], name: str) -> Any:
-    """Run in a daemon thread with the caller's context. A thread cannot be stopped: after a timeout it
-    is left behind, its LLM calls are refused, and it does not keep the process alive."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        try:
-            outcome: tuple[Any, BaseException | None] = (context.run(call), None)
-        except Exception as error:
-            outcome = (None, error)
-        except BaseException as error:  # SystemExit and the like would vanish with the thread
-            outcome = (None, RuntimeError(f"{type(error).__name__}: {error}"))
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=work, name=f"ajet-{name}", daemon=True).start()
-    return await future

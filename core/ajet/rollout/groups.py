@@ -9,6 +9,7 @@ from typing import Any
 
 from ajet.judge import GroupJudge, given
 from ajet.rollout.episode import Episode, Plan
+from ajet.threads import called
 from ajet.types import JudgeOutput
 
 
@@ -38,7 +39,10 @@ class Groups:
 
 async def score(judge: GroupJudge, members: Sequence[Episode]) -> list[JudgeOutput | Exception | None]:
     """The verdicts on a complete group, one a member. Raises ValueError if the judge gave another number."""
-    verdicts = list(await judge.score_group(members[0].plan.task, [e.view() for e in members]))
+    plan, views = members[0].plan, [e.view() for e in members]
+    verdicts = list(
+        await called(judge.score_group, plan.task, views, name=f"the judge of group {plan.group}")
+    )
     if len(verdicts) != len(members):
         raise ValueError(f"gave {len(verdicts)} verdicts for a group of {len(members)}")
     return verdicts

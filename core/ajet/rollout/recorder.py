@@ -1,26 +1,31 @@
-"""The run folder and its only writer: resolved job, versions, metrics, journal, checkpoints.
+"""The only writer of a run folder: metrics, journal, checkpoints.
 
 Files are append-only. Work that a resumed run repeats is marked superseded, never deleted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from ajet.files import sync, writing
+from ajet.rollout.checkpoints import (
+    CHECKPOINTS,
+    add_validation,
+    best_checkpoint,
+    validation_reward,
+    write_checkpoint,
+)
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_to_json
 from ajet.types import AjetError, Metrics
 
 Line = TypeVar("Line")
-JOURNAL, METRICS, CHECKPOINTS = "episodes.jsonl", "metrics.jsonl", "checkpoints"
-CHECKPOINT_STATE = "ajet.json"
-"""Beside what the trainer writes: the step, the weight version, the validation reward at that step."""
+JOURNAL, METRICS = "episodes.jsonl", "metrics.jsonl"
 
 
 class Recorder(Protocol):
@@ -36,14 +41,17 @@ class Recorder(Protocol):
 
 
 class RunRecorder:
-    """Appends to one run folder. Appending an episode id twice changes nothing."""
+    """Appends to one run folder. Appending an episode id twice changes nothing. Raises AjetError, which names the file
+    and the remedy, where a file cannot be written, and at once where a line of it is damaged."""
 
     def __init__(self, run_dir: Path) -> None:
         self.dir = run_dir
-        (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        with writing(run_dir):
+            (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        live_lines(run_dir / METRICS)  # read when the run has ended, which is too late to find a damaged line
         self._live = {line["id"] for line in live_lines(run_dir / JOURNAL)}
-        self._journal = _open_for_append(run_dir / JOURNAL)
-        self._metrics = _open_for_append(run_dir / METRICS)
+        self._journal = _Lines(run_dir / JOURNAL)
+        self._metrics = _Lines(run_dir / METRICS)
 
     def episode(self, episode: Episode, *, phase: str, step: int) -> None:
         """Append an episode, unless its id is there already."""
@@ -54,22 +62,21 @@ class RunRecorder:
         """Append an episode's line (`episode_to_json`), unless its id is there already."""
         if line["id"] not in self._live:
             self._live.add(line["id"])
-            _append(self._journal, line)
+            self._journal.append(line)
 
     def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step or a validation."""
-        _append(self._metrics, {"type": phase, "step": step, **metrics})
+        self._metrics.append({"type": phase, "step": step, **metrics})
 
     def supersede(self, step: int, keep: Mapping[str, Any]) -> None:
         """Mark all episodes of ``step`` and later ones as superseded, but for the ids in ``keep``."""
-        mark = {"type": "superseded", "from_step": step, "keep": sorted(keep)}
-        _append(self._journal, mark)
-        _append(self._metrics, {"type": "superseded", "from_step": step})
+        self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(keep)})
+        self._metrics.append({"type": "superseded", "from_step": step})
         self._live = {line["id"] for line in live_lines(self.dir / JOURNAL)}
 
     def unused(self, step: int, used: Collection[str]) -> None:
         """Mark the journal's episodes of ``step`` as superseded, but for those that its batch is made of."""
-        _append(self._journal, {"type": "superseded", "from_step": step, "keep": sorted(used)})
+        self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(used)})
 
     def checkpoint(
         self,
@@ -80,35 +87,19 @@ class RunRecorder:
         *,
         keep_best: bool = False,
     ) -> Path:
-        """Write a checkpoint atomically: it is complete under its name or not there at all. Older ones than
-        the last ``keep_last`` go, but for the best where ``keep_best``."""
-        final = self.dir / CHECKPOINTS / f"step_{step:06d}"
-        if final.exists():  # written by a run that was killed right after: equal by the resume rule
-            return final
-        partial = final.with_name(f".partial_{final.name}")
-        shutil.rmtree(partial, ignore_errors=True)
-        save(partial)
-        (partial / CHECKPOINT_STATE).write_text(json.dumps({"step": step, **state}))
-        os.replace(partial, final)
-        best = best_checkpoint(self.dir) if keep_best else None
-        for old in checkpoints(self.dir)[:-keep_last]:
-            if old != best:
-                shutil.rmtree(old)
-        return final
+        """See `write_checkpoint`. What was recorded up to this step is on the disk before it is."""
+        for lines in (self._journal, self._metrics):
+            lines.sync()
+        return write_checkpoint(self.dir, step, save, state, keep_last, keep_best=keep_best)
 
     def validated(self, step: int, reward: float) -> None:
         """Add the validation reward to the checkpoint of a step, if one was written before it was validated."""
-        state = self.dir / CHECKPOINTS / f"step_{step:06d}" / CHECKPOINT_STATE
-        if state.exists():
-            known = json.loads(state.read_text())
-            partial = state.with_name(f".{state.name}")
-            partial.write_text(json.dumps({**known, "validation_reward": reward}))
-            os.replace(partial, state)
+        add_validation(self.dir, step, reward)
 
     def beats_all(self, reward: float | None) -> bool:
         """Whether a validation reward is higher than that of every checkpoint."""
         best = best_checkpoint(self.dir)
-        return reward is not None and (best is None or reward > _validation_reward(best))
+        return reward is not None and (best is None or reward > validation_reward(best))
 
     def close(self) -> None:
         """Close the files."""
@@ -116,22 +107,31 @@ class RunRecorder:
         self._metrics.close()
 
 
-def checkpoints(run_dir: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted((run_dir / CHECKPOINTS).glob("step_*"))
+class _Lines:
+    """A file of JSON lines, open for appending; a last line that a kill left unfinished is cut off first."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with writing(path):
+            if path.exists():
+                data = path.read_bytes()
+                if data and not data.endswith(b"\n"):
+                    os.truncate(path, data.rfind(b"\n") + 1)
+            # JSON text may hold half a surrogate pair
+            self._file = path.open("a", encoding="utf-8", errors="surrogatepass")
 
-def best_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint of the highest validation reward, the earliest of equal ones; None if none was
-    validated."""
-    validated = [path for path in checkpoints(run_dir) if _validation_reward(path) > -math.inf]
-    return max(validated, key=_validation_reward, default=None)
+    def append(self, line: Mapping[str, Any]) -> None:
+        with writing(self.path):
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.flush()
 
+    def sync(self) -> None:
+        with writing(self.path):
+            sync(self.path)
 
-def _validation_reward(checkpoint: Path) -> float:
-    """The validation reward at a checkpoint's step; -inf if there was no validation."""
-    state = json.loads((checkpoint / CHECKPOINT_STATE).read_text())
-    return float(state.get("validation_reward", -math.inf))
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what could not be written has been reported by `append`
+            self._file.close()
 
 
 def live_lines(path: Path) -> list[dict[str, Any]]:
@@ -169,22 +169,15 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             if not raw.endswith(b"\n"):
                 return
             try:
-                yield json.loads(raw)
+                line = json.loads(raw)
             except ValueError as error:
-                raise AjetError(
-                    f"{path}:{number}: not JSON ({error}). The journal was edited; restore or remove that line."
-                ) from None
+                raise _damaged(path, number, f"is not JSON ({error})") from None
+            if not isinstance(line, dict) or "type" not in line or not line.keys() & {"step", "from_step"}:
+                raise _damaged(path, number, 'is not a JSON object with a "type" and a "step"')
+            yield line
 
 
-def _open_for_append(path: Path) -> Any:
-    """Open for appending, after cutting a last line that a kill left unfinished."""
-    if path.exists():
-        data = path.read_bytes()
-        if data and not data.endswith(b"\n"):
-            os.truncate(path, data.rfind(b"\n") + 1)
-    return path.open("a", encoding="utf-8", errors="surrogatepass")  # JSON text may hold half a pair
-
-
-def _append(file: Any, line: Mapping[str, Any]) -> None:
-    file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    file.flush()
+def _damaged(path: Path, number: int, fault: str) -> AjetError:
+    return AjetError(
+        f"{path}:{number}: {fault}, so the file was damaged or edited. Restore that line from a copy or delete it."
+    )

@@ -17,7 +17,8 @@ from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import judge_failure
 from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
-from ajet.rollout.watchdog import Board, watch
+from ajet.rollout.watchdog import Board, watch, watched_loop
+from ajet.threads import called
 from ajet.types import JudgeOutput
 
 if TYPE_CHECKING:
@@ -69,8 +70,12 @@ class Rollout:
 
         whole = asyncio.ensure_future(finish())
         stopped = asyncio.ensure_future(enough.wait()) if enough else None
+        settings = self.settings
         try:
-            await asyncio.wait([whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED)
+            with watched_loop(self.board, settings.stall_warning, settings.loop_timeout, self.say):
+                await asyncio.wait(
+                    [whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED
+                )
             if whole.done():
                 whole.result()
             ended = [judging[p.id] for p in plans if p.id in judging and judging[p.id].done()]
@@ -119,8 +124,9 @@ class Rollout:
             await groups.judged(episode, lambda members: self._ask_group_judge(members, limit))
         elif episode.failure is None:
             async with limit:
-                judge, plan = self.judge.judge, episode.plan
-                await self._ask_judge(episode, lambda: judge(plan.task, episode.output, episode.view()))
+                judge, plan, name = self.judge.judge, episode.plan, _judging(episode.plan.id)
+                view = episode.view()
+                await self._ask_judge(episode, lambda: called(judge, plan.task, view.output, view, name=name))
         done(episode)
         return episode
 
@@ -135,7 +141,8 @@ class Rollout:
                 self.board.set(episode.plan.id, "judge")
             with passthrough():
                 asked = score(self.judge, members)
-                scored = asyncio.ensure_future(within(self._judge_deadline(), asked))
+                name = _judging(f"group {members[0].plan.group}")
+                scored = asyncio.ensure_future(within(self._judge_deadline(), asked, name=name))
             try:
                 await asyncio.wait({scored})
             finally:
@@ -151,7 +158,7 @@ class Rollout:
         self.board.set(plan.id, "judge")
         try:
             with passthrough():
-                verdict = await within(self._judge_deadline(), asked())
+                verdict = await within(self._judge_deadline(), asked(), name=_judging(plan.id))
             # Plain numbers, whatever the judge computes with: they go into the journal.
             reward = _finite("the reward", verdict.reward)
             rewards = {str(name): _finite(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
@@ -177,6 +184,10 @@ class Rollout:
     def _swap(self, leave: set[str], enter: set[str]) -> None:
         assert self.lockstep and self.portal
         self.portal.loop.call_soon_threadsafe(self.lockstep.swap, leave, enter)
+
+
+def _judging(what: str) -> str:
+    return f"the judge of {what}"
 
 
 def _finite(what: str, value: Any) -> float:

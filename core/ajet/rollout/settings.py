@@ -72,6 +72,11 @@ class RolloutSettings(Settings):
     stall_warning: Seconds = Field(
         60.0, description="Say who waits for whom after so long without any progress."
     )
+    loop_timeout: Seconds = Field(
+        600.0,
+        description="End the run after a blocking call in an async workflow or judge has kept the event loop from running for so "
+        "long; off under a debugger.",
+    )
     strict: bool = Field(True, description="Refuse LLM calls that belong to no episode.")
     missed: Literal["report", "refuse"] = Field(
         "report",

@@ -1,12 +1,24 @@
-"""Who waits for whom: every episode's state, and a warning when none of them moves."""
+"""Who waits for whom: every episode's state, and a warning when none of them moves.
+
+`watch` runs on the event loop and sees episodes that wait. `watched_loop` is a thread beside it and sees what keeps the
+loop itself from running: no deadline is kept then, and nothing on the loop could say so.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from ajet.asyncrun import end_run
+from ajet.breakpoints import under_debugger
+from ajet.capture.missed import place_on_stack
+from ajet.types import AjetError
 
 
 @dataclass(slots=True)
@@ -44,3 +56,75 @@ async def watch(board: Board, after: float, say: Callable[[str], None]) -> None:
         if board.states and still >= after:
             say(f"no progress for {still:.0f} s: {board.describe()}")
             board.last_change = time.monotonic()
+
+
+@contextmanager
+def watched_loop(board: Board, after: float, limit: float, say: Callable[[str], None]) -> Iterator[None]:
+    """A block of a coroutine. If a call blocks the event loop for ``after`` seconds without any progress, say which one,
+    each time; after ``limit`` seconds end the run. A debugger may block it for as long as it likes."""
+    watch = _LoopWatch(asyncio.get_running_loop(), board, after, limit, say)
+    thread = threading.Thread(target=watch.run, name="ajet-watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        watch.ended.set()
+
+
+class _LoopWatch:
+    """See `watched_loop`. Made in the thread of the loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        board: Board,
+        after: float,
+        limit: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.ended = threading.Event()
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._board = board
+        self._after = after
+        self._limit = limit
+        self._say = say
+        self._look = min(after, limit, 5.0) / 2
+
+    def run(self) -> None:
+        """Look until the block has ended."""
+        while not self.ended.wait(self._look):
+            turned = threading.Event()
+            self._loop.call_soon_threadsafe(turned.set)
+            if not turned.wait(self._look):
+                self._blocked(turned)
+
+    def _blocked(self, turned: threading.Event) -> None:
+        """Warn, and at last end the run, until the loop turns again."""
+        step, still, told, ended = self._look / 4, 0.0, 0.0, False
+        moved = self._board.last_change
+        while True:
+            began = time.monotonic()
+            if turned.wait(step) or self.ended.is_set():
+                return
+            if under_debugger() or self._board.last_change != moved:
+                # A blocking client that is answered is slow, but its episode gets on.
+                moved, still, told = self._board.last_change, 0.0, 0.0
+                continue
+            still += min(time.monotonic() - began, 2 * step)  # a process that was suspended did not block
+            if still - told >= self._after:
+                told = still
+                self._say(self._describe(still, "No other episode moves meanwhile, and no deadline is kept."))
+            if still >= self._limit and not ended:
+                ended = True
+                why = f"The run was ended, as rollout.loop_timeout is {self._limit:g} s."
+                end_run(self._loop, AjetError(self._describe(still, why)))
+
+    def _describe(self, seconds: float, consequence: str) -> str:
+        task = asyncio.current_task(self._loop)
+        place = place_on_stack(sys._current_frames().get(self._thread))
+        return (
+            f"{task.get_name() if task else 'a callback'} has blocked the event loop for {seconds:.0f} s"
+            f"{f' at {place}' if place else ''}. {consequence} Await something async there or asyncio.to_thread(...), or write a "
+            "plain function (def), which is called in a thread."
+        )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, GroupJudge, Judge, JudgeOutput, Settings, Task, WorkflowOutput
+from ajet.threads import called
 
 
 class Part(Settings):
@@ -73,7 +74,8 @@ class Combine(Judge):
         judge = self._live[name]
         if isinstance(judge, GroupJudge):
             if any(s.view.failure is None for s in sums):
-                verdicts = await judge.score_group(task, [s.view for s in sums])
+                views = [s.view for s in sums]
+                verdicts = await called(judge.score_group, task, views, name=f"the judge {name}")
                 for s, verdict in zip(sums, verdicts, strict=True):
                     s.add(name, part, verdict)
             return
@@ -98,7 +100,10 @@ class CombineOverGroups(Combine, GroupJudge):
 async def _asked(judge: Judge, task: Task, view: EpisodeView) -> JudgeOutput | Exception:
     """A judge's verdict on one episode, or what it raised."""
     try:
-        return await judge.judge(task, view.output, view)
+        verdict: JudgeOutput = await called(
+            judge.judge, task, view.output, view, name=f"the judge of {view.id}"
+        )
+        return verdict
     except Exception as error:
         return error
 

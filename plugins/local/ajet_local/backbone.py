@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from ajet import Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
+from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
 from ajet.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.models import find_recipe, model_source
 from ajet_local.sizes import format_size, parse_size
@@ -146,6 +146,20 @@ class Local(OnDevice, Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop."""
+        from ajet_local.memory import out_of_memory
+        from ajet_local.modeling import first_line
+
+        try:
+            return self._run(job)
+        except (MemoryError, RuntimeError, OSError) as error:
+            if not out_of_memory(error):
+                raise
+            raise AjetError(
+                f"backbone.local: out of memory ({first_line(error)}). Set memory_limit to less than what is free, or lower "
+                "micro_batch_tokens, cache_mib or rollout.concurrency, or raise the limit of this process (ulimit -v)."
+            ) from error
+
+    def _run(self, job: Job) -> RunResult:
         from ajet.run import train_job
 
         config = job.config

@@ -7,6 +7,7 @@ autograd saves it; a token is assumed to be trained, so that its logits are ther
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -205,6 +206,17 @@ def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, dict[str, Any]]]
     if demand.adapters is None:
         size = 16 * sum(map(sum, demand.shape.linear.values()))
         yield "a lora", {"adapters": size, "trained": size, "reference": 0}
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    system = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    text = str(error)
+    return system or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
+    )
 
 
 def free_memory(device: torch.device) -> int:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
+from ajet.backbone import CheckpointDamaged
 from ajet.types import AjetError, Batch, Float32, Loss, Metrics, Sample
 from ajet_local.adapters import FOLDER, Adapters
 from ajet_local.engine import LocalEngine
-from ajet_local.modeling import checkpointing, enable_checkpointing
+from ajet_local.memory import out_of_memory
+from ajet_local.modeling import UNREADABLE, checkpointing, enable_checkpointing, first_line
 from ajet_local.plan import plan, score
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
@@ -270,42 +275,76 @@ class LocalTrainer:
 
     def save(self, path: Path) -> None:
         """Write tokenizer, `STATE_FILE`, and the model (Hugging Face layout) or, where adapters are trained, all
-        adapters (peft's layout, each in a folder of its own) into ``path``."""
+        adapters (peft's layout, each in a folder of its own) into ``path``. Raises OSError if the disk refuses."""
         path.mkdir(parents=True, exist_ok=True)
-        self.tokenizer.save_pretrained(path)
-        if self.adapters is None:
-            self.model.save_pretrained(path)
-        else:
-            for name in self.adapters.names:
-                self.adapters.save(name, path / FOLDER / name)
         optimizers = {name: learner.optimizer.state_dict() for name, learner in self._learners.items()}
-        torch.save({"optimizers": optimizers, "version": self.version}, path / STATE_FILE)
+        with _system_errors():
+            self.tokenizer.save_pretrained(path)
+            if self.adapters is None:
+                self.model.save_pretrained(path)
+            else:
+                for name in self.adapters.names:
+                    self.adapters.save(name, path / FOLDER / name)
+            with (path / STATE_FILE).open("wb") as file:
+                torch.save({"optimizers": optimizers, "version": self.version}, file)
 
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit, for the engine too.
 
-        Raises `AjetError` when ``path`` was not written by `save`, or for other adapters.
+        Raises `AjetError` when ``path`` was not written by `save`, or for other adapters, and `CheckpointDamaged` when
+        a file of it cannot be read.
         """
         if not (path / STATE_FILE).is_file():
             raise AjetError(f"checkpoint {path}: no {STATE_FILE}. Give a folder written by this backbone.")
-        state = torch.load(path / STATE_FILE, map_location=self.model.device, weights_only=True)
-        if state["optimizers"].keys() != self._learners.keys():
-            trained, found = (
-                ", ".join(map(_named, names)) for names in (self._learners, state["optimizers"])
-            )
+        with _reading(path / STATE_FILE):
+            state = torch.load(path / STATE_FILE, map_location=self.model.device, weights_only=True)
+            optimizers, version = state["optimizers"], state["version"]
+        if optimizers.keys() != self._learners.keys():
+            trained, found = (", ".join(map(_named, names)) for names in (self._learners, optimizers))
             raise AjetError(
                 f"checkpoint {path}: holds the training of {found}, but the job trains {trained}."
             )
         if self.adapters is None:
-            saved = AutoModelForCausalLM.from_pretrained(path, dtype=self.model.dtype)
+            with _reading(path):
+                saved = AutoModelForCausalLM.from_pretrained(path, dtype=self.model.dtype)
             self.model.load_state_dict(saved.state_dict())
         else:
             for adapter in self.adapters.names:
-                self.adapters.restore(adapter, path / FOLDER / adapter)
+                with _reading(path / FOLDER / adapter):
+                    self.adapters.restore(adapter, path / FOLDER / adapter)
         self._copy_to_engine()
         for name, learner in self._learners.items():
-            learner.optimizer.load_state_dict(state["optimizers"][name])
-        self.engine.version = state["version"]
+            learner.optimizer.load_state_dict(optimizers[name])
+        self.engine.version = version
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """A block that writes files by libraries whose errors hide that of the system: it is raised instead."""
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, OSError):  # torch
+            found = found.__cause__ or found.__context__
+        number = re.search(r"\(os error (\d+)\)", str(error))  # safetensors
+        if found is None and number:
+            found = OSError(int(number[1]), os.strerror(int(number[1])))
+        if found is None:
+            raise
+        raise found from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A block that reads a part of a checkpoint. Raises CheckpointDamaged if that is not possible, unless the machine
+    is to blame."""
+    try:
+        yield
+    except UNREADABLE as error:
+        if out_of_memory(error) or (isinstance(error, OSError) and error.errno):
+            raise
+        raise CheckpointDamaged(f"{path}: {first_line(error)}") from error
 
 
 def _means(suffix: str, sums: _Sums) -> Metrics:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 import threading
@@ -21,9 +20,9 @@ from ajet.job_spec import JobSpec
 from ajet.listeners import Listeners
 from ajet.logger import Logger
 from ajet.models import model_source
-from ajet.rollout.recorder import CHECKPOINT_STATE, checkpoints
+from ajet.rollout.checkpoints import checkpoints, newest, step_of
 from ajet.run import recorded_validation
-from ajet.run_dir import keep_tokenizer, new_run_dir
+from ajet.run_dir import held, keep_tokenizer, new_run_dir
 from ajet.types import AjetError, ConfigError
 from ajet_verl.alignment import Place, compose
 from ajet_verl.recorder import NAMESPACE, Event, Recorder
@@ -54,6 +53,11 @@ def launch(job: Job, settings: Verl) -> RunResult:
         job, settings, Place(model)
     )  # what is wrong with it is said before there is a run folder
     run_dir = job.resume or new_run_dir(job)
+    with held(run_dir, job.progress.say):
+        return _launch_in(run_dir, job, settings, model, config)
+
+
+def _launch_in(run_dir: Path, job: Job, settings: Verl, model: str, config: DictConfig) -> RunResult:
     if job.resume:
         job.progress.started(run_dir)
     keep_tokenizer(run_dir, _tokenizer(model), job.progress)
@@ -73,7 +77,7 @@ class _Run:
 
     def __init__(self, ray: Any, job: Job, settings: Verl, model: str, run_dir: Path) -> None:
         self._ray, self._job, self._settings, self._run_dir = ray, job, settings, run_dir
-        self._done = _last_step(run_dir)
+        self._done = step_of(newest(run_dir, job.progress.say))
         shutil.rmtree(run_dir / "checkpoints" / STAGED, ignore_errors=True)
         name = f"recorder {run_dir}"
         self._recorder = _on_this_node(ray, Recorder, name).remote(
@@ -282,12 +286,6 @@ def _tokenizer(model: str) -> Any:
     except (OSError, ValueError) as error:
         line = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"model: {model}: {line}. Check the path or the Hub id.") from error
-
-
-def _last_step(run_dir: Path) -> int:
-    """The step of the newest checkpoint, 0 without one."""
-    finished = checkpoints(run_dir)
-    return json.loads((finished[-1] / CHECKPOINT_STATE).read_text())["step"] if finished else 0
 
 
 def _verls_folder(run_dir: Path, step: int) -> str | None:

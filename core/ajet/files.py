@@ -1,0 +1,65 @@
+"""Writing files that must survive: to the disk, not only to its cache, and with errors that name the file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ajet.types import AjetError
+
+_REMEDIES = {
+    errno.ENOSPC: "Free some space on that disk, or choose another one",
+    errno.EDQUOT: "Free some of your disk quota, or choose another disk",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
+    errno.EROFS: "Choose a folder on a disk that can be written",
+    errno.EACCES: "Give this user the permission, or choose another folder",
+    errno.EPERM: "Give this user the permission, or choose another folder",
+    errno.EIO: "Check the disk",
+    errno.EMFILE: "Raise the limit on open files (ulimit -n), or lower rollout.concurrency",
+    errno.ENFILE: "The whole machine has too many open files: end other programs",
+    errno.ENOMEM: "Free some memory, or raise the memory limit of this process",
+}
+"""What to do about the errors of the system that no program can mend itself."""
+
+
+def remedy_for(error: OSError) -> str | None:
+    """What the user can do about an error of the system; None if it may be a bug of the program."""
+    return _REMEDIES.get(error.errno or 0)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A block that writes ``path``, a file or a folder: an OSError in it becomes one line that names the path and
+    the remedy. Raises AjetError."""
+    try:
+        yield
+    except OSError as error:
+        cause = error.strerror or str(error) or type(error).__name__
+        remedy = remedy_for(error) or "Check the disk and the folder's permissions"
+        raise AjetError(f"{path}: cannot be written: {cause}. {remedy}.") from error
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or a folder with all that is in it, from the system's cache to the disk."""
+    inside = sorted(path.rglob("*")) if path.is_dir() else []
+    for one in (*inside, path):
+        if not one.is_symlink():
+            _sync_one(one)
+
+
+def replace(new: Path, old: Path) -> None:
+    """Rename ``new`` to ``old``, which it replaces, so that after a power failure one of the two is there, whole."""
+    sync(new)
+    os.replace(new, old)
+    _sync_one(old.parent)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

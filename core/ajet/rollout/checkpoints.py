@@ -1,0 +1,159 @@
+"""Checkpoints of a run folder: each is complete under its name and on the disk, or it is not used.
+
+``files.json`` is written last and lists the size of every other file, so that a copy that was cut off, or a disk that
+lost the end of a file, is noticed before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ajet.backbone import CheckpointDamaged
+from ajet.files import replace, writing
+from ajet.types import AjetError, Metrics
+
+CHECKPOINTS = "checkpoints"
+CHECKPOINT_STATE = "ajet.json"
+"""Beside what the trainer writes: the step, the weight version, the validation reward at that step."""
+FILES = "files.json"
+"""The size of each file of the checkpoint but of itself and of `CHECKPOINT_STATE`, which a validation may rewrite."""
+DAMAGED = "damaged_"
+"""Before the name of a checkpoint that was set aside."""
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """Complete checkpoints, oldest first; damaged ones are left out."""
+    return [path for path in sorted((run_dir / CHECKPOINTS).glob("step_*")) if fault(path) is None]
+
+
+def best_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint of the highest validation reward, the earliest of equal ones; None if none was
+    validated."""
+    validated = [path for path in checkpoints(run_dir) if validation_reward(path) > -math.inf]
+    return max(validated, key=validation_reward, default=None)
+
+
+def validation_reward(checkpoint: Path) -> float:
+    """The validation reward at a checkpoint's step; -inf if there was no validation."""
+    return float(_state(checkpoint).get("validation_reward", -math.inf))
+
+
+def fault(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, as far as sizes tell; None if it is complete."""
+    try:
+        sizes = json.loads((checkpoint / FILES).read_bytes())
+        int(_state(checkpoint)["step"])
+    except FileNotFoundError as error:
+        return f"it has no {Path(error.filename).name}"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return f"its {FILES} or {CHECKPOINT_STATE} cannot be read ({error})"
+    found = _sizes(checkpoint)
+    for name, size in sizes.items():
+        if name not in found:
+            return f"{name} is missing"
+        if found[name] != size:
+            return f"{name} has {found[name]} bytes instead of {size}"
+    return None
+
+
+def write_checkpoint(
+    run_dir: Path,
+    step: int,
+    save: Callable[[Path], None],
+    state: Metrics,
+    keep_last: int,
+    *,
+    keep_best: bool = False,
+) -> Path:
+    """Write a checkpoint atomically, ``save`` its own part. Older ones than the last ``keep_last`` go, but for the
+    best where ``keep_best``. Raises AjetError if it cannot be written."""
+    final = run_dir / CHECKPOINTS / f"step_{step:06d}"
+    if final in checkpoints(
+        run_dir
+    ):  # written by a run that was killed right after: equal by the resume rule
+        return final
+    partial = final.with_name(f".partial_{final.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with writing(final):
+            save(partial)
+            (partial / CHECKPOINT_STATE).write_text(json.dumps({"step": step, **state}))
+            (partial / FILES).write_text(json.dumps(_sizes(partial), indent=1))
+            shutil.rmtree(final, ignore_errors=True)  # a damaged one
+            replace(partial, final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # a full disk needs the space
+        raise
+    best = best_checkpoint(run_dir) if keep_best else None
+    for old in checkpoints(run_dir)[:-keep_last]:
+        if old != best:
+            shutil.rmtree(old)
+    return final
+
+
+def add_validation(run_dir: Path, step: int, reward: float) -> None:
+    """Add the validation reward to the checkpoint of a step, if one was written before it was validated."""
+    checkpoint = run_dir / CHECKPOINTS / f"step_{step:06d}"
+    if checkpoint in checkpoints(run_dir):
+        state = checkpoint / CHECKPOINT_STATE
+        partial = state.with_name(f".{state.name}")
+        with writing(state):
+            partial.write_text(json.dumps({**_state(checkpoint), "validation_reward": reward}))
+            replace(partial, state)
+
+
+def restore(run_dir: Path, load: Callable[[Path], None], say: Callable[[str], None]) -> int:
+    """Load the newest checkpoint that is intact; its step, 0 if the run has none yet. See `newest`."""
+    while (checkpoint := newest(run_dir, say)) is not None:
+        try:
+            load(checkpoint)
+            return step_of(checkpoint)
+        except CheckpointDamaged as error:
+            _set_aside(checkpoint, str(error), say)
+    return 0
+
+
+def newest(run_dir: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint that is complete, None if the run has none yet. Damaged ones after it are renamed, so that
+    the run can write those steps again, and ``say`` is told. Raises AjetError if there are some, but none is complete."""
+    for checkpoint in sorted((run_dir / CHECKPOINTS).glob("step_*"), reverse=True):
+        why = fault(checkpoint)
+        if why is None:
+            return checkpoint
+        _set_aside(checkpoint, why, say)
+    if any((run_dir / CHECKPOINTS).glob(f"{DAMAGED}*")):
+        raise AjetError(
+            f"{run_dir / CHECKPOINTS}: no checkpoint is intact. Bring one back from a copy, under its name step_NNNNNN, "
+            "or start a new run."
+        )
+    return None
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The step after which a checkpoint was written; 0 without one."""
+    return int(_state(checkpoint)["step"]) if checkpoint else 0
+
+
+def _set_aside(checkpoint: Path, why: str, say: Callable[[str], None]) -> None:
+    aside = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}")
+    with writing(aside):
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(checkpoint, aside)
+    say(f"checkpoint {checkpoint} is damaged and is skipped ({why}); it is now called {aside.name}")
+
+
+def _state(checkpoint: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((checkpoint / CHECKPOINT_STATE).read_bytes())
+    return found
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Sizes of all files below a folder, by their paths in it."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return {name: size for name, size in sizes.items() if name not in (FILES, CHECKPOINT_STATE)}

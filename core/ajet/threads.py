@@ -1,0 +1,50 @@
+"""Plain functions of the user, called in threads so that they do not block the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+async def in_thread(call: Callable[[], Any], name: str) -> Any:
+    """What a function returns, called in a daemon thread with the caller's context. A thread cannot be stopped: one
+    that is no longer waited for is left behind, and it does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = (context.run(call), None)
+        except StopIteration as error:  # no future takes one
+            outcome = (None, RuntimeError(f"StopIteration: {error}"))
+        except Exception as error:
+            outcome = (None, error)
+        except BaseException as error:  # SystemExit and the like would vanish with the thread
+            outcome = (None, RuntimeError(f"{type(error).__name__}: {error}"))
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=work, name=f"ajet-{name}", daemon=True).start()
+    return await future
+
+
+async def called(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    """What a function of the user returns: an async one is awaited here, any other one is called in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    returned = await in_thread(lambda: function(*arguments), name)
+    # A decorator or an object with an async __call__ hides that the function is a coroutine.
+    return await returned if inspect.isawaitable(returned) else returned

@@ -1,0 +1,164 @@
+"""Coroutines of other people end in bounded time: those that swallow their cancellation, block the loop or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ajet import asyncrun
+from ajet.asyncrun import end_run, run
+from ajet.types import AjetError
+
+
+async def stubborn() -> None:
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncrun, "GRACE", 0.1)
+    monkeypatch.setattr(asyncrun, "_left_behind", [])
+
+
+def test_a_coroutine_returns_its_value_and_raises_its_error() -> None:
+    async def fails() -> None:
+        raise KeyError("x")
+
+    assert run(asyncio.sleep(0, "value")) == "value"
+    with pytest.raises(KeyError):
+        run(fails())
+    assert not asyncrun.anything_left_behind()
+
+
+def test_tasks_that_are_left_are_cancelled_and_clean_up() -> None:
+    ended = []
+
+    async def other() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(True)
+
+    async def main() -> None:
+        main.task = asyncio.create_task(other())  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+    run(main())
+    assert ended and not asyncrun.anything_left_behind()
+
+
+def test_D5_a_task_that_swallows_its_cancellation_is_left_behind_and_named_with_its_line() -> None:
+    said: list[str] = []
+
+    async def main() -> str:
+        main.task = asyncio.create_task(stubborn(), name="the workflow of episode 7")  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        return "result"
+
+    assert run(main(), said.append) == "result"
+    assert len(said) == 1 and "the workflow of episode 7" in said[0] and f"{Path(__file__).name}:" in said[0]
+    assert asyncrun.anything_left_behind()
+
+
+def test_D5_a_thread_that_hangs_in_to_thread_is_left_behind() -> None:
+    said: list[str] = []
+    release = threading.Event()
+
+    async def main() -> str:
+        main.task = asyncio.create_task(asyncio.to_thread(release.wait, 60))  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+        return "result"
+
+    assert run(main(), said.append) == "result"
+    release.set()
+    assert len(said) == 1 and "1 threads of asyncio.to_thread" in said[0]
+
+
+def test_D2_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given() -> None:
+    blocked, cleaned = threading.Event(), threading.Event()
+
+    def watchdog(loop: asyncio.AbstractEventLoop) -> None:
+        blocked.wait(60)
+        end_run(loop, AjetError("the loop is blocked"))
+
+    async def blocks() -> None:
+        blocked.set()
+        time.sleep(60)
+
+    async def main() -> None:
+        threading.Thread(target=watchdog, args=(asyncio.get_running_loop(),)).start()
+        try:
+            await asyncio.gather(blocks())
+        finally:
+            cleaned.set()
+
+    started = time.monotonic()
+    with pytest.raises(AjetError, match="the loop is blocked"):
+        run(main())
+    assert cleaned.is_set() and time.monotonic() - started < 50
+
+
+SCRIPT = """
+import asyncio
+from ajet import asyncrun
+from ajet.asyncrun import run
+asyncrun.GRACE = 0.5
+
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+async def main():
+    tasks = [asyncio.create_task(stubborn(), name=f"episode {n}") for n in range(3)]
+    await asyncio.sleep(0)
+    print("ready", flush=True)
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        await asyncio.sleep(0.2)
+
+try:
+    run(main(), lambda text: print(text, flush=True))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_D9_ctrl_c_however_often_ends_stubborn_workflows_without_a_traceback(times: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    output, _ = process.communicate(timeout=60)
+    lines = output.splitlines()
+    assert len(lines) == 2 and "episode 0" in lines[0] and lines[1] == "interrupted", output
+    assert process.returncode == 0
+
+
+def test_contextvars_are_those_of_the_caller() -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+    variable.set(7)
+
+    async def main() -> int:
+        return variable.get()
+
+    assert run(main()) == 7
