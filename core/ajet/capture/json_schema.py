@@ -63,7 +63,9 @@ def make_schema(schema: Mapping[str, Any]) -> Schema:
     except RecursionError:
         raise _too_deep() from None
     if len(written) > _MOST_CHARACTERS:
-        raise BadSchema(f"the JSON schema has {len(written):,} characters; at most {_MOST_CHARACTERS:,} are read")
+        raise BadSchema(
+            f"the JSON schema has {len(written):,} characters; at most {_MOST_CHARACTERS:,} are read"
+        )
     return _make_schema(written)
 
 
