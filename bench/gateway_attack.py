@@ -110,6 +110,7 @@ def measure(name: str, seconds: float) -> Figures:
         deadline = time.monotonic() + LONGEST_WAIT
         while not attacks.value and time.monotonic() < deadline:
             time.sleep(0.05)
+        repeated = attacks.value
         stopping.set()
         health, cpu, chat, count = polled.recv()
         said = "no answer yet"
@@ -127,7 +128,7 @@ def measure(name: str, seconds: float) -> Figures:
         for process in (attacker, neighbour):
             process.terminate()
             process.join()
-    return Figures(health, cpu, chat, count, attacks.value, said, peak, stop)
+    return Figures(health, cpu, chat, count, repeated, said, peak, stop)
 
 
 def peak_mb(pid: int) -> float:
@@ -218,6 +219,8 @@ def attack(name: str, port: int, attacks: Any, pipe: Any) -> None:
     while True:
         try:
             said = once(port)
+        except ConnectionRefusedError:
+            return  # the server has ended
         except (OSError, HTTPException) as error:
             said = f"{type(error).__name__}"
         attacks.value += 1
