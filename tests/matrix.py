@@ -23,6 +23,7 @@ CACHE = ROOT / ".cache" / "matrix"
 TESTS = (
     "aiohttp",
     "anthropic",
+    "google-re2",
     "hypothesis",
     "jsonschema",
     "pytest",

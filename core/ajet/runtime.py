@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -178,9 +179,9 @@ def _local_plugin(job: Job) -> EnginePlugin:
     return plugin
 
 
-def scripted_engine(job: Job, path: Path) -> Engine:
-    """An engine that answers from a script, in the tokens and the chat format of the job's model. Raises
-    ConfigError for a file that is no script."""
+def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> Engine:
+    """An engine that answers from a script, in the tokens and the chat format of the job's model. It takes
+    prompts of any length, unless there is a ``context_length``. Raises ConfigError for a file that is no script."""
     from ajet.chat_models import read_script, scripted
     from ajet.testing import ScriptedEngine
 
@@ -199,7 +200,9 @@ def scripted_engine(job: Job, path: Path) -> Engine:
             )
         return chat.written(scripted(rule, turn))
 
-    return ScriptedEngine(tokenizer, answer, model_type=model_type)
+    return ScriptedEngine(
+        tokenizer, answer, context_length=context_length or sys.maxsize, model_type=model_type
+    )
 
 
 def training_policy(job: Job) -> SamplingPolicy:

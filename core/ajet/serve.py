@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import secrets
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ajet.capture.garbage import rare_full_collections
@@ -16,6 +14,7 @@ from ajet.capture.gateway import Gateway
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session
+from ajet.capture.stopping import stopped
 from ajet.capture.targets import Target
 from ajet.capture.wires import Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
@@ -25,7 +24,7 @@ from ajet.runtime import adapter_of
 
 MOST_CALLS = 1_000
 MOST_TOKENS = 4_000_000
-"""What one session records at most; then the next one begins, and conversations are rendered anew."""
+"""What one session is asked for and keeps at most; then the next one begins, and conversations are rendered anew."""
 
 
 @dataclass(slots=True)
@@ -38,6 +37,7 @@ class Sessions:
     _count: int = 0
     _tokens: int = field(default=0)
     _seen: int = 0
+    _asked: int = 0
 
     def find(self, key: str) -> Session | None:
         """The session to answer with, if the key is right."""
@@ -45,15 +45,18 @@ class Sessions:
             return None
         if self._current is None or self._is_full(self._current):
             self._count += 1
-            self._tokens = self._seen = 0
+            self._tokens = self._seen = self._asked = 0
             self._current = Session(f"serve-{self._count}", secrets.token_hex(8), self.answerer, key=self.key)
+        self._asked += 1
         return self._current
 
     def _is_full(self, session: Session) -> bool:
-        calls = session.record.calls
+        calls, engine = session.record.calls, self.answerer.engine
         self._tokens += sum(c.end.length for c in calls[self._seen :])
         self._seen = len(calls)
-        return len(calls) >= MOST_CALLS or self._tokens >= MOST_TOKENS
+        # Of a chat that was refused the messages are kept too.
+        refused = session.counters["context_overflow"] * (engine.context_length if engine else 0)
+        return self._asked >= MOST_CALLS or self._tokens + refused >= MOST_TOKENS
 
 
 def serve(
@@ -68,7 +71,8 @@ def serve(
     wires: Sequence[Wire] = BUILTIN_WIRES,
     ready: Callable[[str], None],
 ) -> int:
-    """Answer calls until Ctrl-C or SIGTERM; how many were answered. ``ready`` is told the URL."""
+    """Answer calls until Ctrl-C or SIGTERM, which end the process within seconds; how many were answered.
+    ``ready`` is told the URL."""
     portal = Portal()
     try:
         portal.submit(engine.start()).result()
@@ -79,7 +83,7 @@ def serve(
             portal, sessions.find, wires, models=models, host=host, port=port, most_calls=most_calls
         )
         try:
-            with rare_full_collections(), _stopped() as stop:
+            with rare_full_collections(), stopped() as stop:
                 ready(gateway.start())
                 while not stop.wait(1.0):
                     pass
@@ -90,16 +94,3 @@ def serve(
         with contextlib.suppress(asyncio.CancelledError):
             portal.submit(engine.close()).result()
         portal.close()
-
-
-@contextlib.contextmanager
-def _stopped() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set."""
-    stop = threading.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(n, lambda *_: stop.set()) for n in numbers]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -150,7 +150,8 @@ def test_wrong_requests_are_refused_with_the_reason(
 ) -> None:
     response = post(url, path, **body)
     assert response.status_code == status and message in response.json()["error"]
-    assert httpx2.post(f"{url}/step", content=b"{no json").status_code == 400
+    headers = {"content-type": "application/json"}
+    assert httpx2.post(f"{url}/step", content=b"{no json", headers=headers).status_code == 400
 
 
 def test_a_release_that_overtakes_its_creation_wins(url: str) -> None:

@@ -7,7 +7,7 @@ the oldest goes. Of those that wait for a next request the oldest goes when ther
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Protocol
 
 MOST_HALF_OPEN = 256
 """Connections without a whole request head."""
@@ -23,6 +23,10 @@ class Held(Protocol):
 
     def give_up(self, status: int, reason: str) -> None:
         """Answer with an error and close."""
+        ...
+
+    def drop(self) -> None:
+        """Close at once, without a word: there are too many, so each must cost little."""
         ...
 
 
@@ -42,9 +46,7 @@ class Connections:
         self._open.add(connection)
         self.begins_head(connection)
         if len(self._open) > self.most:
-            oldest: Any = next(iter(self._idle), None) or next(iter(self._half_open))
-            self.closed(oldest)
-            oldest.give_up(503, "too many connections")
+            self._drop(next(iter(self._idle), None) or next(iter(self._half_open)))
 
     def begins_head(self, connection: Held) -> None:
         """A request's head has begun, or is waited for, and is not whole yet."""
@@ -54,9 +56,7 @@ class Connections:
         if self._sweep is None:
             self._sweep = loop.call_later(1.0, self._give_up_slow_ones, loop)
         if len(self._half_open) > MOST_HALF_OPEN:
-            oldest = next(iter(self._half_open))
-            self.closed(oldest)
-            oldest.give_up(503, "too many connections that send no request")
+            self._drop(next(iter(self._half_open)))
 
     def asks(self, connection: Held) -> None:
         """A request's head is whole."""
@@ -72,6 +72,10 @@ class Connections:
         """The connection is gone."""
         self._open.discard(connection)
         self.asks(connection)
+
+    def _drop(self, connection: Held) -> None:
+        self.closed(connection)
+        connection.drop()
 
     def _give_up_slow_ones(self, loop: asyncio.AbstractEventLoop) -> None:
         slow = [c for c, since in self._half_open.items() if loop.time() - since > HEAD_SECONDS]

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
+from ajet.capture.bodies import MOST_BYTES, Bodies, Gone, Receive
 from ajet.capture.listening import QUEUED, listen, url_of
 from ajet.capture.meter import Meter
 from ajet.capture.origin import foreign
@@ -31,22 +32,17 @@ from ajet.workflow import Endpoint
 
 log = logging.getLogger("ajet")
 
-MOST_BYTES = 32 << 20
 MOST_CALLS = 4096
-MOST_HELD = 256 << 20
-"""Bytes of the bodies of all calls that are being read or answered."""
 _LONG_BODY = 1 << 16
 """Bytes that are not read to the end from who is refused."""
 _SECONDS_TO_START = 10.0
 _SECONDS_TO_CLOSE = 5.0
-_BODY_SECONDS = 60.0
 _IDLE_SECONDS = 120
 _LAST_WORD_SECONDS = 1.0
 """How long a client that does not read may keep its ended call."""
 
 Find = Callable[[str], Session | None]
 Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
@@ -169,10 +165,9 @@ class _App:
         self._wires = wires
         self._models = models
         self._meter = meter
-        self._most_bytes = most_bytes
+        self._bodies = Bodies(most_bytes)
         self._most_calls = most_calls
         self._since = int(time.time())
-        self._held = 0
         self.closing = False
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -185,7 +180,7 @@ class _App:
                 await self._page(scope["method"], asked, headers, wire is not None, send)
             else:
                 await self._call(wire, asked, headers, receive, send)
-        except _Gone:
+        except Gone:
             self._meter.disconnects += 1
         except Refused as error:
             self._meter.refused[error.code] += 1
@@ -232,11 +227,11 @@ class _App:
         agent, target = caller(session, headers)
         agent, target = agent or asked.agent or "agent", target or asked.target
         with self._meter.call(session):
-            body = await self._body(headers, receive)
+            body = await self._bodies.read(headers, receive)
             try:
                 await self._answer(wire, session, body, agent, target, receive, send)
             finally:
-                self._held -= len(body)
+                self._bodies.release(body)
 
     async def _answer(
         self,
@@ -304,62 +299,9 @@ class _App:
             )
         return session
 
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """The request's body, which counts as held from here on. Raises Refused for one that is too large or
-        does not come, _Gone if the client went away."""
-        announced = headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced) > self._most_bytes:
-            raise self._too_large()
-        parts: list[bytes] = []
-        held = 0
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _Gone
-                    parts.append(message["body"])
-                    held += len(message["body"])
-                    self._held += len(message["body"])
-                    self._refuse_much(held)
-                    more = message["more_body"]
-        except BaseException as error:
-            self._held -= held
-            if isinstance(error, TimeoutError):
-                raise Refused(
-                    f"the request's body did not come within {_BODY_SECONDS:g} s",
-                    code="slow_request",
-                    status=408,
-                ) from None
-            raise
-        return b"".join(parts)
-
-    def _refuse_much(self, size: int) -> None:
-        """Refuse a body of which so much has come, or that is too much with all others."""
-        if size > self._most_bytes:
-            raise self._too_large()
-        if self._held > MOST_HELD:
-            raise Refused(
-                f"the calls that are being answered hold {MOST_HELD >> 20} MiB already; try again later",
-                code="busy",
-                status=429,
-            )
-
-    def _too_large(self) -> Refused:
-        return Refused(
-            f"the request's body is larger than {self._most_bytes >> 20} MiB",
-            code="request_too_large",
-            status=413,
-        )
-
-
-class _Gone(Exception):
-    """The client has gone away."""
-
 
 class _WhileThere:
-    """A block that is cancelled when the client goes away, and then raises _Gone."""
+    """A block that is cancelled when the client goes away, and then raises Gone."""
 
     __slots__ = ("_receive", "_starting", "_task", "_watching", "gone")
 
@@ -391,7 +333,7 @@ class _WhileThere:
             self._watching.cancel()
         if self.gone and kind is not None and issubclass(kind, asyncio.CancelledError):
             self._task.uncancel()
-            raise _Gone from None
+            raise Gone from None
 
     def go_on(self) -> None:
         """The episode ended, not the client: its call was cancelled, but is to be answered. Raises

@@ -86,6 +86,10 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.transport.write(head.encode())
         self.transport.close()
 
+    def drop(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
 
 class _Together:
     """A transport that joins writes."""

@@ -16,10 +16,10 @@ from typing import Any
 
 from ajet.types import AjetError
 
-MOST_NODES = 20_000
+MOST_NODES = 10_000
 """Objects, lists and values of a schema."""
 _MOST_CHARACTERS = 1 << 18
-MOST_STEPS = 500_000
+MOST_STEPS = 200_000
 """Of one check: a keyword of the schema that meets a value costs one, and one for each part of either."""
 _MOST_LEVELS = 100
 _PATTERN_BYTES = 1 << 20
@@ -63,7 +63,9 @@ def make_schema(schema: Mapping[str, Any]) -> Schema:
     except RecursionError:
         raise _too_deep() from None
     if len(written) > _MOST_CHARACTERS:
-        raise BadSchema(f"the JSON schema has {len(written):,} characters; at most {_MOST_CHARACTERS:,} are read")
+        raise BadSchema(
+            f"the JSON schema has {len(written):,} characters; at most {_MOST_CHARACTERS:,} are read"
+        )
     return _make_schema(written)
 
 
@@ -206,13 +208,13 @@ def _paid(name: str, check: Keyword) -> Keyword:
 def _more(name: str, value: Any, instance: Any, schema: Any, nodes: int) -> int:
     """Steps of keywords whose work is not the sum of the sizes of what they look at. ``nodes`` are the schema's."""
     if name in ("$ref", "$dynamicRef"):
-        return 0 if str(value).startswith("#/") else nodes  # others may be searched for everywhere
+        return 8 if str(value).startswith("#/") else nodes  # others may be searched for everywhere
     if name in ("enum", "const"):
         return nodes if isinstance(instance, list | dict) else 0
     if name == "dependentRequired":
         return nodes
     if name == "uniqueItems":  # items that cannot be sorted are compared each with each
-        return len(instance) ** 2 if isinstance(instance, list) and not _is_sortable(instance) else 0
+        return len(instance) ** 2 // 2 if isinstance(instance, list) and not _is_sortable(instance) else 0
     if name in ("patternProperties", "additionalProperties"):
         return _size(instance) * _size(schema.get("patternProperties"))
     return 0

@@ -1,7 +1,7 @@
 """How much a request may ask for, looked at before it is worked on.
 
 What a model's context holds bounds all of it: a chat that cannot fit is refused after work that grows with the
-context, never with what was sent. Counting bytes bounds what parsing may cost.
+context, never with what was sent.
 """
 
 from __future__ import annotations
@@ -15,10 +15,6 @@ from ajet.chat import Chat
 
 LARGE_BODY = 1 << 16
 """Bytes up to which parsing and rendering a request is quick whatever it holds."""
-MOST_CONTAINERS = 100_000
-"""Objects and lists of a body, or rather their opening brackets, also those in texts."""
-MOST_VALUES = 1_000_000
-"""Likewise its commas."""
 MOST_TOOLS = 512
 MANY_TOOLS = 64
 """So many take long to render, however small they are."""
@@ -29,20 +25,6 @@ MESSAGE_TOKENS = 4
 MOST_CONTEXTS = 4
 """A chat's texts may have so many times the tokens of the context: templates leave some of them out."""
 _CHUNK = 1 << 14
-
-
-def refuse_too_many_values(body: bytes) -> None:
-    """Refuse a body that would take long to parse. Raises Refused."""
-    if len(body) <= LARGE_BODY:
-        return
-    for what, most, marks in (("objects and lists", MOST_CONTAINERS, b"{["), ("values", MOST_VALUES, b",")):
-        found = sum(body.count(mark) for mark in marks)
-        if found > most:
-            raise Refused(
-                f"the request's body has {found:,} {what}; at most {most:,} are read",
-                code="request_too_large",
-                status=413,
-            )
 
 
 def refuse_oversized(request: ChatRequest, chat: Chat, context_length: int) -> None:
@@ -72,7 +54,8 @@ def _refuse_long_texts(request: ChatRequest, chat: Chat, context_length: int) ->
         found += len(chat.tokenizer.encode(text[start : start + _CHUNK], add_special_tokens=False))
         if found > most:
             raise _too_long(
-                f"the request's texts ({len(text):,} characters) have more than {most:,} tokens", context_length
+                f"the request's texts ({len(text):,} characters) have more than {most:,} tokens",
+                context_length,
             )
 
 

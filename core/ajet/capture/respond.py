@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
-from ajet.capture.limits import LARGE_BODY, refuse_too_many_values
+from ajet.capture.limits import LARGE_BODY
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
 from ajet.capture.session import Choice, Session
@@ -73,7 +73,6 @@ async def respond(
     event they are events. Cancelling stops the generation and records nothing. With ``apart`` large requests
     are read and rendered beside the loop; without, the calls of an episode are numbered as they come."""
     try:
-        refuse_too_many_values(body)
         is_large = apart and len(body) > LARGE_BODY
         request = await off_loop(wire.parse, body) if is_large else wire.parse(body)
         request.size, request.apart = len(body), apart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,10 @@ def check(
             help="Answers in place of the model's: a YAML list of rules with `say` or `call`, and `turn`, the number of "
             "the call in its episode, from 0.",
         ),
+    ] = None,
+    context_length: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most tokens of a call with --answers; default: no limit.", min=1),
     ] = None,
     task_count: Annotated[
         int, typer.Option("--first", metavar="N", help="Run the first N tasks.", min=1)
@@ -61,7 +66,7 @@ def check(
     import_from_here()
     with services(layers, with_), make_progress() as progress, told_to(progress):
         job = prepare(layers).with_progress(progress)
-        engine = scripted_engine(job, answers) if answers else local_engine(job)
+        engine = scripted_engine(job, answers, context_length) if answers else local_engine(job)
         report = run_check(job, engine, tasks=task_count, group_size=group_size)
     print(page(job, report))
     if all(episode.failure is not None for episode in report.episodes):
@@ -91,7 +96,9 @@ def page(job: Job, report: Report) -> str:
         ),
         (
             "longest call",
-            f"{report.longest} of {report.context_length} tokens",
+            f"{report.longest} of {report.context_length} tokens"
+            if report.context_length < sys.maxsize
+            else f"{report.longest} tokens",
         ),
         ("timelines", f"{merged.timelines / n:.1f} an episode, at most {merged.most_timelines}"),
         (

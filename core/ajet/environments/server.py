@@ -11,6 +11,7 @@ import inspect
 import json
 import logging
 import queue
+import socket
 import threading
 import time
 import uuid
@@ -18,19 +19,30 @@ from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ajet.capture.listening import listen, url_of
+from ajet.capture.bodies import Bodies, Gone
+from ajet.capture.limits import LARGE_BODY
+from ajet.capture.listening import QUEUED, listen, url_of
+from ajet.capture.off_loop import off_loop
+from ajet.capture.origin import foreign
+from ajet.capture.stopping import stopped
+from ajet.capture.wires import Refused
+from ajet.capture.wires.fields import read_object
 from ajet.environments.protocol import PATHS, State
 
 log = logging.getLogger("ajet")
 
 IDLE_SECONDS = 600.0
-_CLOSE_SECONDS = 5.0
-_MOST_BYTES = 32 << 20
-_MOST_REMEMBERED = 100_000
+MOST_INSTANCES = 512
+"""At once, those included whose thread does not end."""
+_CLOSE_SECONDS = 2.5
+_MOST_REMEMBERED = 10_000
 """Released instances whose late creation is still refused."""
+_LONGEST_NAME = 200
+_MOST_WAITING = 64
+"""Calls of one instance that wait for their turn."""
 
 Said = State | str | Sequence[Mapping[str, Any]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -82,31 +94,41 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8080,
     idle_seconds: float = IDLE_SECONDS,
+    most_instances: int = MOST_INSTANCES,
 ) -> None:
-    """Serve until Ctrl-C. Port 0 is a free one; the address is printed. Instances that nobody asked for
-    within ``idle_seconds`` are released. Raises AjetError if the address cannot be had."""
-    import uvicorn
-
+    """Serve until Ctrl-C or SIGTERM, which end the process within seconds. Port 0 is a free one; the address is
+    printed. Instances that nobody asked for within ``idle_seconds`` are released; more than ``most_instances`` at
+    once are refused. Raises AjetError if the address cannot be had."""
     listening = listen(host, port, "the service")
-    print(
-        f"serving {', '.join(e.env_type for e in environments)} at {url_of(*listening.getsockname()[:2])}",
-        flush=True,
-    )
-    app = Service(environments, idle_seconds)
-    uvicorn.Server(_config(app)).run(sockets=[listening])
+    app = Service(environments, idle_seconds, most_instances, host)
+    with stopped() as stop, _running(app, listening) as url:
+        print(f"serving {', '.join(e.env_type for e in environments)} at {url}", flush=True)
+        stop.wait()
 
 
 @contextmanager
-def serving(*environments: type[ServedEnvironment], idle_seconds: float = IDLE_SECONDS) -> Iterator[str]:
+def serving(
+    *environments: type[ServedEnvironment],
+    idle_seconds: float = IDLE_SECONDS,
+    most_instances: int = MOST_INSTANCES,
+) -> Iterator[str]:
     """A block in which a thread of this process serves; its value is the URL."""
+    listening = listen("127.0.0.1", 0, "the service")
+    with _running(Service(environments, idle_seconds, most_instances), listening) as url:
+        yield url
+
+
+@contextmanager
+def _running(app: Service, listening: socket.socket) -> Iterator[str]:
+    """A block in which a thread serves on a socket; its value is the URL."""
     import uvicorn
 
-    listening = listen("127.0.0.1", 0, "the service")
-    server = uvicorn.Server(_config(Service(environments, idle_seconds)))
+    server = uvicorn.Server(_config(app))
     thread = threading.Thread(target=server.run, args=([listening],), name="ajet-environments", daemon=True)
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.005)
+    listening.listen(QUEUED)  # asyncio has made the queue as short as its turns
     try:
         yield url_of(*listening.getsockname()[:2])
     finally:
@@ -117,9 +139,20 @@ def serving(*environments: type[ServedEnvironment], idle_seconds: float = IDLE_S
 class Service:
     """The ASGI application. ``GET /health`` tells how many instances were created, released and are open."""
 
-    def __init__(self, environments: Sequence[type[ServedEnvironment]], idle_seconds: float) -> None:
+    def __init__(
+        self,
+        environments: Sequence[type[ServedEnvironment]],
+        idle_seconds: float,
+        most_instances: int = MOST_INSTANCES,
+        host: str = "127.0.0.1",
+    ) -> None:
         self._classes = {environment.env_type: environment for environment in environments}
         self._idle_seconds = idle_seconds
+        self._most_instances = most_instances
+        self._host = host
+        self._bodies = Bodies()
+        self._living: set[_Instance] = set()
+        """Instances that may have a thread: the open ones, and those that have not closed yet."""
         self._open: dict[str, _Instance] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self.counts: Counter[str] = Counter()
@@ -129,26 +162,45 @@ class Service:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            status, body = await self._reply(scope["method"], scope["path"].rstrip("/"), receive)
-            content = json.dumps(body, default=str).encode()
+            status, content = await self._reply(scope, receive)
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": content})
 
-    async def _reply(self, method: str, path: str, receive: Receive) -> tuple[int, dict[str, Any]]:
-        if path == "/health" and method == "GET":
-            counts = {name: self.counts[name] for name in ("created", "released", "expired")}
-            return 200, {"status": "ok", "open": len(self._open), **counts, "env_types": [*self._classes]}
-        if path not in PATHS or method != "POST":
-            return 404, _failed(f"no such path: {method} {path}; there are POST {', '.join(PATHS)}")
+    async def _reply(self, scope: Mapping[str, Any], receive: Receive) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        method, path = scope["method"], scope["path"].rstrip("/")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            body = await _read(receive)
-            return 200, {"success": True, "data": await self._handle(path, body)}
-        except _Refused as refusal:
+            if reason := foreign(headers, self._host):
+                raise _Refused(403, reason)
+            if path == "/health" and method == "GET":
+                return 200, _json(self._health())
+            if path not in PATHS or method != "POST":
+                raise _Refused(404, f"no such path: {method} {path}; there are POST {', '.join(PATHS)}")
+            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                raise _Refused(415, "the content type must be application/json")
+            return 200, _json({"success": True, "data": await self._answer(path, headers, receive)})
+        except (_Refused, Refused) as refusal:
             return refusal.status, _failed(str(refusal))
+        except Gone:
+            return 400, _failed("the client left")
         except Exception as error:
             log.warning("environment service: %s: %s: %s", path, type(error).__name__, error)
             return 500, _failed(f"{type(error).__name__}: {error}")
+
+    def _health(self) -> dict[str, Any]:
+        counts = {name: self.counts[name] for name in ("created", "released", "expired")}
+        return {"status": "ok", "open": len(self._open), **counts, "env_types": [*self._classes]}
+
+    async def _answer(self, path: str, headers: Mapping[str, str], receive: Receive) -> Any:
+        content = await self._bodies.read(headers, receive)
+        try:
+            is_large = len(content) > LARGE_BODY
+            body = await off_loop(read_object, content) if is_large else read_object(content)
+            return await self._handle(path, body)
+        finally:
+            self._bodies.release(content)
 
     async def _handle(self, path: str, body: Mapping[str, Any]) -> Any:
         params = body.get("params") or {}
@@ -164,7 +216,7 @@ class Service:
         if path == "/create":
             return await self._create(body, params)
         if path == "/release":
-            return await self._release(str(body.get("instance_id") or ""), "released")
+            return await self._release(_name(body), "released")
         instance = self._instance(body)
         if path == "/step":
             messages = body.get("messages") or []
@@ -177,7 +229,7 @@ class Service:
         return await instance.call("info", params)
 
     async def _create(self, body: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-        cls, name = self._class(body), str(body.get("instance_id") or uuid.uuid4().hex)
+        cls, name = self._class(body), _name(body) or uuid.uuid4().hex
         task_id = body.get("task_id")
         if task_id is None:
             raise _Refused(400, "`task_id` is missing")
@@ -185,7 +237,13 @@ class Service:
             raise _Refused(409, f"instance {name} was released already")
         if name in self._open:
             raise _Refused(409, f"instance {name} exists already")
-        instance = self._open[name] = _Instance(lambda: cls(str(task_id), params))
+        if len(self._living) >= self._most_instances:
+            raise _Refused(
+                429,
+                f"{len(self._living)} instances are open or have not closed yet, and there may be {self._most_instances} "
+                "(serve(…, most_instances=N)): release some, or run fewer episodes at once",
+            )
+        instance = self._open[name] = _Instance(lambda: cls(str(task_id), params), self._living)
         self.counts["created"] += 1
         try:
             state = _state(await instance.call("start"))
@@ -211,11 +269,13 @@ class Service:
     def _class(self, body: Mapping[str, Any]) -> type[ServedEnvironment]:
         found = self._classes.get(str(body.get("env_type")))
         if found is None:
-            raise _Refused(404, f"no env_type {body.get('env_type')!r}; there are {', '.join(self._classes)}")
+            raise _Refused(
+                404, f"no env_type {str(body.get('env_type'))[:100]!r}; there are {', '.join(self._classes)}"
+            )
         return found
 
     def _instance(self, body: Mapping[str, Any]) -> _Instance:
-        name = str(body.get("instance_id") or "")
+        name = _name(body)
         if name not in self._open:
             raise _Refused(404, f"no instance {name!r}: it was never created, or is released")
         return self._open[name]
@@ -238,9 +298,12 @@ class Service:
 
 
 class _Instance:
-    """An environment and its thread."""
+    """An environment and its thread. It is in ``living`` until it has closed."""
 
-    def __init__(self, make: Callable[[], ServedEnvironment]) -> None:
+    def __init__(self, make: Callable[[], ServedEnvironment], living: set[_Instance]) -> None:
+        living.add(self)
+        self._living = living
+        self._waiting = 0
         self._used = time.monotonic()
         self._make = make
         self._environment: ServedEnvironment | None = None
@@ -256,10 +319,14 @@ class _Instance:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """What a method returns, one call after the other. A caller who leaves does not stop it."""
+        if self._waiting >= _MOST_WAITING:
+            raise _Refused(429, f"{self._waiting} calls of the instance wait for their turn already")
         return await asyncio.shield(asyncio.ensure_future(self._call(method, arguments)))
 
     async def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        self._waiting += 1
         async with self._turn:
+            self._waiting -= 1
             if self._closing:
                 raise _Refused(404, "the instance is released")
             self._used = time.monotonic()
@@ -285,6 +352,7 @@ class _Instance:
                 log.warning("environment service: close: %s: %s", type(error).__name__, error)
             finally:
                 self._thread.end()
+                self._living.discard(self)
 
     async def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
         if inspect.iscoroutinefunction(method):
@@ -308,6 +376,8 @@ class _Thread:
         future: Future[Any] = Future()
 
         def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # the service has ended meanwhile
             try:
                 future.set_result(function(*arguments))
             except BaseException as error:  # SystemExit too: the caller must hear of it
@@ -345,37 +415,33 @@ async def _await(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-async def _read(receive: Receive) -> dict[str, Any]:
-    content = b""
-    while True:
-        part = await receive()
-        if part["type"] == "http.disconnect":
-            raise _Refused(400, "the client left")
-        content += part.get("body", b"")
-        if len(content) > _MOST_BYTES:
-            raise _Refused(413, f"more than {_MOST_BYTES >> 20} MiB")
-        if not part.get("more_body"):
-            break
-    body = None
-    with suppress(ValueError):
-        body = json.loads(content)
-    if not isinstance(body, dict):
-        raise _Refused(400, "the body must be a JSON object")
-    return body
+def _name(body: Mapping[str, Any]) -> str:
+    name = str(body.get("instance_id") or "")
+    if len(name) > _LONGEST_NAME:
+        raise _Refused(400, f"`instance_id` has {len(name)} characters; at most {_LONGEST_NAME} are taken")
+    return name
 
 
-def _failed(error: str) -> dict[str, Any]:
-    return {"success": False, "error": error}
+def _json(value: Any) -> bytes:
+    return json.dumps(value, default=str).encode()
+
+
+def _failed(error: str) -> bytes:
+    return _json({"success": False, "error": error})
 
 
 def _config(app: Service) -> Any:
     import uvicorn
 
+    from ajet.capture.http_server import BACKLOG, make_protocol
+
     return uvicorn.Config(
         app,
+        http=make_protocol(),
+        backlog=BACKLOG,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=int(_CLOSE_SECONDS),
+        timeout_graceful_shutdown=1,
     )

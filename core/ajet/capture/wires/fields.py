@@ -9,6 +9,10 @@ from typing import Any
 
 from ajet.capture.wires import Refused
 
+MOST_CONTAINERS = 100_000
+"""Objects and lists of a body: their opening brackets, also those in texts."""
+MOST_VALUES = 1_000_000
+"""Likewise its commas."""
 MOST_STOPS = 64
 """Texts that end an answer: each is looked for in every piece of it."""
 _LONGEST = 60
@@ -59,7 +63,15 @@ def brief(value: Any) -> str:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """A request's JSON object without its null fields."""
+    """A request's JSON object without its null fields. Raises Refused, also for a body that would take long to
+    read."""
+    for what, most, marks in (("objects and lists", MOST_CONTAINERS, b"{["), ("values", MOST_VALUES, b",")):
+        if len(body) > most and (found := sum(body.count(mark) for mark in marks)) > most:
+            raise Refused(
+                f"the request's body has {found:,} {what}; at most {most:,} are read",
+                code="request_too_large",
+                status=413,
+            )
     try:
         data = json.loads(body.decode())  # the encoding need not be guessed
     except (ValueError, RecursionError) as error:

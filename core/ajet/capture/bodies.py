@@ -1,0 +1,79 @@
+"""Reading the bodies of requests: bounded each, in all, and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from ajet.capture.wires import Refused
+
+MOST_BYTES = 32 << 20
+MOST_HELD = 256 << 20
+"""Bytes of the bodies of all requests that are being read or answered."""
+_SECONDS = 60.0
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class Gone(Exception):
+    """The client has gone away."""
+
+
+class Bodies:
+    """Those of one server."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._held = 0
+
+    async def read(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        """A request's body, which is held until it is released. Raises Refused for one that is too large or does
+        not come, Gone if the client went away."""
+        announced = headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > self._most_bytes:
+            raise self._too_large()
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(_SECONDS):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Gone
+                    part = message.get("body", b"")
+                    parts.append(part)
+                    size += len(part)
+                    self._held += len(part)
+                    self._refuse_much(size)
+                    more = message.get("more_body", False)
+        except BaseException as error:
+            self._held -= size
+            if isinstance(error, TimeoutError):
+                raise Refused(
+                    f"the request's body did not come within {_SECONDS:g} s", code="slow_request", status=408
+                ) from None
+            raise
+        return b"".join(parts)
+
+    def release(self, body: bytes) -> None:
+        """The request with this body is answered."""
+        self._held -= len(body)
+
+    def _refuse_much(self, size: int) -> None:
+        if size > self._most_bytes:
+            raise self._too_large()
+        if self._held > MOST_HELD:
+            raise Refused(
+                f"the requests that are being answered hold {MOST_HELD >> 20} MiB already; try again later",
+                code="busy",
+                status=429,
+            )
+
+    def _too_large(self) -> Refused:
+        return Refused(
+            f"the request's body is larger than {self._most_bytes >> 20} MiB",
+            code="request_too_large",
+            status=413,
+        )

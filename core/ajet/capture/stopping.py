@@ -1,0 +1,49 @@
+"""How servers end: Ctrl-C or SIGTERM asks once, and whatever does not heed it is cut off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SECONDS_TO_END = 4.0
+"""From the signal to the end of the process."""
+
+
+@contextmanager
+def stopped() -> Iterator[threading.Event]:
+    """A block with an event that Ctrl-C and SIGTERM set. From then on the process has `SECONDS_TO_END` to end, the
+    rest of the program included: a thread that computes, or an engine that hangs, does not keep it. Outside the main
+    thread, which alone hears signals, the event is never set."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def told(number: int, frame: FrameType | None) -> None:
+        if not stop.is_set():
+            threading.Thread(target=_insist, args=(number,), name="ajet-stopping", daemon=True).start()
+        stop.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, told) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _insist(number: int) -> None:
+    time.sleep(SECONDS_TO_END)
+    name = signal.Signals(number).name
+    sys.stderr.write(
+        f"ajet: still busy {SECONDS_TO_END:g} s after {name}: ended without waiting any longer\n"
+    )
+    sys.stderr.flush()
+    os._exit(128 + number)
