@@ -58,10 +58,26 @@ def test_json_has_the_same_facts(ran: Folder) -> None:
 
 def test_html_is_written_into_one_file(ran: Folder) -> None:
     outcome = ran.ajet("show", "runs", "--html", "run.html")
-    assert outcome.code == 0 and outcome.out == "written: run.html\n"
+    assert outcome.code == 0 and outcome.out == "written: run.html, with 2 of 2 episodes\n"
     assert (ran.path / "run.html").read_text().count("<article") == 2
     assert ran.ajet("show", "runs", "/b/", "--html", "one.html").code == 0
     assert (ran.path / "one.html").read_text().count("<article") == 1
+
+
+def test_B12_html_says_which_episodes_it_holds_and_all_writes_every_one(folder: Folder) -> None:
+    folder.write("tasks.jsonl", "".join(f'{{"query": "{n}?", "answer": "4"}}\n' for n in range(9)))
+    assert folder.ajet("run", "job.yaml", "--set", "backbone.debug.tasks=9").code == 0
+    some = folder.ajet("show", "runs", "--html", "some.html").out
+    count = (folder.path / "some.html").read_text().count("<article")
+    assert count < 9 and some == f"written: some.html, with {count} of 9 episodes; --all writes every one\n"
+    page = (folder.path / "some.html").read_text()
+    assert f"On this page: {count} of 9 episodes." in page
+    every = folder.ajet("show", "runs", "--html", "every.html", "--all").out
+    page = (folder.path / "every.html").read_text()
+    assert every == "written: every.html, with 9 of 9 episodes\n" and page.count("<article") == 9
+    assert "On this page" not in page and "all 9 episodes" in page
+    words = " ".join(folder.ajet("show", "--help").out.split())
+    assert "some of its episodes" in words and "all of it" not in words
 
 
 def test_html_into_a_folder_that_is_not_there_is_one_line(ran: Folder) -> None:

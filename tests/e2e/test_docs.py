@@ -48,3 +48,23 @@ def test_links_lead_somewhere(page) -> None:
 def test_the_trackers_guide_tells_every_cause_of_a_break_with_its_remedy() -> None:
     text = (ROOT / "docs/tracker.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| ([a-z -]+) \| ([A-Z].+) \|$", text, re.MULTILINE) == list(CAUSES.items())
+
+
+PIP = [
+    (page.relative_to(ROOT), folder)
+    for page in sorted(ROOT.glob("**/*.md"))
+    if not any(part.startswith(".") or part == "node_modules" for part in page.relative_to(ROOT).parts)
+    for line in re.findall(r"^(?:\$ )?pip install .*", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for folder in re.findall(
+        r"(?<=[ '])(?:-e '?)?(\.?[\w./-]*/[\w./-]*|\.)(?=[\['\s]|$)", line.partition("#")[0]
+    )
+]
+
+
+@pytest.mark.parametrize(("page", "folder"), PIP, ids=[f"{page}-{folder}" for page, folder in PIP])
+def test_B12_what_pip_is_told_to_install_from_a_clone_is_there(page: Path, folder: str) -> None:
+    assert (ROOT / folder / "pyproject.toml").is_file(), f"{page}: pip install {folder}"
+
+
+def test_B12_some_of_these_folders_are_those_of_the_backbone_verl() -> None:
+    assert {"plugins/verl", "plugins/local", "."} <= {f for page, f in PIP if str(page) == "docs/verl.md"}

@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 import ajet
+from ajet import hookspecs
+from ajet.cli.plugins import describe_hooks
 from ajet.cli.skeletons import KINDS as BEGUN
 from ajet.plugins import KINDS, Plugins, validated
 from ajet.testing import backbones, judges
@@ -46,6 +48,16 @@ def test_every_kind_is_in_the_table_with_its_hook_and_how_to_begin() -> None:
         assert (f"`ajet plugin new {kind} my_{kind}`" in rows[kind]) == (kind in BEGUN)
         for base in re.findall(r"`ajet\.([A-Z]\w+)`", rows[kind]):
             assert hasattr(ajet, base)
+
+
+def test_B12_every_hook_is_on_the_page_with_its_signature() -> None:
+    (listed,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert listed.rstrip("\n") == describe_hooks(), (
+        "put the output of `ajet plugins hooks` onto docs/plugins.md"
+    )
+    names = [name for name in vars(hookspecs) if name.startswith("ajet_")]
+    assert re.findall(r"^(ajet_\w+)\(", listed, re.MULTILINE) == names
+    assert "\najet_step_end(step: int, metrics: Metrics) -> None\n" in listed
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -87,7 +99,8 @@ def test_the_job_uses_the_judge(here: Path) -> None:
 
 def test_the_package_installs_and_the_commands_know_it(here: Path, tmp_path_factory: Any) -> None:
     installed = tmp_path_factory.mktemp("installed")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(installed), "."]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    pip += ["--target", str(installed), "."]
     subprocess.run(pip, cwd=here, check=True, capture_output=True)
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
 

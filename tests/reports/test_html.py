@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ajet.reports.chart import ticks
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.html import page
@@ -77,6 +78,41 @@ def test_the_page_is_well_formed_with_headings_in_order(lived: Folder) -> None:
     assert all(b <= a + 1 for a, b in pairwise(levels)), "no level is left out"
     assert len(found.named("article")) == 2 and found.named("html")[0]["lang"] == "en"
     assert found.named("svg")[0]["aria-label"] == "Mean reward of 2 training steps: from 0.5 to 1"
+
+
+def test_B12_the_chart_has_validations_and_an_axis_of_steps(folder: Folder, live: Any) -> None:
+    folder.write(live(group_size=2))
+    for step in range(1, 31):
+        folder.metrics("train", step, reward=step / 30)
+    for step in (0, 15, 30):
+        folder.metrics("validation", step, reward=0.1, accuracy=step / 30)
+        folder.metrics("greedy", step, reward=0.1, accuracy=0.5)
+    text = rendered(folder)
+    found = Checked(text)
+    label = str(found.named("svg")[0]["aria-label"])
+    assert label == (
+        "Mean reward of 30 training steps: from 0.0333 to 1; validation accuracy: from 0 to 1; "
+        "greedy accuracy: from 0.5 to 0.5"
+    )
+    assert [len(found.named(tag)) for tag in ("path", "circle")] == [3, 6], "a dot for each validation"
+    ticks = [n for n in re.findall(r">(\d+)</text>", text) if n not in ("0", "1")]
+    assert ticks[-1] == "30" and "10" in ticks and ">step</text>" in text
+    figure = re.search(r"<figure>.*</figure>", text, re.DOTALL)
+    assert figure and "NaN" not in figure[0] and "inf" not in figure[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (1, 1, [1]),
+        (0, 3, [0, 1, 2, 3]),
+        (1, 80, [1, 20, 40, 60, 80]),
+        (0, 100, [0, 20, 40, 60, 80, 100]),
+        (7, 1000, [7, 200, 400, 600, 800, 1000]),
+    ],
+)
+def test_B12_the_axis_has_round_steps_between_the_ends(first: int, last: int, expected: list[int]) -> None:
+    assert ticks(first, last) == expected
 
 
 def test_it_needs_nothing_from_outside_and_runs_nothing(lived: Folder) -> None:

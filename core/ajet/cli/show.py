@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,10 +24,18 @@ def show(
         bool, typer.Option("--tokens", help="A table of the tokens too: id, text, mask, logprob, …")
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Fold nothing: long contexts, long messages, repeated ones.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Fold nothing: long contexts, long messages, repeated ones. With --html: every episode.",
+        ),
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all of it into one HTML file instead.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write one HTML file instead: the run and some of its episodes, with --all every one; or the episode.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same facts as one JSON object.")] = False,
 ) -> None:
@@ -54,18 +63,22 @@ def show(
     if html is None:
         _print_json(facts) if as_json else _print_run(facts)
         return
-    from ajet.reports.html import page
+    from ajet.reports.html import written
 
-    reports = (
-        [report]
-        if episode is not None
-        else [episode_report(found, found.find(pick.id), credit, pieces) for pick in facts.picks]
-    )
+    by_id = {entry.id: entry for entry in found.entries}
+    chosen = list(by_id) if everything else [pick.id for pick in facts.picks]
+    if episode is not None:
+        chosen = [report.header.id]
+    reports = {name: partial(episode_report, found, by_id[name], credit, pieces) for name in chosen}
     try:
-        html.write_text(page(facts, reports, everything=everything), encoding="utf-8")
+        with html.open("w", encoding="utf-8") as file:
+            file.writelines(written(facts, reports, everything=everything))
     except OSError as error:
         raise ConfigError(f"--html {html}: cannot be written ({error.strerror}).") from None
-    print(f"written: {html}")
+    more = (
+        "" if everything or episode is not None or len(chosen) == len(by_id) else "; --all writes every one"
+    )
+    print(f"written: {html}, with {len(chosen):,} of {len(by_id):,} episodes{more}")
 
 
 def _print_run(facts: Glance) -> None:

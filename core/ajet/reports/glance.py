@@ -84,6 +84,8 @@ class Glance:
     rows: tuple[Row, ...]
     rewards: tuple[float, ...]
     """Of every training step."""
+    curves: Mapping[str, tuple[tuple[int, float], ...]]
+    """What a chart shows, by name: (step, value) of the training reward, and of validations."""
     groups: int
     groups_zero_advantage: int
     retried: int
@@ -115,6 +117,7 @@ def glance(run: Run, credit: Credit) -> Glance:
         validates=validates,
         rows=tuple(_thinned(rows)),
         rewards=tuple(row.reward for row in rows if row.reward is not None),
+        curves=_curves(rows, validates),
         groups=groups,
         groups_zero_advantage=zero,
         retried=sum(e.attempt > 0 for e in run.entries),
@@ -155,6 +158,18 @@ def _rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
             )
         )
     return rows, figure
+
+
+def _curves(rows: Sequence[Row], validates: str) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Those of at least two points; the training steps' first, and alone it may be missing."""
+    trained = [(row.step, row.reward) for row in rows]
+    found = {
+        f"Mean reward of {sum(value is not None for _, value in trained)} training steps": trained,
+        f"validation {validates}": [(row.step, row.validation) for row in rows],
+        f"greedy {validates}": [(row.step, row.greedy) for row in rows],
+    }
+    points = {name: tuple((s, v) for s, v in line if v is not None) for name, line in found.items()}
+    return {name: line for name, line in points.items() if len(line) > 1}
 
 
 def _thinned(rows: Sequence[Row]) -> list[Row]:

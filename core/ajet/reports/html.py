@@ -8,28 +8,50 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from itertools import groupby
 from string import Template
 
+from ajet.reports.chart import chart
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
 from ajet.reports.facts import episode_facts, fold, run_facts, step_table, who
 from ajet.reports.glance import Count, Glance, Pick
 from ajet.reports.pieces import readable, visible
 
+_MARK = "\0"
+"""Where the template's content belongs; no text on a page holds it."""
 LEVELS = ((0.5, "≥ 50 %"), (0.2, "≥ 20 %"), (0.05, "≥ 5 %"), (0.01, "≥ 1 %"), (0.0, "< 1 %"))
 """Least probability of each colour of a trained token, and its words."""
 
 
 def page(glance: Glance, reports: Sequence[EpisodeReport], *, everything: bool) -> str:
-    """The file. ``everything``: long contexts are not folded."""
-    places = {report.header.id: f"episode-{n}" for n, report in enumerate(reports)}
-    parts = [*_run(glance, places)]
-    for report in reports:
-        parts += _episode(report, places[report.header.id], everything)
+    """The whole file as text. ``everything``: long contexts are not folded."""
+    return "".join(
+        written(glance, {r.header.id: partial(_itself, r) for r in reports}, everything=everything)
+    )
+
+
+def written(
+    glance: Glance, reports: Mapping[str, Callable[[], EpisodeReport]], *, everything: bool
+) -> Iterator[str]:
+    """The file, piece by piece, so that a run of many episodes never lies in memory as a whole. ``reports`` makes
+    each episode's report when its turn comes, by the episode's id."""
+    places = {episode: f"episode-{n}" for n, episode in enumerate(reports)}
     template = Template((files("ajet.reports") / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(title=_text(f"{glance.run} – ajet show"), content="\n".join(parts))
+    before, after = template.substitute(title=_text(f"{glance.run} – ajet show"), content=_MARK).split(_MARK)
+    yield before
+    for part in _run(glance, places):
+        yield f"{part}\n"
+    for episode, report in reports.items():
+        for part in _episode(report(), places[episode], everything):
+            yield f"{part}\n"
+    yield after
+
+
+def _itself(report: EpisodeReport) -> EpisodeReport:
+    return report
 
 
 def _text(text: str) -> str:
@@ -40,12 +62,12 @@ def _text(text: str) -> str:
 # --------------------------------------------------------------------------- the run
 
 
-def _run(glance: Glance, places: dict[str, str]) -> Iterator[str]:
+def _run(glance: Glance, places: Mapping[str, str]) -> Iterator[str]:
     yield f"<h1>{_text(glance.run)}</h1>"
     yield _facts(run_facts(glance)[1:])
     yield from (f"<p>{_text(note)}</p>" for note in glance.notes)
-    if len(glance.rewards) > 1:
-        yield _chart(glance)
+    if glance.curves:
+        yield chart(glance.curves)
     if glance.rows:
         yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(glance.rows, glance.validates))}\n</section>"
     for title, counts in (
@@ -55,12 +77,25 @@ def _run(glance: Glance, places: dict[str, str]) -> Iterator[str]:
     ):
         if counts:
             yield f"<section>\n<h2>{title}</h2>\n{_counts(counts)}\n</section>"
+    total = sum(glance.episodes.values())
+    if total > len(places):
+        yield (
+            f"<p>On this page: {len(places)} of {total:,} episodes. <code>ajet show RUN --html FILE --all</code> writes all "
+            "of them.</p>"
+        )
     if glance.picks:
         items = "\n".join(f"<li>{_pick(pick, places)}</li>" for pick in glance.picks)
-        yield f"<nav aria-label='Episodes'>\n<h2>Episodes to look at</h2>\n<ul>\n{items}\n</ul>\n</nav>"
+        more = _more(places) if len(places) > len(glance.picks) else ""
+        yield f"<nav aria-label='Episodes'>\n<h2>Episodes to look at</h2>\n<ul>\n{items}\n</ul>\n{more}</nav>"
 
 
-def _pick(pick: Pick, places: dict[str, str]) -> str:
+def _more(places: Mapping[str, str]) -> str:
+    """Links to all episodes of the page, folded."""
+    links = " ".join(f"<a href='#{place}'><code>{_text(name)}</code></a>" for name, place in places.items())
+    return f"<details><summary>all {len(places):,} episodes</summary>\n<p>{links}</p>\n</details>\n"
+
+
+def _pick(pick: Pick, places: Mapping[str, str]) -> str:
     name = f"<code>{_text(pick.id)}</code>"
     if pick.id in places:
         name = f"<a href='#{places[pick.id]}'>{name}</a>"
@@ -87,26 +122,6 @@ def _counts(counts: Sequence[Count]) -> str:
         for c in counts
     )
     return f"<div class=wide><table>\n<tbody>\n{body}\n</tbody>\n</table></div>"
-
-
-def _chart(glance: Glance) -> str:
-    """The reward of every training step as a curve."""
-    width, height, left, top = 700, 150, 50, 10
-    low, high = min(glance.rewards), max(glance.rewards)
-    across = (width - left - 10) / (len(glance.rewards) - 1)
-    down = (height - 2 * top) / ((high - low) or 1.0)
-    points = " L".join(
-        f"{left + i * across:.1f} {height - top - (reward - low) * down:.1f}"
-        for i, reward in enumerate(glance.rewards)
-    )
-    first, last = glance.rewards[0], glance.rewards[-1]
-    label = f"Mean reward of {len(glance.rewards)} training steps: from {first:.3g} to {last:.3g}"
-    return (
-        f"<figure>\n<svg viewBox='0 0 {width} {height}' role=img aria-label='{label}'>"
-        f"<line class=axis x1={left} x2={width} y1={height - top} y2={height - top} />"
-        f"<text x=0 y={top + 8}>{high:.3g}</text><text x=0 y={height - top}>{low:.3g}</text>"
-        f"<path class=curve d='M{points}' /></svg>\n<figcaption>{label}</figcaption>\n</figure>"
-    )
 
 
 # --------------------------------------------------------------------------- an episode

@@ -1,0 +1,51 @@
+"""docs/coming-from.md: what it names is there (B13)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from ajet.cli.layers import job_layers
+from ajet.config import all_keys
+from ajet.job import prepare
+from ajet.plugins import load_plugins
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+KEYS = {key.key for key in all_keys()}
+
+
+def test_B13_every_key_that_it_names_is_one_of_the_jobs() -> None:
+    named = set(re.findall(r"`((?:task|rollout|train|eval|run)\.[a-z_.]+)`", PAGE))
+    assert len(named) > 20
+    assert not [key for key in named if key not in KEYS and not any(k.startswith(f"{key}.") for k in KEYS)]
+
+
+def test_B13_the_judges_and_algorithms_that_it_names_are_installed() -> None:
+    classes = load_plugins().classes
+    for kind, names in {
+        "judge": ("listwise", "pairwise", "combine"),
+        "algorithm": ("grpo", "dapo", "dr_grpo", "cispo", "gspo"),
+    }.items():
+        assert all(f"`{name}`" in PAGE and (kind, name) in classes for name in names)
+
+
+def test_B13_its_logger_is_taken_by_a_job_with_its_fields(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^`my_wandb\.py`:\n\n```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (run,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "my_wandb.py").write_text(code)
+    (tmp_path / "agent.py").write_text("async def run(task): return ''\n")
+    (tmp_path / "tasks.jsonl").write_text('{"query": "q"}\n')
+    job = {"workflow": "agent.py:run", "task": {"reader": "tasks.jsonl"}, **yaml.safe_load(run)}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (logger,) = prepare(job_layers(tmp_path / "job.yaml")).loggers
+    assert logger.model_dump() == {"project": "my-agent"}
+    logger.close()  # of a run that never came to a step
+
+
+def test_B13_what_is_missing_is_said() -> None:
+    missing = PAGE.partition("## What AgentJet does not have today")[2]
+    for name in ("DPO", "critic", "reward model", "QLoRA", "push to the Hub", "W&B", "MLflow", "Python API"):
+        assert name in missing
