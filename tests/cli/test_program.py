@@ -107,3 +107,27 @@ def test_a_plugin_that_cannot_add_its_commands_breaks_no_other(
     with_plugin(monkeypatch, Commands(fails=True))
     outcome = folder.ajet("--version")
     assert outcome.code == 0 and "RuntimeError: no luck" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "error: out of memory. Free some"),
+        (RuntimeError("can't start new thread"), "error: out of memory (can't start new thread)"),
+        (
+            OSError(28, "No space left on device", "/disk/x"),
+            "error: /disk/x: No space left on device. Free some",
+        ),
+        (OSError(24, "Too many open files"), "error: Too many open files. Raise the limit on open files"),
+    ],
+)
+def test_B3_a_limit_of_the_machine_is_one_line_with_its_remedy_and_no_bug(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("ajet.job.prepare", fails)
+    outcome = folder.ajet("run", "job.yaml")
+    assert outcome.code == 1
+    assert outcome.err.startswith(said) and len(outcome.err.splitlines()) == 1 and "bug" not in outcome.err

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,8 @@ from ajet.types import AjetError
 
 async def stubborn() -> None:
     while True:
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            pass
 
 
 @pytest.fixture(autouse=True)

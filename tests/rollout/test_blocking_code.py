@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -228,10 +229,8 @@ def test_D5_a_workflow_that_swallows_its_cancellation_is_named_and_no_traceback_
     async def stubborn(task: Any) -> None:
         with ajet.label(agent="solver"):
             while True:
-                try:
+                with suppress(asyncio.CancelledError):
                     await asyncio.sleep(3600)
-                except asyncio.CancelledError:
-                    pass
 
     b = bench(engine)
     said: list[str] = []

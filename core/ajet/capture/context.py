@@ -27,18 +27,19 @@ passing_through: ContextVar[bool] = ContextVar("ajet_passthrough", default=False
 def label(*, agent: str | None = None, target: str | None = None) -> Iterator[None]:
     """Name the agent (or the target) of the LLM calls made inside the block."""
     outer = current_label.get()
-    token = current_label.set(Label(agent or outer.agent, target or outer.target))
+    current_label.set(Label(agent or outer.agent, target or outer.target))
     try:
         yield
     finally:
-        current_label.reset(token)
+        current_label.set(outer)  # no token: an abandoned coroutine is closed in another context
 
 
 @contextmanager
 def passthrough() -> Iterator[None]:
     """LLM calls made inside the block go to their own endpoint: not answered, recorded or trained."""
-    token = passing_through.set(True)
+    outer = passing_through.get()
+    passing_through.set(True)
     try:
         yield
     finally:
-        passing_through.reset(token)
+        passing_through.set(outer)

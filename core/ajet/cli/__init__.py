@@ -7,6 +7,7 @@ Command modules import nothing at their top but typer, so that ``ajet --help`` i
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -40,12 +41,26 @@ def main() -> None:
     """The entry point."""
     faulthandler.enable()  # a crash of native code prints where it happened
     terminated = _sigterm_is_ctrl_c()
+    code = 0
+
+    def end_at_once() -> None:
+        sys.stdout.flush()
+        os._exit(code)
+
+    def end_what_is_left_behind() -> None:
+        if _left_behind():
+            end_at_once()
+
+    # Registered first, so called last: what was left behind would be torn down with tracebacks of its own.
+    atexit.register(end_what_is_left_behind)
     code = run_program(sys.argv[1:])
     if code == INTERRUPTED and terminated.is_set():
         code = TERMINATED
     if code in (INTERRUPTED, TERMINATED) or _left_behind():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end takes seconds at most
-        _end_within(SECONDS_TO_END, code)
+        timer = threading.Timer(SECONDS_TO_END, end_at_once)  # a thread of the user's agent may never return
+        timer.daemon = True
+        timer.start()
     sys.exit(code)
 
 
@@ -66,14 +81,15 @@ def _sigterm_is_ctrl_c() -> threading.Event:
 
 def _left_behind() -> bool:
     """Whether a command has left tasks or threads behind that may keep the process from ending."""
-    from ajet import asyncrun
+    if "ajet.asyncrun" not in sys.modules:  # most commands run nothing
+        return False
+    from ajet.asyncrun import anything_left_behind
 
-    return asyncrun.anything_left_behind()
+    return anything_left_behind()
 
 
 def run_program(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code. Errors are told here and nowhere else."""
-    from ajet.files import remedy_for
     from ajet.types import AjetError, ConfigError
 
     try:
@@ -85,14 +101,9 @@ def run_program(arguments: Sequence[str]) -> int:
     except AjetError as error:
         _tell(error)
         return 2 if isinstance(error, ConfigError) else 1
-    except MemoryError as error:
-        _tell(
-            f"out of memory{f' ({error})' if str(error) else ''}. Free some, or raise the limit of this process (ulimit -v)."
-        )
-        return 1
     except Exception as error:
-        if isinstance(error, OSError) and (remedy := remedy_for(error)):
-            _tell(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}. {remedy}.")
+        if limit := _limit_of_machine(error):
+            _tell(limit)
             return 1
         import traceback
 
@@ -100,6 +111,21 @@ def run_program(arguments: Sequence[str]) -> int:
         _tell(f"{type(error).__name__}: {error}. This is a bug in AgentJet or in a plugin: please report it.")
         return 1
     return 0
+
+
+def _limit_of_machine(error: Exception) -> str | None:
+    """What an error says that the machine is to blame for, with the remedy; None for any other."""
+    from ajet.files import remedy_for
+
+    if isinstance(error, OSError):
+        remedy = remedy_for(error)
+        return remedy and f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}. {remedy}."
+    # Threads and shared libraries that found no memory.
+    texts = ("can't start new thread", "failed to map segment")
+    if not (isinstance(error, MemoryError) or any(text in str(error) for text in texts)):
+        return None
+    said = f" ({error})" if str(error) else ""
+    return f"out of memory{said}. Free some, or raise the limits of this process (ulimit -v, ulimit -u)."
 
 
 def build_app() -> typer.Typer:
@@ -176,15 +202,3 @@ def _no_commands(app: typer.Typer) -> None:
 
 def _tell(error: object) -> None:
     print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
-
-
-def _end_within(seconds: float, code: int) -> None:
-    """End the process even if a thread of the user's agent never returns."""
-
-    def end() -> None:
-        sys.stdout.flush()
-        os._exit(code)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()

@@ -1,0 +1,137 @@
+"""How the program ends: by SIGTERM, with workflows that do not heed their end, with crashes of native code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import AGENT, JOB, TASKS
+
+ENDINGS = """
+import asyncio, ctypes, time
+
+async def swallows(task):
+    answer = await run(task)
+    asyncio.create_task(never_ends(), name="the helper of " + task.id)
+    return answer
+
+async def never_ends():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+async def hangs_in_a_thread(task):
+    answer = await run(task)
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
+    return answer
+
+async def crashes(task):
+    ctypes.string_at(0)
+"""
+COMMAND = """
+import os, pathlib, sys, time
+pathlib.Path("agents", str(os.getpid())).touch()
+time.sleep(3600)
+"""
+
+
+class Programs:
+    """A folder with a job in it, and the programs that run it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._started: list[subprocess.Popen[str]] = []
+        (path / "agents").mkdir()
+        (path / "agent.py").write_text(AGENT + ENDINGS)
+        (path / "command.py").write_text(COMMAND)
+        (path / "tasks.jsonl").write_text(TASKS)
+        (path / "script.yaml").write_text('- {say: "4"}\n')
+        (path / "job.yaml").write_text(JOB)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ajet", *arguments],
+            cwd=self.path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate(timeout=30)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    made = Programs(tmp_path)
+    yield made
+    made.end()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_D4_sigterm_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
+    programs: Programs, number: int, code: int
+) -> None:
+    process = programs.start(
+        *("run", "job.yaml", "--workflow", f"cmd:{sys.executable} command.py"),
+        *("--set", "backbone.debug.concurrency=2"),
+    )
+    agents = programs.path / "agents"
+    until(lambda: len(list(agents.iterdir())) == 2 or process.poll() is not None)
+    pids = [int(file.name) for file in agents.iterdir()]
+    assert len(pids) == 2 and all(map(alive, pids))
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert err.splitlines()[-1].startswith("interrupted. Run folder: ") and "Traceback" not in err, err
+    until(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.parametrize(
+    ("workflow", "left"),
+    [("swallows", "the helper of a"), ("hangs_in_a_thread", "threads of asyncio.to_thread")],
+)
+def test_D5_a_run_ends_with_its_summary_though_a_workflow_does_not(
+    programs: Programs, workflow: str, left: str
+) -> None:
+    process = programs.start("run", "job.yaml", "--workflow", f"agent.py:{workflow}")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "run folder" in out, "the summary"
+    assert "left behind" in err and left in err and "Traceback" not in err and "Exception" not in err, err
+
+
+def test_D9_a_crash_of_native_code_prints_where_it_happened(programs: Programs) -> None:
+    process = programs.start("run", "job.yaml", "--workflow", "agent.py:crashes")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in err and "in crashes" in err, err

@@ -1,0 +1,112 @@
+"""The run folder: one process at a time, and a deterministic run goes on with the tasks that it began with."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ajet.config import Layers
+from ajet.job import Job, prepare
+from ajet.run_dir import held, keep_same_tasks
+from ajet.types import AjetError, ConfigError
+
+HOLD = """
+import os, sys
+from pathlib import Path
+from ajet.run_dir import held
+with held(Path(sys.argv[1]), lambda text: print(text, flush=True)):
+    print("held", flush=True)
+    sys.stdin.readline()
+    {end}
+"""
+
+
+def holder(run_dir: Path, end: str = "") -> subprocess.Popen[str]:
+    """Another process that holds a run folder until it reads a line."""
+    command = [sys.executable, "-c", HOLD.format(end=end), str(run_dir)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_B2_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp_path: Path) -> None:
+    process = holder(tmp_path)
+    with (
+        pytest.raises(AjetError, match=rf"process {process.pid} on .* is running it.* then resume\.$"),
+        held(tmp_path, print),
+    ):
+        pass
+    process.communicate("\n", timeout=60)
+    said: list[str] = []
+    with held(tmp_path, said.append), held(tmp_path, said.append):
+        assert (tmp_path / "running.json").exists()
+    assert said == [] and not (tmp_path / "running.json").exists()
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_D9_a_process_that_ended_without_a_word_is_told_of(tmp_path: Path, end: str) -> None:
+    process = holder(tmp_path, end)
+    process.communicate("\n", timeout=60)
+    said: list[str] = []
+    with held(tmp_path, said.append):
+        pass
+    assert len(said) == 1 and f"process {process.pid} on " in said[0]
+    assert "os._exit" in said[0] and "cmd:" in said[0], "names causes and the remedy"
+    with held(tmp_path, said.append):
+        assert len(said) == 1, "told once"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_a_torn_note_on_who_holds_a_run_folder_is_no_obstacle(tmp_path: Path, content: str) -> None:
+    (tmp_path / "running.json").write_text(content)
+    said: list[str] = []
+    with held(tmp_path, said.append):
+        pass
+    assert "another process ended without a word" in said[0]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    (tmp_path / "agent.py").write_text("def run(task):\n    return 1.0\n")
+    (tmp_path / "tasks.jsonl").write_text("".join(f'{{"id": "q{n}", "query": "?"}}\n' for n in range(6)))
+    layers = Layers()
+    values = {
+        "task": {"reader": "tasks.jsonl"},
+        "workflow": "agent.py:run",
+        "backbone": "local",
+        "run": {"deterministic": True},
+    }
+    layers.add(values, "test", tmp_path)
+    return prepare(layers)
+
+
+def with_tasks(job: Job, *numbers: int) -> Job:
+    return dataclasses.replace(job, tasks=[job.tasks[n] for n in numbers])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((0, 1, 2, 3), "began with 6 tasks, and now there are 4: number 5 was 'q4' and is none"),
+        ((0, 1, 2, 3, 5), "now there are 5: number 5 was 'q4' and is 'q5'"),
+        ((1, 0, 2, 3, 4, 5), "now there are 6: number 1 was 'q0' and is 'q1'"),
+    ],
+)
+def test_D9_a_deterministic_run_is_not_resumed_with_other_tasks(
+    tmp_path: Path, job: Job, numbers: tuple[int, ...], said: str
+) -> None:
+    keep_same_tasks(tmp_path, job)
+    keep_same_tasks(tmp_path, job)
+    with pytest.raises(ConfigError, match=f"{said}.*--no-deterministic"):
+        keep_same_tasks(tmp_path, with_tasks(job, *numbers))
+
+
+def test_a_run_that_is_not_deterministic_takes_whatever_tasks_there_are(tmp_path: Path, job: Job) -> None:
+    keep_same_tasks(tmp_path, job)
+    run = job.config.run.model_copy(update={"deterministic": False})
+    config = job.config.model_copy(update={"run": run})
+    keep_same_tasks(tmp_path, dataclasses.replace(with_tasks(job, 3), config=config))
