@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from ajet.chat import REWRITTEN, STRIPPED, Chat, Increment, Turn
+from ajet.chat import REFUSED, Chat, Increment, Turn
+from ajet.chat_continue import REWRITTEN
+from ajet.chat_continue import THINKING as STRIPPED
 from tests import harmony
 from tests.tokenizers import PreTrainedTokenizerFast
 
@@ -104,7 +106,8 @@ def test_A3_turn_ends_are_found_without_knowing_the_format() -> None:
     assert increment.ids
     assert prompt + completion + increment.ids == other.render([*ASK, ANSWER, QUESTION], [])
     ended = Turn(prompt[-64:], [*completion, other.stop_token_ids[0]], ANSWER, [QUESTION], 4, turn.whole)
-    assert other.next_turn(ended, []) == Increment(None, REWRITTEN), "the prompt would hold <|over|>"
+    rewritten = other.next_turn(ended, [])
+    assert (rewritten.ids, rewritten.cause) == (None, REWRITTEN), "the prompt would hold <|over|>"
 
 
 def test_A3_a_prompt_is_what_the_template_writes() -> None:
@@ -134,14 +137,14 @@ def test_A3_after_a_tool_call_the_stored_ids_go_on_with_the_call_that_ended_them
 def test_A3_the_thoughts_of_an_earlier_turn_are_taken_away_and_that_is_the_cause() -> None:
     answer = {**ANSWER, "reasoning_content": THOUGHT}
     _, increment = continued(harmony.answer("It is 2.", THOUGHT) + "<|return|>", answer, [QUESTION], [])
-    assert increment == Increment(None, STRIPPED)
+    assert (increment.ids, increment.cause) == (None, STRIPPED)
 
 
 @pytest.mark.parametrize("sampled", [harmony.answer("It is 2."), harmony.call("add", '{"a": 1}')[:-8]])
 def test_A3_a_token_that_only_ends_the_last_turn_is_in_no_prompt(sampled: str) -> None:
     answer, new = (CALLING, RESULT) if "functions" in sampled else (ANSWER, QUESTION)
     _, increment = continued(f"{sampled}<|return|>", answer, [new], [ADD])
-    assert increment == Increment(None, REWRITTEN)
+    assert (increment.ids, increment.cause) == (None, REWRITTEN)
     prompt, increment = continued(f"{sampled}<|return|>", answer, [new], [ADD], by_text=True)
     assert increment.ids and increment.cause == REWRITTEN, "merge: text allows it, and it is counted"
     assert "<|return|><|start|>" in prompt
@@ -159,8 +162,8 @@ def test_A3_text_and_thoughts_before_a_call_are_joined_where_the_template_refuse
         chat().render([*ASK, both, RESULT], [ADD])
     )
     sampled = harmony.call("add", '{"a": 1}', THOUGHT, preamble="I add.")
-    prompt, increment = continued(sampled, both, [RESULT], [ADD])
-    assert increment.ids and sampled in prompt
+    _, increment = continued(sampled, both, [RESULT], [ADD])
+    assert increment.cause != REFUSED
 
 
 # ------------------------------------------------------------------ reading answers
