@@ -25,9 +25,9 @@ from call_logs import SCENARIOS, Log, LoggedCall, grow, make_log, mixed
 
 from ajet.chat import Chat
 from ajet.messages import normalise
-from ajet.tracker.conversations import new_root, recognise
+from ajet.tracker.conversations import Recognised, new_root, recognise
 from ajet.tracker.forest import forest
-from ajet.tracker.prompt import make_prompt
+from ajet.tracker.prompt import Heard, make_prompt
 from ajet.tracker.record import Call, EpisodeRecord
 from ajet.tracker.timelines import timelines
 from ajet.types import Generation
@@ -289,7 +289,7 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
         ids = np.array([*chat.tokenizer.encode(answer["content"], add_special_tokens=False), stop], np.int32)
         generation = Generation(ids, np.zeros(len(ids), np.float32), versions(ids), "stop")
         start = time.process_time()
-        prompt = make_prompt(record, chat, "policy", said, ())
+        prompt = make_prompt(record, chat, "policy", Heard(Recognised(said, 0, {})), ())
         end = record.tree("policy").extend(prompt.node, ids)
         call = Call(
             number,
@@ -303,6 +303,7 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
             True,
             prompt.parent,
             said=said,
+            basis=prompt.basis,
         )
         record.add(call, answer)
         spent += time.process_time() - start
@@ -325,7 +326,7 @@ def recognised(seed: int) -> tuple[float, float]:
     def recognise_all() -> None:
         root = new_root()
         for request, answer in zip(requests, answers, strict=True):
-            said, _ = recognise(root, request)
+            said = recognise(root, request).said
             said.say(answer)
 
     recognising, parsing = fastest(recognise_all, lambda: [json.loads(body) for body in bodies])

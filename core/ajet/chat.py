@@ -1,10 +1,9 @@
 """Messages to tokens and back, by the model's own chat template.
 
-Families that the `renderers` library knows are rendered by it, if probe chats give the same tokens as
-the tokenizer's own template; any other tokenizer with a chat template goes by that alone. A next turn
-is continued from stored ids: what the template writes after an answer is read off a short stub chat,
-and compared with a rendering of the whole chat now and then. Stop ids, turn ends and tool-call syntax
-come from the family or the template, never from constants here.
+A chat is rendered by the tokenizer's template, or by a renderer of the `renderers` library where there is none.
+A next turn is continued from stored ids if the template still writes everything before the answer as it did,
+and the answer in full; what follows the answer is rendered. Stop ids, turn ends and tool-call syntax come from
+the family or the template, never from constants here.
 """
 
 from __future__ import annotations
@@ -14,34 +13,39 @@ import json
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ajet.chat_continue import REWRITTEN, THINKING, TOOLS, ByTemplate, ByTokens, Changed, Continuing, Texts
 from ajet.chat_family import find_family
 from ajet.chat_harmony import find_harmony
 from ajet.chat_stream import CLOSE, OPEN, AnswerReader, Reader, Rules
-from ajet.chat_template import Tail, Template, given, plain_copy, refusal
+from ajet.chat_template import Template, given, plain_copy, refusal
+from ajet.messages import canonical_tool_arguments
 from ajet.types import AjetError
+
+if TYPE_CHECKING:
+    from ajet.chat_incremental import Rendered
 
 Message = Mapping[str, Any]
 
-STRIPPED = "thinking stripped"
-REWRITTEN = "template rewrites history"
+DROPPED = "template drops answer"
 REFUSED = "not renderable"
 _STREAMED = ("qwen3", "llama-3")
 """Families whose reading of answers `ajet.chat_stream` knows."""
-CAUSES = (STRIPPED, REWRITTEN, REFUSED)
+CAUSES = (THINKING, TOOLS, REWRITTEN, DROPPED, REFUSED)
 """Why a turn cannot be continued from its stored ids."""
 
+_ENDING = 40
+"""Characters that are shown of what the template writes after an answer."""
+_ENDS_TRIED = 8
+"""Places at which an answer is tried to be read back."""
 REMEMBERED = 64
 """Rendered chats that are kept, as episodes of one task ask for the same."""
-_ALWAYS_COMPARED = 8
-"""Chats of so few messages are compared with a whole rendering at every turn, longer ones whenever
-their length passes a power of two: the work stays linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,9 @@ class Turn:
     count: int
     """How many messages the whole chat has, the new ones included."""
     whole: Callable[[], Sequence[Message]]
-    """The whole chat. Costs its length, so it is asked for rarely."""
+    """The whole chat. Costs its length, so it is asked for only where the template is not proven."""
+    rendered: Rendered | None = None
+    """What is known of the stored prompt's rendering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,12 @@ class Increment:
     """None if the turn cannot be continued from its stored ids."""
     cause: str = ""
     """Why not, one of `CAUSES`; with ids: what was continued all the same."""
+    was: str = field(default="", compare=False)
+    """Where the template is the cause: what it wrote, …"""
+    now: str = field(default="", compare=False)
+    """… and what it writes there now."""
+    rendered: Rendered | None = field(default=None, compare=False)
+    """What is known of the next prompt's rendering, for the turn after."""
 
 
 class Chat:
@@ -115,7 +127,14 @@ class Chat:
         """Tokens that end an answer, the template's own turn end first."""
         only_last = self._template.only_last() if self._template else frozenset[int]()
         self._only_last = only_last | ({self._harmony.return_} if self._harmony else set())
-        self._rendered: dict[bytes, NDArray[np.int32]] = {}
+        texts = (
+            ByTemplate(self._template)
+            if self._template
+            else ByTokens(self._render_by_family, self._decode, self.stop_token_ids)
+        )
+        self._texts: Texts = texts
+        self._continuing = Continuing(texts, self._template)
+        self._rendered: dict[bytes, tuple[NDArray[np.int32], Rendered | None]] = {}
         self._remembering = threading.Lock()
 
     # ---------------------------------------------------------------- messages to ids
@@ -123,22 +142,28 @@ class Chat:
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         """Prompt ids of a chat, up to where the assistant begins to write. Raises AjetError if the
         chat format refuses the chat. May be called from several threads."""
+        return self.begin(messages, tools)[0]
+
+    def begin(
+        self, messages: Sequence[Message], tools: Sequence[Message]
+    ) -> tuple[list[int], Rendered | None]:
+        """As `render`, with what `next_turn` needs to know of the rendering."""
         # The members of a group begin with the same chat.
         chat = hashlib.blake2b(json.dumps([messages, tools]).encode(), digest_size=16).digest()
-        ids = self._rendered.get(chat)
-        if ids is None:
-            ids = np.array(self._render(messages, tools), dtype=np.int32)
+        held = self._rendered.get(chat)
+        if held is None:
+            text, rendered = self._continuing.begin(messages, tools)
+            ids = self._template.encoder.encode(text) if self._template else self._texts.ids(text)
+            held = np.array(ids, dtype=np.int32), rendered
             with self._remembering:
                 if len(self._rendered) == REMEMBERED:
                     del self._rendered[next(iter(self._rendered))]
-                self._rendered[chat] = ids
-        found: list[int] = ids.tolist()
-        return found
+                self._rendered[chat] = held
+        found: list[int] = held[0].tolist()
+        return found, held[1].copied() if held[1] else None
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        if self._family is None:
-            assert self._template
-            return self._template.render(messages, tools)
+    def _render_by_family(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
+        assert self._family
         try:
             ids = self._family.writer.render_ids(
                 given(messages), tools=list(tools) or None, add_generation_prompt=True
@@ -193,73 +218,90 @@ class Chat:
     # ---------------------------------------------------------------- continuing stored ids
 
     def next_turn(self, turn: Turn, tools: Sequence[Message], *, keep_thinking: bool = False) -> Increment:
-        """What follows the stored ids of a turn in the next prompt. ``keep_thinking`` continues also
-        where the template would take the answer's reasoning away. Depends on nothing but its
-        arguments; costs the length of the answer and the new messages."""
-        ids = self._bridge(turn, tools)
-        if ids is not None:
-            return Increment(ids)
-        if self._template is None:
-            return Increment(None, REFUSED)
+        """What follows the stored ids of a turn in the next prompt, if the template writes all before the answer
+        as it did, and the answer in full. ``keep_thinking`` continues also where the template would leave
+        reasoning out. Depends on nothing but its arguments; costs the length of the answer and the new
+        messages where the template is proven, else that of the whole chat."""
+        count = turn.count - len(turn.new) - 1
+        more = [turn.answer, *turn.new]
         try:
-            tail = self._template.tail(turn.answer, turn.new, tools)
-            if tail.rewrites:
-                return Increment(None, REWRITTEN)
-            if tail.strips_thinking and not keep_thinking:
-                return Increment(None, STRIPPED)
-            if self._ends_as_no_earlier_turn(turn) and not keep_thinking:
-                return Increment(None, REWRITTEN)
-            ids, after = self._without_turn_end(turn, tail)
-            if _is_compared(turn) and not self._is_seen_in(turn.whole(), tools, tail, after):
-                return Increment(None, REWRITTEN)
+            rest = self._continuing.rest(turn.rendered, turn.whole, more, count, tools, keep_thinking)
+            at, in_full = self._end_of_answer(rest.text, turn)
+            ids = self._following(rest.text, at, turn)
+        except Changed as found:
+            return Increment(None, found.cause, found.was, found.now)
         except AjetError:
             return Increment(None, REFUSED)
-        drift = REWRITTEN if self._ends_as_no_earlier_turn(turn) else ""
-        return Increment(ids, STRIPPED if tail.strips_thinking else drift)
+        dropped = rest.drops_thinking or in_full == THINKING
+        if in_full == DROPPED or (dropped and not keep_thinking):
+            said = self._decode(self._upto_stop(turn.completion))
+            return Increment(None, in_full, said, self._texts.show(rest.text[:at]))
+        drift = THINKING if dropped else ""
+        if turn.completion and turn.completion[-1] in self._only_last:
+            if not keep_thinking:
+                end = self._texts.show(rest.text[at : at + _ENDING])
+                return Increment(None, REWRITTEN, self.text_of(turn.completion[-1]), end)
+            drift = drift or REWRITTEN
+        return Increment(ids, drift, rendered=rest.rendered)
 
-    def _ends_as_no_earlier_turn(self, turn: Turn) -> bool:
-        """Whether the model ended its turn with a token that prompts never have (Harmony's ``<|return|>``)."""
-        return bool(turn.completion) and turn.completion[-1] in self._only_last
+    def _end_of_answer(self, rest: str, turn: Turn) -> tuple[int, str]:
+        """Where the answer ends in what follows its prompt, and what of it is missing there: nothing, `THINKING`,
+        or more (`DROPPED`)."""
+        said = self._decode(self._upto_stop(turn.completion)).split()
+        ends = self._texts.ends(rest)
+        if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
+            content = self._shown_content(turn.answer)
+            ends = [max(rest.find(content), 0) + len(content)]
+        for end in ends:
+            words = self._texts.show(rest[:end]).split()
+            if words == said:
+                return end, ""
+            if len(words) > len(said):
+                break
+        if self._harmony:
+            ends = [end for end in ends if rest.startswith(self._harmony.closing, end)]
+        missing = [(end, self._missing(rest[:end], turn)) for end in ends[:_ENDS_TRIED]]
+        return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
 
-    def _bridge(self, turn: Turn, tools: Sequence[Message]) -> list[int] | None:
-        """The family's own continuation, if it has one that keeps all stored ids."""
-        if self._family is None:
-            return None
-        try:
-            bridged = self._family.writer.bridge_to_next_turn(
-                turn.prompt_tail, turn.completion, given(turn.new), tools=list(tools) or None
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
-        stored = [*turn.prompt_tail, *turn.completion]
-        if bridged is None or list(bridged.token_ids[: len(stored)]) != stored:
-            return None
-        return list(bridged.token_ids[len(stored) :])
+    def _shown_content(self, answer: Message) -> str:
+        """The answer's text as it stands in rendered chats, without the space around it."""
+        content = str(answer.get("content") or "").strip()
+        return str(self._template.encoder.hide(content)) if self._template else content
 
-    def _without_turn_end(self, turn: Turn, tail: Tail) -> tuple[list[int], list[int] | None]:
-        """Ids that follow the completion, and those of them that follow the end of its turn (None
-        where no special token marks that)."""
-        assert self._template
-        encoder, ending = self._template.encoder, tail.ending
-        ids = encoder.encode(tail.text, inside=True)
+    def _missing(self, written: str, turn: Turn) -> str:
+        """What the template left out of an answer, which is read as if it had been sampled."""
+        ids = self._texts.ids(written)
+        if self._harmony:  # without its end a tool call counts as cut off; the header is part of the text
+            found = self.parse([*ids, self._harmony.call], [])
+        else:
+            found = self.parse(ids, turn.prompt_tail)
+        answer = turn.answer
+        calls = [(c["function"]["name"], c["function"]["arguments"]) for c in answer.get("tool_calls") or ()]
+        if (
+            found.content.strip() != (answer.get("content") or "").strip()
+            or found.malformed
+            or _spelled(found.tool_calls) != _spelled(calls)
+        ):
+            return DROPPED
+        thoughts = (answer.get("reasoning_content") or "").strip()
+        return "" if (found.reasoning or "").strip() == thoughts else THINKING
+
+    def _following(self, rest: str, at: int, turn: Turn) -> list[int]:
+        """Ids of what follows the answer, without the token that ends it if that was sampled."""
+        ids = self._texts.ids(rest[at:])
         last = turn.completion[-1] if turn.completion else None
-        marker = ending.token or ending.header
-        before = tail.text.partition(marker)[0] if marker else tail.text
-        if not marker or before.strip() not in ("", ending.closing.strip()):
-            return ids, None
-        end = ids.index(encoder.ids[marker]) + 1
-        sampled = last in self.stop_token_ids if ending.token else last == encoder.ids[marker]
-        return ids[end:] if sampled else ids, ids[end:]
-
-    def _is_seen_in(
-        self, whole: Sequence[Message], tools: Sequence[Message], tail: Tail, after: list[int] | None
-    ) -> bool:
-        """Whether the rendering of the whole chat ends with the increment, from the turn's end on."""
-        assert self._template
-        if after is None:
-            return self._template.text(whole, tools).endswith(tail.text)
-        ids = self.render(whole, tools)
-        return ids[len(ids) - len(after) :] == after
+        if self._template is None:
+            return ids[1:] if last in self.stop_token_ids else ids
+        marker = self._template.encoder.control.match(rest, at)
+        if marker is None:
+            return ids
+        end = self._template.encoder.ids[marker[0]]
+        ending = self._template.ending
+        ends = last in self.stop_token_ids and (end in self.stop_token_ids or last in self._only_last)
+        if last == end or (ends and ending.token):
+            return ids[1:]
+        space = ending.closing if not ending.closing.strip() and rest[:at].endswith(ending.closing) else ""
+        return self._texts.ids(space + rest[at:]) if space else ids
 
     # ---------------------------------------------------------------- ids to messages
 
@@ -408,9 +450,8 @@ def _first(wanted: frozenset[int], ids: list[int]) -> int:
     return next(n for n, i in enumerate(ids) if i in wanted)
 
 
-def _is_compared(turn: Turn) -> bool:
-    passes = turn.count.bit_length() != (turn.count - len(turn.new)).bit_length()
-    return turn.count <= _ALWAYS_COMPARED or passes
+def _spelled(calls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, canonical_tool_arguments(arguments)) for name, arguments in calls]
 
 
 def _parsed(content: str, reasoning: str | None, calls: Sequence[Any]) -> Parsed:

@@ -56,6 +56,8 @@ class Harmony:
         ends = [self.return_, self.call, *(i for i in ends if i != self.end)]
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
         """Tokens that end a turn."""
+        self.closing = (_END, _CALL)
+        """Texts of the tokens that end a message in a history."""
 
     def turn(self, completion: list[int]) -> list[int]:
         """What was sampled, up to the token that ends the turn; ``<|call|>`` is part of the call that it ends."""

@@ -249,8 +249,36 @@ class Template:
     def text(self, messages: Sequence[Message], tools: Sequence[Message], *, generate: bool = True) -> str:
         """A chat as text, up to where the assistant begins to write; marks stand for special tokens'
         texts in messages. Raises AjetError if the template refuses the chat."""
-        hide = self.encoder.hide
-        return self._apply(hide(self._given(messages)), hide(_encodable(tools)), generate)
+        return self._apply(self.prepared(messages), self.hidden(tools), generate)
+
+    def prepared(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages as the template is given them, with marks for special tokens' texts."""
+        prepared: list[dict[str, Any]] = self.encoder.hide(self._given(messages))
+        return prepared
+
+    def hidden(self, tools: Sequence[Message]) -> list[Message]:
+        """Tools as the template is given them."""
+        hidden: list[Message] = self.encoder.hide(_encodable(tools))
+        return list(hidden)
+
+    @property
+    def source(self) -> str:
+        """The template itself; empty if the tokenizer chooses among several."""
+        template = self.tokenizer.chat_template
+        return template if isinstance(template, str) else ""
+
+    def constants(self) -> dict[str, Any]:
+        """Variables that the template is given with every chat."""
+        return {
+            **self.tokenizer.special_tokens_map,
+            **self._options,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+
+    def of_messages(self, source: str, messages: Sequence[Message]) -> str:
+        """What another template writes for messages. Raises AjetError if it refuses them."""
+        return self._apply(messages, (), False, chat_template=source)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         """A chat as ids. Raises AjetError if the template refuses it."""
@@ -379,8 +407,7 @@ class Template:
                     tools=list(tools) or None,
                     tokenize=False,
                     add_generation_prompt=generate,
-                    **self._options,
-                    **options,
+                    **self._options | options,
                 )
             )
         except Exception as error:  # the template is foreign code

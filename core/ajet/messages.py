@@ -52,7 +52,7 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
     }
     plain |= {k: str(message[k]) for k in ("name", "tool_call_id") if message.get(k)}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(reasoning, str) and reasoning:
+    if role == "assistant" and isinstance(reasoning, str) and reasoning:
         plain["reasoning_content"] = reasoning
     if message.get("tool_calls"):
         plain["tool_calls"] = list(_tool_calls(message["tool_calls"], where))
@@ -122,8 +122,7 @@ def _tool_calls(calls: Any, where: str) -> Iterator[dict[str, Any]]:
 
 def fingerprint(message: Message) -> Hashable:
     """A fast identity of a client's message, as it was sent: equal fingerprints are the same message;
-    the same message may come in forms whose fingerprints differ (see `canonical`). Reasoning is no part
-    of it, as most clients do not send it back."""
+    the same message may come in forms whose fingerprints differ (see `exact`)."""
     get = message.get
     role, content, name, call_id, calls = (
         get("role"),
@@ -140,6 +139,10 @@ def fingerprint(message: Message) -> Hashable:
         and (call_id is None or call_id.__class__ is str)
     ):
         return _unusual(role, content, name, call_id, calls)
+    if role == "assistant":
+        reasoning = get("reasoning_content") or get("reasoning")
+        if reasoning:
+            return reasoning.__class__ is str, str(reasoning), fingerprint(_without_reasoning(message))
     if not calls:
         return role, content, name, call_id, ()
     try:
@@ -153,10 +156,23 @@ def fingerprint(message: Message) -> Hashable:
     return role, content, name, call_id, told
 
 
+def exact(message: Message) -> str:
+    """The identity of a message in normal form as a chat template sees it: two messages that a template could
+    render differently differ here, in the reasoning, an assistant's name, the order of arguments or the last
+    digit of a number. ASCII, so that it can be hashed whatever the content."""
+    calls = [
+        [c.get("id"), c["function"]["name"], _exact_arguments(c["function"].get("arguments", ""))]
+        for c in message.get("tool_calls") or ()
+    ]
+    fields = [message.get(k) for k in ("role", "name", "tool_call_id", "reasoning_content")]
+    return json.dumps([*fields, message.get("content") or "", calls])
+
+
 def canonical(message: Message) -> str:
-    """The exact identity of a message in normal form: role, name, tool call id, content, and tool calls
-    with their ids, names and arguments in one spelling. An assistant's name does not count: frameworks
-    write it into the answers that they send back. ASCII, so that it can be hashed whatever the content."""
+    """By this a reply is recognised when it comes back, in normal form: role, name, tool call id, content, and
+    tool calls with their ids, names and arguments in one spelling. An assistant's name does not count, as
+    frameworks write it into the answers that they send back, nor does reasoning, which many leave out. ASCII,
+    so that it can be hashed whatever the content."""
     calls = [
         [c.get("id"), c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
         for c in message.get("tool_calls") or ()
@@ -167,13 +183,26 @@ def canonical(message: Message) -> str:
 
 def loose(message: Message) -> str:
     """The identity of a message in normal form under the merge policy ``text``: as `canonical`, but
-    without ids, outer whitespace and thoughts (``<think>…</think>``)."""
+    without ids, outer whitespace and an assistant's thoughts (``<think>…</think>``)."""
     calls = [
         [c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
         for c in message.get("tool_calls") or ()
     ]
-    content = _THOUGHTS.sub("", message.get("content") or "").strip()
-    return json.dumps([message.get("role"), _name(message), content, calls])
+    return json.dumps([message.get("role"), _name(message), spoken(message).strip(), calls])
+
+
+def spoken(message: Message) -> str:
+    """The text of a message in normal form, an assistant's without its thoughts (``<think>…</think>``)."""
+    content: str = message.get("content") or ""
+    return _THOUGHTS.sub("", content) if message.get("role") == "assistant" else content
+
+
+def thoughts(message: Message) -> str:
+    """An assistant's reasoning, wherever it stands in a message in normal form, without outer whitespace."""
+    apart = message.get("reasoning_content") or ""
+    inside = _THOUGHTS.findall(message.get("content") or "")
+    found = [apart, *(text.removeprefix("<think>").removesuffix("</think>") for text in inside)]
+    return "\n".join(text.strip() for text in found if text.strip())
 
 
 def canonical_tool_arguments(arguments: Any) -> str:
@@ -185,6 +214,19 @@ def canonical_tool_arguments(arguments: Any) -> str:
     except (ValueError, RecursionError):
         return text
     return json.dumps(arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _exact_arguments(text: str) -> str:
+    """Arguments as a template is given them: spaces between them are not."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return json.dumps(found) if isinstance(found, dict) else text
+
+
+def _without_reasoning(message: Message) -> Message:
+    return {k: v for k, v in message.items() if k not in ("reasoning_content", "reasoning")}
 
 
 def _name(message: Message) -> Any:

@@ -26,6 +26,7 @@ ADD: Any = {
 }
 SYSTEM: Any = {"role": "system", "content": "Be brief."}
 QUESTION: Any = {"role": "user", "content": "1 + 1?"}
+ANOTHER: Any = {"role": "user", "content": "2 + 2?"}
 ASK: Any = [SYSTEM, QUESTION]
 ANSWER: Any = {"role": "assistant", "content": "It is 2."}
 CALL: Any = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -357,11 +358,11 @@ THOUGHT: Any = {"role": "assistant", "content": "2", "reasoning_content": "one a
 @every(["qwen3", "qwen3 by template", "thinker"])
 def test_where_the_template_takes_reasoning_away_a_new_question_is_not_continued(chat: Chat) -> None:
     completion = sampled(chat, "<think>\none and one\n</think>\n\n2")
-    _, increment = continued(chat, completion, [QUESTION], answer=THOUGHT)
-    assert increment == Increment(None, "thinking stripped")
-    _, kept = continued(chat, completion, [QUESTION], answer=THOUGHT, keep_thinking=True)
-    assert kept.ids and kept.cause == "thinking stripped", "unless that is wanted"
-    assert "1 + 1?" in shown(chat, kept.ids)
+    _, increment = continued(chat, completion, [ANOTHER], answer=THOUGHT)
+    assert increment == Increment(None, "template drops thinking")
+    _, kept = continued(chat, completion, [ANOTHER], answer=THOUGHT, keep_thinking=True)
+    assert kept.ids and kept.cause == "template drops thinking", "unless that is wanted"
+    assert "2 + 2?" in shown(chat, kept.ids)
 
 
 @every(["qwen3", "qwen3 by template", "thinker"])
@@ -378,8 +379,8 @@ def test_where_the_template_keeps_reasoning_a_tool_result_is_continued(chat: Cha
 @every(["qwen3 by template", "thinker"])
 def test_reasoning_within_the_text_counts_as_reasoning(chat: Chat) -> None:
     answer = {"role": "assistant", "content": "<think>\nhm\n</think>\n\n2"}
-    _, increment = continued(chat, sampled(chat, answer["content"]), [QUESTION], answer=answer)
-    text = shown(chat, chat.render([*ASK, answer, QUESTION], []))
+    _, increment = continued(chat, sampled(chat, answer["content"]), [ANOTHER], answer=answer)
+    text = shown(chat, chat.render([*ASK, answer, ANOTHER], []))
     assert (increment.ids is None) == ("hm" not in text)
 
 
@@ -427,20 +428,27 @@ def with_template(template: str, builder: Callable[[], Any] = tokenizers.plain) 
 
 
 @pytest.mark.parametrize(
-    ("template", "new", "tools"),
+    ("template", "new", "tools", "cause"),
     [
-        (TOOLS_LAST, [QUESTION], [ADD]),
-        (NUMBERED, [QUESTION], []),
-        (HOISTING, [{"role": "system", "content": "Later."}, QUESTION], []),
+        (TOOLS_LAST, [QUESTION], [ADD], "template moves tools"),
+        (NUMBERED, [QUESTION], [], "template rewrites history"),  # its prompts end without a number
+        (HOISTING, [{"role": "system", "content": "Later."}, QUESTION], [], "template rewrites history"),
     ],
 )
-def test_a_template_that_writes_earlier_messages_otherwise_is_not_continued(
-    template: str, new: list[Any], tools: list[Any]
+def test_a_template_that_writes_earlier_messages_differently_is_not_continued(
+    template: str, new: list[Any], tools: list[Any], cause: str
 ) -> None:
     chat = with_template(template)
     _, increment = continued(chat, sampled(chat, "It is 2."), new, tools=tools)
-    assert increment == Increment(None, "template rewrites history")
-    assert increment.cause in CAUSES
+    assert increment == Increment(None, cause)
+    assert increment.cause in CAUSES and increment.was != increment.now
+
+
+def test_A2_a_template_that_numbers_messages_is_continued_with_their_true_numbers() -> None:
+    chat = with_template(NUMBERED.replace("[assistant]", "{{ '[' ~ (messages | length + 1) ~ 'assistant]' }}"))
+    stored, increment = continued(chat, sampled(chat, "It is 2."), [QUESTION])
+    assert increment.ids is not None and "[4user]" in shown(chat, increment.ids)
+    assert stored + increment.ids == chat.render([*ASK, ANSWER, QUESTION], [])
 
 
 def test_what_the_template_refuses_is_not_continued() -> None:
@@ -543,16 +551,17 @@ def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.Monke
     def converse(turns: int) -> Counter[str]:
         counts.clear()
         messages: list[Any] = [*ASK]
-        ids = chat.render(messages, tools)
+        ids, rendered = chat.begin(messages, tools)
         for n in range(turns):
             ids += sampled(chat, f"It is {n}.")
             new: list[Any] = [{"role": "user", "content": f"And no. {n}?"}]
             answer = {"role": "assistant", "content": f"It is {n}."}
             completion = sampled(chat, f"It is {n}.")
             messages += [answer, *new]
-            turn = Turn(ids[-64:], completion, answer, new, len(messages), messages.copy)
+            turn = Turn(ids[-64:], completion, answer, new, len(messages), messages.copy, rendered)
             increment = chat.next_turn(turn, tools)
             assert increment.ids is not None
+            rendered = increment.rendered
             ids += increment.ids
         return counts.copy()
 
@@ -745,9 +754,11 @@ def test_a_family_is_rendered_without_a_template_too() -> None:
     chat = Chat(bare, "qwen3")
     assert chat.render(ASK, []) == chat_of("qwen3").render(ASK, [])
     assert chat.prefill_ids("It <|im_end|>") == chat_of("qwen3").prefill_ids("It <|im_end|>")
-    _, increment = continued(chat, sampled(chat, "2"), [RESULT])
-    assert increment.ids
-    assert continued(chat, sampled(chat, "2"), [QUESTION])[1] == Increment(None, "not renderable")
+    for new in ([RESULT], [ANOTHER]):
+        stored, increment = continued(chat, sampled(chat, "It is 2."), new)
+        assert increment.ids and stored + increment.ids == chat.render([*ASK, ANSWER, *new], [])
+    _, increment = continued(chat, sampled(chat, "<think>\nso\n</think>\n\n2"), [ANOTHER], answer=THOUGHT)
+    assert increment == Increment(None, "template drops thinking")
 
 
 OTHER_TEMPLATE = (

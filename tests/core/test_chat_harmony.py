@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from ajet.chat import REFUSED, REWRITTEN, STRIPPED, Chat, Increment, Turn
+from ajet.chat import REFUSED, Chat, Increment, Turn
+from ajet.chat_continue import REWRITTEN
+from ajet.chat_continue import THINKING as STRIPPED
 from tests import harmony
 from tests.tokenizers import PreTrainedTokenizerFast
 

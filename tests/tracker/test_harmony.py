@@ -38,7 +38,7 @@ def test_A3_a_tool_loop_is_one_timeline_and_an_answer_ends_it_with_the_true_caus
     calls = script.record.calls
     assert calls[1].prompt.starts_with(calls[0].end), "the loop goes on with the stored ids"
     found = [(b.call, b.after, b.cause) for b in find_breaks(script.record)]
-    assert found == [(2, 1, "thinking stripped"), (3, 2, "template rewrites history")]
+    assert found == [(2, 1, "template drops thinking"), (3, 2, "template rewrites history")]
     assert len(script.lines()) == 3
 
 

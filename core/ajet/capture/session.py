@@ -30,7 +30,7 @@ from ajet.chat_stream import stop_at, stop_of
 from ajet.engine import Engine
 from ajet.messages import BadMessage, normalise_tools
 from ajet.tracker.conversations import Message, Said, new_root, recognise
-from ajet.tracker.prompt import TAIL, Prompt, make_prompt
+from ajet.tracker.prompt import TAIL, Heard, Prompt, make_prompt
 from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, check_generation, merging_key
 from ajet.types import (
     AjetError,
@@ -73,9 +73,13 @@ class _Asked:
     target: Target
     key: str
     tools: Sequence[Message] = ()
-    said: Said | None = None
+    heard: Heard | None = None
     """None for a request without messages, which goes on with text."""
-    drift: int = 0
+
+    @property
+    def said(self) -> Said | None:
+        """The last message."""
+        return self.heard.chat.said if self.heard else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +121,8 @@ class Session:
     on_change: Callable[[], None] = lambda: None
     _numbers: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _replies: dict[str, Said] = field(default_factory=dict)
-    """The answer of each reply, by its id; of several choices the first."""
+    _replies: dict[str, tuple[Said, int]] = field(default_factory=dict)
+    """The answer of each reply and the number of its call, by its id; of several choices the first."""
 
     async def answer(
         self, request: ChatRequest, agent: str, target: str | None, blocks_loop: bool
@@ -162,7 +166,7 @@ class Session:
         self._refuse_if_closed()
         said = [self._record(choice) for choice in choices]
         if reply_id and said[0]:
-            self._replies[reply_id] = said[0]
+            self._replies[reply_id] = said[0], choices[0].number
         for choice in choices:
             if choice.misfit:
                 raise choice.misfit
@@ -230,18 +234,19 @@ class Session:
             # Large ones are not worth the memory of being remembered.
             read = _tools if len(written) <= LARGE_BODY else _tools.__wrapped__
             tools, key = read(target.name, written)
-            root, messages = self.record.chat(key), self._messages(request)
-            said, drift = recognise(root, messages, by_text=self.answerer.by_text)
+            root, by_text = self.record.chat(key), self.answerer.by_text
+            messages, named = self._messages(request)
+            heard = Heard(recognise(root, messages, by_text=by_text), named, by_text)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
-        return _Asked(request, agent, target, key, tools, said, drift)
+        return _Asked(request, agent, target, key, tools, heard)
 
-    def _messages(self, request: ChatRequest) -> Sequence[Mapping[str, Any]]:
-        """The whole chat. A system message at the beginning of what is new takes the place of the earlier
+    def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
+        """The whole chat, and the number of the call whose reply it names. A system message at the beginning of what is new takes the place of the earlier
         chat's, as instructions are said anew with each request."""
         if request.after is None:
-            return request.messages
-        earlier = self._replies.get(request.after)
+            return request.messages, None
+        earlier, number = self._replies.get(request.after, (None, None))
         if earlier is None:
             raise Refused(
                 f"there is no earlier reply {request.after!r} in this episode; continue one of its own replies or send the "
@@ -251,15 +256,15 @@ class Session:
         chat = earlier.chat()
         if request.messages and request.messages[0].get("role") in ("system", "developer"):
             chat = chat[1:] if chat[0]["role"] == "system" else chat
-            return [request.messages[0], *chat, *request.messages[1:]]
-        return [*chat, *request.messages]
+            return [request.messages[0], *chat, *request.messages[1:]], number
+        return [*chat, *request.messages], number
 
     def _prompt(self, asked: _Asked) -> Prompt:
         """What the engine is to see. Raises Refused if that is impossible."""
         chat, engine = self.answerer.chat, self.answerer.engine
         assert chat and engine
         try:
-            prompt = self._text_prompt(asked) if asked.said is None else self._chat_prompt(asked, asked.said)
+            prompt = self._chat_prompt(asked, asked.heard) if asked.heard else self._text_prompt(asked)
         except AjetError as error:
             if isinstance(error, Refused):
                 raise
@@ -275,12 +280,10 @@ class Session:
         self.counters["drift"] += prompt.drift
         return prompt
 
-    def _chat_prompt(self, asked: _Asked, said: Said) -> Prompt:
-        chat, by_text = self.answerer.chat, self.answerer.by_text
+    def _chat_prompt(self, asked: _Asked, heard: Heard) -> Prompt:
+        chat = self.answerer.chat
         assert chat
-        return make_prompt(
-            self.record, chat, asked.key, said, asked.tools, drift=asked.drift, by_text=by_text
-        )
+        return make_prompt(self.record, chat, asked.key, heard, asked.tools)
 
     def _text_prompt(self, asked: _Asked) -> Prompt:
         """Text as it is, special tokens and all, or token ids."""
@@ -438,6 +441,7 @@ class Session:
                 parent=sampled.prompt.parent,
                 cause=sampled.prompt.cause,
                 said=asked.said,
+                basis=sampled.prompt.basis,
             ),
             message,
         )

@@ -2,18 +2,20 @@
 
 Each message is a node below the message before it; a request walks down from the root. A message is
 found by its `fingerprint`, the raw form in which a client said it (cheap: less than parsing its JSON);
-a form not met before is brought into normal form once and then found by its canonical text, so that
-arguments serialised again or text sent as parts are still the same message. Under the policy ``text``
-a message may also be found by its loose text, which counts as drift.
+a form not met before is brought into normal form once and found by its `exact` text. A message that is
+no known one may be a recorded reply in another form: without its reasoning, with a name, with numbers as
+JavaScript writes them. It is then that reply, and what the client sent is kept beside it. Under the policy
+``text`` a reply may also be found by its loose text, which counts as drift.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ajet.messages import canonical, fingerprint, loose, normalise
+from ajet.messages import canonical, exact, fingerprint, loose, normalise, thoughts
 
 if TYPE_CHECKING:
     from ajet.tracker.record import Call
@@ -23,10 +25,19 @@ Message = Mapping[str, Any]
 _SHORT = 64
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A recorded reply as a client sent it back."""
+
+    node: Said
+    sent: Message
+    loosely: bool
+
+
 class Said:
     """A message (in normal form) after all those above it."""
 
-    __slots__ = ("alike", "children", "depth", "drifted", "ends", "message", "parent")
+    __slots__ = ("children", "depth", "ends", "forms", "heard", "message", "parent", "replies")
 
     def __init__(self, parent: Said | None, message: Message) -> None:
         self.parent = parent
@@ -35,46 +46,69 @@ class Said:
         """How many messages lead here, this one included."""
         self.ends: list[Call] = []
         """Calls whose answer this message is, by number."""
-        self.children: dict[Hashable, Said] = {}
-        """By fingerprint, and by canonical text in short."""
-        self.alike: dict[str | bytes, Said] | None = None
-        """Children by loose text in short, from the first look on."""
-        self.drifted: dict[Hashable, Said] = {}
-        """Children by the fingerprint of a message that is like theirs only loosely."""
+        self.children: dict[str | bytes, Said] = {}
+        """By exact text in short."""
+        self.heard: dict[Hashable, Said] = {}
+        """The same by fingerprint."""
+        self.replies: dict[str | bytes, list[Said]] | None = None
+        """Those that are recorded answers, by canonical text in short."""
+        self.forms: dict[Hashable, _Form] = {}
+        """Other forms of these, by fingerprint."""
 
     def say(self, message: Message) -> Said:
         """The node of a message in normal form, said next."""
-        exact = _short(canonical(message))
-        return self.children.get(exact) or self._add(message, exact)
-
-    def hear(self, message: Message, index: int, by_text: bool) -> tuple[Said, bool]:
-        """The node of a client's message whose fingerprint is new here, and whether it is only like it.
-        Raises BadMessage."""
-        plain = normalise(message, index)
-        exact = _short(canonical(plain))
-        node = self.children.get(exact)
-        if node is None and by_text:
-            node = self._alike().get(_short(loose(plain)))
-            if node is not None:
-                self.drifted[fingerprint(message)] = node
-                return node, True
-        node = node or self._add(plain, exact)
-        self.children[fingerprint(message)] = node
-        return node, False
-
-    def _add(self, plain: Message, exact: str | bytes) -> Said:
-        node = Said(self, plain)
-        self.children[exact] = node
-        if self.alike is not None:
-            self.alike.setdefault(_short(loose(plain)), node)
+        short = _short(exact(message))
+        node = self.children.get(short)
+        if node is None:
+            node = self.children[short] = Said(self, message)
         return node
 
-    def _alike(self) -> dict[str | bytes, Said]:
-        if self.alike is None:
-            self.alike = {}
-            for child in self.children.values():
-                self.alike.setdefault(_short(loose(child.message)), child)
-        return self.alike
+    def answered_by(self, call: Call) -> None:
+        """This message is what a call answered."""
+        self.ends.append(call)
+        self.ends.sort(key=lambda c: c.number)
+        above = self.parent
+        assert above
+        above.replies = above.replies or {}
+        replies = above.replies.setdefault(_short(canonical(self.message)), [])
+        if self not in replies:
+            replies.append(self)
+        # What was found before there was this reply may be it.
+        above.heard.clear()
+        above.forms.clear()
+
+    def hear(self, message: Message, index: int, by_text: bool) -> Said | _Form:
+        """The node of a client's message whose fingerprint is new here, or the reply of which it is another
+        form. Raises BadMessage."""
+        plain = normalise(message, index)
+        node = self.children.get(_short(exact(plain)))
+        if self.replies and plain["role"] == "assistant" and not (node and node.ends):
+            form = self._reply(plain, by_text)
+            if form is not None:
+                self.forms[fingerprint(message)] = form
+                return form
+        node = node or self.say(plain)
+        self.heard[fingerprint(message)] = node
+        return node
+
+    def _reply(self, plain: Message, by_text: bool) -> _Form | None:
+        """The first recorded reply that a client's message is: without its reasoning or with the same."""
+        assert self.replies is not None
+        told = thoughts(plain)
+        alike = self.replies.get(_short(canonical(plain)), ())
+        found = [node for node in alike if not told or thoughts(node.message) == told]
+        loosely = not found and by_text
+        if loosely:
+            text = loose(plain)
+            replies = (node for nodes in self.replies.values() for node in nodes)
+            found = [
+                node
+                for node in replies
+                if loose(node.message) == text and (not told or thoughts(node.message) == told)
+            ]
+        if not found:
+            return None
+        return _Form(min(found, key=lambda node: node.ends[0].number), plain, loosely)
 
     def path(self) -> list[Said]:
         """The nodes that lead here, the first message first."""
@@ -106,22 +140,33 @@ class Said:
         return node
 
 
-def recognise(root: Said, messages: Sequence[Message], *, by_text: bool = False) -> tuple[Said, int]:
-    """The node of a client's chat below ``root``, added where it is new, and how many of its messages
-    were found by loose text only. Raises BadMessage."""
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A client's chat: the node of its last message, how many of its messages were found by loose text only,
+    and the messages that stand for a recorded reply in another form, by their index."""
+
+    said: Said
+    drift: int
+    sent: Mapping[int, Message]
+
+
+def recognise(root: Said, messages: Sequence[Message], *, by_text: bool = False) -> Recognised:
+    """The place of a client's chat below ``root``, added where it is new. Raises BadMessage."""
     node, drift = root, 0
+    sent: dict[int, Message] = {}
     for index, message in enumerate(messages):
         print_ = fingerprint(message)
-        child = node.children.get(print_)
+        child = node.heard.get(print_)
         if child is None:
-            child = node.drifted.get(print_) if by_text else None
-            if child is None:
-                child, loosely = node.hear(message, index, by_text)
-                drift += loosely
+            form = node.forms.get(print_) or node.hear(message, index, by_text)
+            if isinstance(form, _Form):
+                sent[index] = form.sent
+                drift += form.loosely
+                child = form.node
             else:
-                drift += 1
+                child = form
         node = child
-    return node, drift
+    return Recognised(node, drift, sent)
 
 
 def _short(text: str) -> str | bytes:

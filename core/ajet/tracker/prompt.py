@@ -1,17 +1,17 @@
 """Token-in-token-out: a prompt is the stored ids of the conversation that it continues, and what is new.
 
-So retokenisation cannot drift: what the engine sampled is what the next prompt holds. Only where the
-chat format rewrites what went before is the whole chat rendered anew; the cause is kept with the call.
+So retokenisation cannot drift: what the engine sampled is what the next prompt holds. Where the chat format
+would write anything else otherwise, the client's messages are rendered anew; the cause is kept with the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ajet.chat import Chat, Turn
-from ajet.tracker.conversations import Message, Said
-from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.chat import Chat, Increment, Turn
+from ajet.tracker.conversations import Message, Recognised, Said
+from ajet.tracker.record import Basis, Call, EpisodeRecord, as_ids
 from ajet.tracker.tree import Node
 from ajet.types import AjetError
 
@@ -19,6 +19,10 @@ HIDDEN = "stop string hidden"
 """The cause where the stored ids hold text that the client never saw."""
 TAIL = 64
 """Prompt tokens that show how the answer began: the generation header."""
+
+APART = "prefill sent apart"
+REASONING = "thinking stripped"
+EDITED = "answer edited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,70 +36,105 @@ class Prompt:
     parent: int | None = None
     cause: str = ""
     drift: int = 0
+    basis: Basis = field(default_factory=Basis)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A client's chat as it was recognised, and how it may be continued."""
+
+    chat: Recognised
+    named: int | None = None
+    """The call whose reply the client named."""
+    by_text: bool = False
 
 
 def make_prompt(
-    record: EpisodeRecord,
-    chat: Chat,
-    key: str,
-    said: Said,
-    tools: Sequence[Message],
-    *,
-    drift: int = 0,
-    by_text: bool = False,
+    record: EpisodeRecord, chat: Chat, key: str, heard: Heard, tools: Sequence[Message]
 ) -> Prompt:
-    """The prompt of a chat that ends with ``said``. Raises AjetError if it cannot be rendered.
+    """The prompt of a chat. Raises AjetError if it cannot be rendered.
 
     An assistant message at the end is a prefill: the answer goes on with it.
     """
+    said, drift = heard.chat.said, heard.chat.drift
     if said.message["role"] != "assistant" or said.parent is None:
-        return _after_answer(record, chat, key, said, tools, drift, by_text)
+        return _after_answer(record, chat, key, heard, said, tools)
     if said.message.get("tool_calls"):
         raise AjetError(
             "the chat ends with tool calls of the assistant, which no answer can go on with. Send the tools' results after "
             "them."
         )
     tree = record.tree(key)
-    for call in said.ends:
+    for call in (_reply(said, heard), *said.ends) if said.ends else ():
         if _shows_all(chat, call, said):
             node = tree.extend(call.prompt, as_ids(_without_stop(chat, call)))
-            return Prompt(node, said, call.number, drift=drift)
-    before = _after_answer(record, chat, key, said.parent, tools, drift, by_text)
-    begun = chat.prefill(said.chat(), tools, before.node.ids().tolist())
+            return Prompt(node, said, call.number, drift=drift, basis=call.basis or Basis())
+    before = _after_answer(record, chat, key, heard, said.parent, tools)
+    begun = chat.prefill(_as_sent(said, heard.chat.sent), tools, before.node.ids().tolist())
     node = tree.extend(tree.root, as_ids(begun.ids or []))
-    if said.ends:
-        return Prompt(node, said, None, HIDDEN, before.drift)
-    return Prompt(
-        node, said, None if begun.cause else before.parent, before.cause or begun.cause, before.drift
-    )
+    cause = HIDDEN if said.ends else begun.cause
+    if cause:
+        return replace(before, node=node, said=said, parent=None, cause=before.cause or cause)
+    return replace(before, node=node, said=said)
 
 
 def _after_answer(
-    record: EpisodeRecord,
-    chat: Chat,
-    key: str,
-    said: Said,
-    tools: Sequence[Message],
-    drift: int,
-    by_text: bool,
+    record: EpisodeRecord, chat: Chat, key: str, heard: Heard, said: Said, tools: Sequence[Message]
 ) -> Prompt:
-    tree, held, cause = record.tree(key), said.held(), ""
+    tree, held, refused = record.tree(key), said.held(), Increment(None)
     if held is not None:
-        call = held.ends[0]
-        turn = Turn(
-            prompt_tail=_tail(call),
-            completion=call.generation.token_ids.tolist(),
-            answer=held.message,
-            new=said.messages_after(held),
-            count=said.depth,
-            whole=said.chat,
-        )
-        increment = chat.next_turn(turn, tools, keep_thinking=by_text)
-        if increment.ids is not None:
-            node = tree.extend(call.end, as_ids(increment.ids))
-            return Prompt(node, said, call.number, drift=drift + bool(increment.cause))
-        cause = increment.cause
-    return Prompt(tree.extend(tree.root, as_ids(chat.render(said.chat(), tools))), said, cause=cause)
+        call = _reply(held, heard)
+        basis = call.basis or Basis()
+        refused, drift = _unlike(call, held, heard), heard.chat.drift
+        if refused.cause == REASONING and heard.by_text:
+            refused, drift = Increment(None), drift + 1
+        if not refused.cause:
+            increment = chat.next_turn(_turn(call, held, said, basis), tools, keep_thinking=heard.by_text)
+            if increment.ids is not None:
+                node = tree.extend(call.end, as_ids(increment.ids))
+                now = replace(basis, rendered=increment.rendered, was="", now="")
+                return Prompt(node, said, call.number, drift=drift + bool(increment.cause), basis=now)
+            refused = increment
+    ids, rendered = chat.begin(_as_sent(said, heard.chat.sent), tools)
+    basis = Basis(rendered, said.depth, heard.chat.sent, refused.was, refused.now)
+    return Prompt(tree.extend(tree.root, as_ids(ids)), said, cause=refused.cause, basis=basis)
+
+
+def _reply(said: Said, heard: Heard) -> Call:
+    """The call that a recorded answer is of: the one that the client named, else the first."""
+    return next((call for call in said.ends if call.number == heard.named), said.ends[0])
+
+
+def _unlike(call: Call, held: Said, heard: Heard) -> Increment:
+    """Why the stored ids of a call do not stand for what the client sent before its answer, if so."""
+    if call.said is not None and call.said is held.parent and call.said.message.get("role") == "assistant":
+        return Increment(None, APART)  # the stored ids hold the two in one turn
+    basis = call.basis or Basis()
+    sent = {index: m for index, m in heard.chat.sent.items() if index < basis.rendered_messages}
+    if sent == basis.sent:
+        return Increment(None)
+    path = held.chat()
+    index = next(i for i in sorted(sent.keys() | basis.sent.keys()) if sent.get(i) != basis.sent.get(i))
+    was, now = (forms.get(index, path[index]) for forms in (basis.sent, sent))
+    differs = was.get("reasoning_content") != now.get("reasoning_content")
+    return Increment(None, REASONING if differs else EDITED)
+
+
+def _turn(call: Call, held: Said, said: Said, basis: Basis) -> Turn:
+    return Turn(
+        prompt_tail=_tail(call),
+        completion=call.generation.token_ids.tolist(),
+        answer=held.message,
+        new=said.messages_after(held),
+        count=said.depth,
+        whole=lambda: _as_sent(said, basis.sent),
+        rendered=basis.rendered,
+    )
+
+
+def _as_sent(said: Said, sent: Mapping[int, Message]) -> list[Message]:
+    """The messages that lead to one, some in the form in which they were sent."""
+    return [sent.get(index, message) for index, message in enumerate(said.chat())]
 
 
 def _shows_all(chat: Chat, call: Call, said: Said) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,30 @@ from ajet.tracker.conversations import Said, new_root
 from ajet.tracker.tree import Node, TokenTree
 from ajet.types import AjetError, Generation, GenerationDelta, Int32
 
+if TYPE_CHECKING:
+    from ajet.chat_incremental import Rendered
+
 Message = Mapping[str, Any]
 
 
 class EpisodeClosed(AjetError):
     """A call arrived after its episode had ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """How the prompt of a call came to be what it is."""
+
+    rendered: Rendered | None = None
+    """What the chat format knows of its rendering."""
+    rendered_messages: int = 0
+    """Messages at the beginning that were rendered; those after them follow stored ids."""
+    sent: Mapping[int, Message] = field(default_factory=dict)
+    """Those of them that stand for a recorded reply in another form, by their index."""
+    was: str = ""
+    """Where the chat template is the cause of a break: what it wrote, …"""
+    now: str = ""
+    """… and what it writes there now."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +65,8 @@ class Call:
     """Why a recognised conversation could not be continued by its stored ids."""
     said: Said | None = None
     """The prompt's last message; None for a call recorded without messages."""
+    basis: Basis | None = None
+    """How the prompt was made; None for a call read from a journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +119,7 @@ class EpisodeRecord:
         self.exchanges.append(Exchange(call.number, call.agent, call.target, call.key, node))
         for said in (node, _prefilled(call.said, answer)):
             if said is not None:
-                said.ends.append(call)
-                said.ends.sort(key=lambda c: c.number)
+                said.answered_by(call)
 
     def close(self) -> None:
         """No call is recorded any more; calls now stand in the order of their requests."""

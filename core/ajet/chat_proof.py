@@ -1,0 +1,202 @@
+"""What can the rendering of one message depend on? A static proof, read off a chat template's source.
+
+A chat template is a program that writes a chat from the first message to the last. When messages are added,
+the text of the earlier ones stays as it was, unless the loop that writes them looks at something which the
+new ones change: the number of messages, a later message, a variable that was computed from the whole chat.
+`examine` lists everything that a loop body reads. What it cannot place raises `Unproven`; such a template is
+rendered in full and compared, at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from jinja2 import nodes
+
+_OWN = frozenset({"index", "index0", "first", "previtem", "depth", "depth0"})
+"""Attributes of ``loop`` that later messages do not change."""
+_NEXT = frozenset({"last", "nextitem"})
+"""Attributes of ``loop`` that only the next message changes."""
+_CLOCKS = frozenset({"strftime_now", "lipsum", "cycler", "joiner"})
+"""Globals whose value is not a function of the template's inputs."""
+_FOREIGN = (
+    nodes.ContextReference,
+    nodes.DerivedContextReference,
+    nodes.InternalName,
+    nodes.EnvironmentAttribute,
+    nodes.ExtensionAttribute,
+    nodes.ImportedName,
+    nodes.ScopedEvalContextModifier,
+    nodes.EvalContextModifier,
+)
+
+
+class Unproven(Exception):
+    """The template does something that this proof does not cover."""
+
+
+@dataclass(slots=True)
+class Reads:
+    """What a loop body reads and writes apart from its own message."""
+
+    names: set[str] = field(default_factory=set)
+    """Variables, read in any way."""
+    attributes: set[tuple[str, str]] = field(default_factory=set)
+    """(variable, attribute), where a variable is only asked for that attribute."""
+    limits: set[tuple[str, str]] = field(default_factory=set)
+    """(variable, attribute or empty) that are compared with the position of the message."""
+    positions: set[tuple[str, int]] = field(default_factory=set)
+    """(variable, n): item n of a list, n >= 0."""
+    neighbours: set[tuple[str, int]] = field(default_factory=set)
+    """(variable, n): the item n places after the own position."""
+    searched: set[str] = field(default_factory=set)
+    """Lists that are searched for the own message."""
+    writes: set[tuple[str, str]] = field(default_factory=set)
+    """(namespace, attribute) that are set."""
+    uses_loop: bool = False
+    uses_next: bool = False
+
+    def variables(self) -> set[str]:
+        """All variables that are read or written."""
+        pairs = (self.attributes, self.limits, self.positions, self.neighbours, self.writes)
+        return {*self.names, *self.searched, *(name for found in pairs for name, _ in found)}
+
+    @property
+    def ahead(self) -> int:
+        """How many of the next messages may change the text of one."""
+        return max([int(self.uses_next), *(n for _, n in self.neighbours)])
+
+    @property
+    def wrapped(self) -> int:
+        """How many of the first messages may read the last ones, by an index below zero."""
+        return max([0, *(-n for _, n in self.neighbours)])
+
+
+def examine(body: Sequence[nodes.Node], target: str) -> Reads:
+    """What a loop body over messages reads, ``target`` being the variable that holds the message. Raises
+    Unproven."""
+    reads = Reads()
+    _walk_all(body, reads, target, ours=True)
+    return reads
+
+
+def free_of_loops(macro: nodes.Macro) -> Reads:
+    """What a macro reads. Raises Unproven."""
+    return examine([*macro.body, *macro.defaults], "")
+
+
+def _walk_all(found: Iterable[nodes.Node], reads: Reads, target: str, ours: bool) -> None:
+    for node in found:
+        _walk(node, reads, target, ours)
+
+
+def _walk(node: nodes.Node, reads: Reads, target: str, ours: bool) -> None:
+    """``ours``: the name ``loop`` means the loop over messages, not one inside of it."""
+    if isinstance(node, _FOREIGN) or (isinstance(node, nodes.Filter) and node.name == "random"):
+        raise Unproven(f"{type(node).__name__} in line {node.lineno}")
+    if isinstance(node, nodes.Break | nodes.Continue) and ours:
+        raise Unproven(f"{type(node).__name__} in line {node.lineno}")
+    if isinstance(node, nodes.For):
+        _walk(node.iter, reads, target, ours)
+        _walk_all([*node.body, *node.else_, *([node.test] if node.test else [])], reads, target, ours=False)
+        return
+    if _is_recognised(node, reads, target, ours):
+        return
+    if isinstance(node, nodes.Name):
+        if node.name in _CLOCKS or (node.name == "loop" and ours):
+            raise Unproven(f"{node.name} in line {node.lineno}")
+        if node.ctx == "load" and node.name not in (target, "loop"):
+            reads.names.add(node.name)
+        return
+    _walk_all(node.iter_child_nodes(), reads, target, ours)
+
+
+def _is_recognised(node: nodes.Node, reads: Reads, target: str, ours: bool) -> bool:
+    """Whether the node has one of the forms that say more than the name of a variable; notes what it reads."""
+    if isinstance(node, nodes.NSRef):
+        reads.writes.add((node.name, node.attr))
+        return True
+    if isinstance(node, nodes.Compare) and (limit := _limit(node, ours)):
+        reads.limits.add(limit)
+        reads.uses_loop = True
+        return True
+    if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+        return _is_attribute(node.node.name, node.attr, reads, target, ours)
+    if isinstance(node, nodes.Getitem) and isinstance(node.node, nodes.Name) and node.node.name != target:
+        return _is_item(node.node.name, node.arg, reads, ours)
+    return isinstance(node, nodes.Call) and _is_search(node, reads, target)
+
+
+def _is_attribute(name: str, attribute: str, reads: Reads, target: str, ours: bool) -> bool:
+    if name == "loop" and ours:
+        if attribute not in _OWN | _NEXT:
+            raise Unproven(f"loop.{attribute}")
+        reads.uses_loop = True
+        reads.uses_next |= attribute in _NEXT
+    elif name not in (target, "loop"):
+        reads.attributes.add((name, attribute))
+    return True
+
+
+def _is_item(name: str, index: nodes.Node, reads: Reads, ours: bool) -> bool:
+    if isinstance(index, nodes.Const) and type(index.value) is int and index.value >= 0:
+        reads.positions.add((name, index.value))
+        return True
+    offset = _offset(index) if ours else None
+    if offset is not None:
+        reads.neighbours.add((name, offset))
+        reads.uses_loop = True
+        return True
+    return False
+
+
+def _offset(index: nodes.Node) -> int | None:
+    """n, if the index is ``loop.index0 + n``."""
+    if isinstance(index, nodes.Getattr) and _is_own_index(index):
+        return int(index.attr == "index")
+    if isinstance(index, nodes.Add | nodes.Sub) and _is_own_index(index.left):
+        right = index.right
+        if isinstance(right, nodes.Const) and type(right.value) is int:
+            start = _offset(index.left) or 0
+            return start + (right.value if isinstance(index, nodes.Add) else -right.value)
+    return None
+
+
+def _limit(node: nodes.Compare, ours: bool) -> tuple[str, str] | None:
+    """The variable (and its attribute) with which the own position is compared, if nothing else is."""
+    if not ours or len(node.ops) != 1 or node.ops[0].op in ("in", "notin"):
+        return None
+    sides = [node.expr, node.ops[0].expr]
+    others = [side for side in sides if not _is_own_index(side)]
+    if len(others) != 1:
+        return None
+    (other,) = others
+    if isinstance(other, nodes.Name) and other.name != "loop":
+        return other.name, ""
+    if isinstance(other, nodes.Getattr) and isinstance(other.node, nodes.Name) and other.node.name != "loop":
+        return other.node.name, other.attr
+    return None
+
+
+def _is_own_index(node: nodes.Node) -> bool:
+    return (
+        isinstance(node, nodes.Getattr)
+        and isinstance(node.node, nodes.Name)
+        and node.node.name == "loop"
+        and node.attr in ("index", "index0")
+    )
+
+
+def _is_search(node: nodes.Call, reads: Reads, target: str) -> bool:
+    """``messages.index(message)``: finds the message itself or an equal one before it."""
+    method = node.node
+    if not (
+        isinstance(method, nodes.Getattr) and isinstance(method.node, nodes.Name) and method.attr == "index"
+    ):
+        return False
+    plain = len(node.args) == 1 and not (node.kwargs or node.dyn_args or node.dyn_kwargs)
+    if plain and isinstance(node.args[0], nodes.Name) and node.args[0].name == target:
+        reads.searched.add(method.node.name)
+        return True
+    return False
