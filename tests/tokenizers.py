@@ -72,7 +72,7 @@ def llama3() -> Any:
         *("<|eot_id|>", "<|eom_id|>", "<|unknown|>"),
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=_byte_level(control),
+        tokenizer_object=byte_level(control),
         bos_token="<|begin_of_text|>",
         eos_token="<|end_of_text|>",
         pad_token="<|end_of_text|>",
@@ -137,7 +137,7 @@ def thinker() -> Any:
     keeps it before tool messages. Byte-level. ``model_type`` thinker."""
     roles = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
     return PreTrainedTokenizerFast(
-        tokenizer_object=_byte_level(
+        tokenizer_object=byte_level(
             (*roles, "<|stop|>", "<|eos|>"), ("<think>", "</think>", "<tool_call>", "</tool_call>")
         ),
         eos_token="<|eos|>",
@@ -161,7 +161,7 @@ def base() -> Any:
     """A base model's: ``User: …`` and ``Assistant: …`` lines, no token that ends a turn, an eos that the
     template never writes, no tools. Byte-level; ``.`` and a newline are one token. ``model_type`` base."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=_byte_level(("<|endoftext|>",), more=["yes.\n", "two.\n"] * 20),
+        tokenizer_object=byte_level(("<|endoftext|>",), more=["yes.\n", "two.\n"] * 20),
         eos_token="<|endoftext|>",
         pad_token="<|endoftext|>",
         chat_template=BASE_TEMPLATE,
@@ -176,7 +176,7 @@ MODEL_TYPES = {"qwen3": "qwen3", "llama3": "llama", "plain": "plain", "thinker":
 """What `ajet.chat.Chat` is to be told with each builder's tokenizer."""
 
 
-def _byte_level(
+def byte_level(
     control: tuple[str, ...], text: tuple[str, ...] = (), more: list[str] | None = None
 ) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())

@@ -27,7 +27,7 @@ from ajet.chat_stream import stop_at, stop_of
 from ajet.engine import Engine
 from ajet.messages import BadMessage, normalise_tools
 from ajet.tracker.conversations import Message, Said, new_root, recognise
-from ajet.tracker.prompt import TAIL, Heard, Prompt, make_prompt
+from ajet.tracker.prompt import TAIL, Heard, Prompt, as_sent, make_prompt
 from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, merging_key
 from ajet.types import (
     AjetError,
@@ -115,8 +115,8 @@ class Session:
     on_change: Callable[[], None] = lambda: None
     _numbers: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _replies: dict[str, tuple[Said, int]] = field(default_factory=dict)
-    """The answer of each reply and the number of its call, by its id; of several choices the first."""
+    _replies: dict[str, tuple[Choice, Said]] = field(default_factory=dict)
+    """Each reply by its id, with its place among the conversations; of several choices the first."""
 
     async def answer(
         self, request: ChatRequest, agent: str, target: str | None, blocks_loop: bool
@@ -153,7 +153,7 @@ class Session:
         self._refuse_if_closed()
         said = [self._record(choice) for choice in choices]
         if reply_id and said[0]:
-            self._replies[reply_id] = said[0], choices[0].number
+            self._replies[reply_id] = choices[0], said[0]
         answers = [choice.answer for choice in choices]
         for answer in answers:
             check_answer(request, answer)
@@ -209,18 +209,19 @@ class Session:
         chat's, as instructions are said anew with each request."""
         if request.after is None:
             return request.messages, None
-        earlier, number = self._replies.get(request.after, (None, None))
-        if earlier is None:
+        if request.after not in self._replies:
             raise Refused(
                 f"there is no earlier reply {request.after!r} in this episode; continue one of its own replies or send the "
                 "whole chat",
                 code="previous_response_not_found",
             )
-        chat = earlier.chat()
+        choice, said = self._replies[request.after]
+        assert choice.asked.heard
+        chat = as_sent(said, choice.asked.heard.chat.sent)
         if request.messages and request.messages[0].get("role") in ("system", "developer"):
             chat = chat[1:] if chat[0]["role"] == "system" else chat
-            return [request.messages[0], *chat, *request.messages[1:]], number
-        return [*chat, *request.messages], number
+            return [request.messages[0], *chat, *request.messages[1:]], choice.number
+        return [*chat, *request.messages], choice.number
 
     def _prompt(self, asked: _Asked) -> Prompt:
         """What the engine is to see. Raises Refused if that is impossible."""
