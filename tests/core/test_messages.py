@@ -218,7 +218,10 @@ def test_even_a_message_of_another_shape_has_a_fingerprint(calls: Any) -> None:
     ("one", "two"),
     [
         (said(content=" hi\n"), said()),
-        (said(content="<think>\nhm\n</think>\n\nhi"), said()),
+        (
+            said(role="assistant", content="<think>\nhm\n</think>\n\nhi"),
+            said(role="assistant"),
+        ),
         (said(tool_calls=[call(id="c2")]), said(tool_calls=[call()])),
         (said(tool_calls=[call('{"a":1}')]), said(tool_calls=[call('{"a": 1}')])),
         (said(tool_call_id="c2"), said(tool_call_id="c1")),
@@ -237,6 +240,7 @@ def test_loosely_the_same(one: Any, two: Any) -> None:
         (said(tool_calls=[call(name="sub")]), said(tool_calls=[call()])),
         (said(tool_calls=[call('{"a": 2}')]), said(tool_calls=[call('{"a": 1}')])),
         (said(content="<think>hi"), said(content="")),
+        (said(content="<think>hm</think>hi"), said()),
     ],
 )
 def test_not_even_loosely_the_same(one: Any, two: Any) -> None:

@@ -1,9 +1,11 @@
-"""Judges merged timelines and token trees by the raw log alone: no code in common with the tracker."""
+"""Judges prompts, merged timelines and token trees by the raw log alone: no code in common with the tracker."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,3 +149,190 @@ def _shared(a: bytes, b: bytes) -> int:
     n = min(len(a), len(b))
     same = np.frombuffer(a[:n], ">i4") == np.frombuffer(b[:n], ">i4")
     return n // 4 if same.all() else int(same.argmin())
+
+
+# --------------------------------------------------------------------------- prompts (rule 6)
+
+
+@dataclass(frozen=True, slots=True)
+class SentCall:
+    """A call as the client sent it, what the engine was given, and what the client got back."""
+
+    number: int
+    messages: Sequence[Mapping[str, Any]]
+    """The whole chat; where the client named a reply, with that reply and the chat before it."""
+    tools: Sequence[Mapping[str, Any]]
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    reply: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a prompt is explained: the messages that it is the rendering of, the call whose ids it begins with,
+    and how many messages at the beginning were rendered as the client sent them."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    continues: int | None
+    rendered: int
+
+
+@dataclass
+class PromptJudge:
+    """Judges each prompt by the tokenizer's own template: it must be the template's text for the client's
+    messages, or the ids of an earlier call, whose reply the client sent back and the template writes in full, and
+    the template's text after that reply."""
+
+    tokenizer: Any
+    stops: frozenset[int]
+    """Tokens that may end a reply."""
+    calls: dict[int, SentCall] = field(default_factory=dict)
+    origins: dict[int, Origin] = field(default_factory=dict)
+
+    def judge(self, call: SentCall) -> str:
+        """What is wrong with a call's prompt; empty if nothing is. Calls come in the order of their numbers."""
+        origin = self._continued(call) or self._rendered(call)
+        self.calls[call.number] = call
+        if origin is None:
+            return f"call {call.number}: no chat that the client sent is written so: {self._shown(call.prompt_ids)!r}"
+        self.origins[call.number] = origin
+        return ""
+
+    def could_continue(self, call: SentCall) -> bool:
+        """Whether the client sent a recorded reply back after the same chat, which is rendered anew."""
+        origin = self.origins.get(call.number)
+        if origin is None or origin.continues is not None:
+            return False
+        return any(
+            all(
+                _plain(sent) == _plain(held) or is_reply(sent, held)
+                for sent, held in zip(call.messages, self.origins[earlier.number].messages, strict=False)
+            )
+            for earlier in self._parents(call)
+        )
+
+    def text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+        """What the template writes."""
+        given = [_with_objects(message) for message in messages]
+        return str(
+            self.tokenizer.apply_chat_template(
+                given, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+            )
+        )
+
+    def _rendered(self, call: SentCall) -> Origin | None:
+        text = self.text(call.messages, call.tools)
+        if self._ids(text) != call.prompt_ids:
+            return None
+        return Origin(tuple(call.messages), None, len(call.messages))
+
+    def _parents(self, call: SentCall) -> Iterable[SentCall]:
+        """Earlier calls of which the client's chat holds the prompt and the reply."""
+        for earlier in self.calls.values():
+            place = len(earlier.messages)
+            if earlier.tools != call.tools or place >= len(call.messages):
+                continue
+            if is_reply(call.messages[place], earlier.reply) and earlier.number in self.origins:
+                yield earlier
+
+    def _continued(self, call: SentCall) -> Origin | None:
+        for earlier in self._parents(call):
+            stored = earlier.prompt_ids + earlier.completion_ids
+            origin = self.origins[earlier.number]
+            if call.prompt_ids[: len(stored)] != stored or not self._same_before(call, earlier, origin):
+                continue
+            place = len(earlier.messages)
+            whole = (*origin.messages, earlier.reply, *call.messages[place + 1 :])
+            if self._is_written(call, earlier, origin, whole, call.prompt_ids[len(stored) :]):
+                return Origin(whole, earlier.number, origin.rendered)
+        return None
+
+    def _same_before(self, call: SentCall, earlier: SentCall, origin: Origin) -> bool:
+        """Whether the client sent the earlier call's messages again: those that were rendered, unchanged; of
+        those that follow stored ids, the replies at least as the same replies."""
+        for place, message in enumerate(origin.messages):
+            sent = call.messages[place]
+            same = _plain(sent) == _plain(message)
+            if place < origin.rendered:
+                if not same:
+                    return False
+            elif not same and not is_reply(sent, message):
+                return False
+        return True
+
+    def _is_written(
+        self,
+        call: SentCall,
+        earlier: SentCall,
+        origin: Origin,
+        whole: Sequence[Mapping[str, Any]],
+        rest: list[int],
+    ) -> bool:
+        """Whether the template writes the earlier prompt, then the reply in full, then the rest."""
+        before, text = self.text(origin.messages, call.tools), self.text(whole, call.tools)
+        last = earlier.completion_ids[-1] if earlier.completion_ids else None
+        tails = [self._shown(rest)]
+        if last in self.stops:
+            tails += [self._shown([stop]) + tails[0] for stop in self.stops]
+        for tail in tails:
+            if text.startswith(before) and text.endswith(tail) and len(before) <= len(text) - len(tail):
+                written = text[len(before) : len(text) - len(tail)]
+                ids = self._ids(tail)
+                ends = {len(ids) - len(rest), 0}
+                if ids[len(ids) - len(rest) :] == rest and max(ends) <= 1:
+                    return says_in_full(written, earlier.reply)
+        return False
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _shown(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def is_reply(sent: Mapping[str, Any], reply: Mapping[str, Any]) -> bool:
+    """Whether a client's message is a reply: same content and tool calls, and the reasoning, if it is sent."""
+    told = sent.get("reasoning_content")
+    return (
+        sent["role"] == "assistant"
+        and (sent.get("content") or "") == (reply.get("content") or "")
+        and _calls(sent) == _calls(reply)
+        and (not told or told.strip() == (reply.get("reasoning_content") or "").strip())
+    )
+
+
+def says_in_full(written: str, reply: Mapping[str, Any]) -> bool:
+    """Whether a text holds a reply's reasoning, content, and the names and arguments of its tool calls, and does
+    not say much else."""
+    pieces = [(reply.get("reasoning_content") or "").strip(), (reply.get("content") or "").strip()]
+    for _, name, arguments in _calls(reply):
+        pieces += [name, *(json.dumps(value, ensure_ascii=False) for value in arguments.values())]
+    rest = written
+    for piece in pieces:
+        if piece not in rest:
+            return False
+        rest = rest.replace(piece, "", 1)
+    return len(rest.split()) <= 12 * (1 + len(_calls(reply)))  # marks of the format
+
+
+def _calls(message: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    return [
+        (c["id"], c["function"]["name"], json.loads(c["function"]["arguments"]))
+        for c in message.get("tool_calls") or ()
+    ]
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in message.items() if v}
+
+
+def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with its tool arguments as objects, as chat templates expect them."""
+    plain = {k: v for k, v in message.items() if v is not None}
+    plain.setdefault("content", "")
+    if message.get("tool_calls"):
+        plain["tool_calls"] = [
+            {**c, "function": {**c["function"], "arguments": json.loads(c["function"]["arguments"])}}
+            for c in message["tool_calls"]
+        ]
+    return plain

@@ -19,7 +19,7 @@ from ajet.chat import Chat
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import GenerateRequest
-from tests import tokenizers
+from tests import templates, tokenizers
 
 S = {"role": "system", "content": "Be brief."}
 U = {"role": "user", "content": "One and one?"}
@@ -47,7 +47,12 @@ class Script:
     answers: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tokenizer, model_type = getattr(tokenizers, self.family)(), tokenizers.MODEL_TYPES[self.family]
+        self.tokenizer = (
+            templates.tokenizer(self.family.removeprefix("template "))
+            if self.family.startswith("template ")
+            else getattr(tokenizers, self.family)()
+        )
+        model_type = tokenizers.MODEL_TYPES.get(self.family, "")
         self.engine = ScriptedEngine(
             self.tokenizer, self._next, context_length=self.context_length, model_type=model_type
         )
@@ -73,6 +78,21 @@ class Script:
         """One request, answered with ``answers`` (text ended by the turn's end, or ids as they are): the
         assistant message, or all of them if there are several. The caller's objects must stay as they are."""
         return asyncio.run(self.acall(messages, *answers, agent=agent, **request))
+
+    def named(self, messages: Sequence[Any], *answers: Any, **request: Any) -> tuple[Any, str]:
+        """As `call`; also the id of the reply, by which a later request may name it in ``after``."""
+
+        async def ask() -> Any:
+            self.answers += answers
+            asked = ChatRequest("m", messages, request.pop("tools", []), n=len(answers), **request)
+            choices = await self.session.choices(asked, "agent", None, False)
+            reply_id = f"reply{len(self.record.calls)}"
+            found = self.session.take(asked, choices, reply_id)
+            replies = [dict(a.message) for a in found]
+            return (replies[0] if len(replies) == 1 else replies), reply_id
+
+        found: tuple[Any, str] = asyncio.run(ask())
+        return found
 
     async def acall(
         self, messages: Sequence[Any], *answers: Any, agent: str = "agent", **request: Any

@@ -16,6 +16,7 @@ import pytest
 
 from ajet.capture.targets import Target
 from ajet.capture.wires import ChatRequest, Refused
+from ajet.chat import Increment
 from ajet.learning.batch import Selection
 from ajet.learning.filters import DiscardedAttempts, Repetition
 from ajet.rollout.episode import Episode, Plan
@@ -278,7 +279,7 @@ def test_15_without_stored_ids_exact_merging_splits(family: Family) -> None:
     script = Script(family)
     sampled, _ = split_word(script)
     x = script.call([S, U], [*sampled, script.chat.stop_token_ids[0]])
-    script.chat.next_turn = lambda *a, **k: type("None_", (), {"ids": None, "cause": ""})()  # type: ignore[method-assign,assignment]
+    script.chat.next_turn = lambda *a, **k: Increment(None)  # type: ignore[method-assign]
     script.call([S, U, x, U2], "four")
     assert len(script.lines()) == 2 and causes(script) == ["retokenised"]
 
@@ -379,7 +380,7 @@ def test_21_a_template_that_strips_earlier_reasoning(family: Family, by_text: bo
     x = script.call([S, U], "<think>\none and one\n</think>\n\ntwo")
     script.call([S, U, x, U2], "four")
     assert len(script.lines()) == (1 if by_text else 2)
-    assert causes(script) == ([] if by_text else ["thinking stripped"])
+    assert causes(script) == ([] if by_text else ["template drops thinking"])
 
 
 @pytest.mark.parametrize("family", ["qwen3", "thinker"])

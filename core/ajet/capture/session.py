@@ -30,7 +30,7 @@ from ajet.chat_stream import stop_at, stop_of
 from ajet.engine import Engine
 from ajet.messages import BadMessage, normalise_tools
 from ajet.tracker.conversations import Message, Said, new_root, recognise
-from ajet.tracker.prompt import TAIL, Heard, Prompt, make_prompt
+from ajet.tracker.prompt import TAIL, Heard, Prompt, as_sent, make_prompt
 from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, check_generation, merging_key
 from ajet.types import (
     AjetError,
@@ -121,8 +121,8 @@ class Session:
     on_change: Callable[[], None] = lambda: None
     _numbers: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _replies: dict[str, tuple[Said, int]] = field(default_factory=dict)
-    """The answer of each reply and the number of its call, by its id; of several choices the first."""
+    _replies: dict[str, tuple[Choice, Said]] = field(default_factory=dict)
+    """Each reply by its id, with its place among the conversations; of several choices the first."""
 
     async def answer(
         self, request: ChatRequest, agent: str, target: str | None, blocks_loop: bool
@@ -166,7 +166,7 @@ class Session:
         self._refuse_if_closed()
         said = [self._record(choice) for choice in choices]
         if reply_id and said[0]:
-            self._replies[reply_id] = said[0], choices[0].number
+            self._replies[reply_id] = choices[0], said[0]
         for choice in choices:
             if choice.misfit:
                 raise choice.misfit
@@ -216,9 +216,9 @@ class Session:
         `_prompt` need not make it."""
         request, said, chat = asked.request, asked.said, self.answerer.chat
         is_large = request.size > LARGE_BODY or len(request.tools) > MANY_TOOLS
-        if chat and said and request.apart and is_large and said.held() is None:
+        if chat and said and asked.heard and request.apart and is_large and said.held() is None:
             with suppress(AjetError):  # `_prompt` meets and reports it again
-                await off_loop(chat.render, said.chat(), asked.tools)
+                await off_loop(chat.render, as_sent(said, asked.heard.chat.sent), asked.tools)
 
     def _understand(self, request: ChatRequest, agent: str, target: Target) -> _Asked:
         """The request's place among the conversations."""
@@ -246,18 +246,19 @@ class Session:
         chat's, as instructions are said anew with each request."""
         if request.after is None:
             return request.messages, None
-        earlier, number = self._replies.get(request.after, (None, None))
-        if earlier is None:
+        if request.after not in self._replies:
             raise Refused(
                 f"there is no earlier reply {request.after!r} in this episode; continue one of its own replies or send the "
                 "whole chat",
                 code="previous_response_not_found",
             )
-        chat = earlier.chat()
+        choice, said = self._replies[request.after]
+        assert choice.asked.heard
+        chat = as_sent(said, choice.asked.heard.chat.sent)
         if request.messages and request.messages[0].get("role") in ("system", "developer"):
             chat = chat[1:] if chat[0]["role"] == "system" else chat
-            return [request.messages[0], *chat, *request.messages[1:]], number
-        return [*chat, *request.messages], number
+            return [request.messages[0], *chat, *request.messages[1:]], choice.number
+        return [*chat, *request.messages], choice.number
 
     def _prompt(self, asked: _Asked) -> Prompt:
         """What the engine is to see. Raises Refused if that is impossible."""

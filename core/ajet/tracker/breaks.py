@@ -146,7 +146,7 @@ class _Chats:
         for key in self._keys.get(call.target, ()):
             node = self.record.chats.get(key) if key != call.key else None
             for said in _said(call).path() if node else ():
-                node = node.children.get(self.exact(said)) if node else None
+                node = node.find(said.message) if node else None
                 if node is None:
                     break
                 ends = _before(node.ends, call)
@@ -238,7 +238,8 @@ class _Chats:
         return earlier[0] if any(self.exact(said) in candidates for said in path[first:]) else None
 
     def _explain(self, earlier: Call, call: Call) -> Difference:
-        return explain(self.answers[earlier.number].chat(), _said(call).chat())
+        answer, said = self.answers[earlier.number], _said(call)
+        return explain(answer.chat(), said.chat(), answer.common(said))
 
     # ------------------------------------------------------------- attempts thrown away
 
@@ -339,13 +340,11 @@ def _rendered_anew(call: Call, held: Said) -> tuple[Call, Difference] | None:
         for said in held.path()
         if any(c.end.length > token and earlier.end.starts_with(c.end) for c in said.ends)
     )
-    message, cause = said.message, call.cause or "retokenised"
-    before = message.get("content") or ""
-    if cause == "thinking stripped":
-        return earlier, Difference(
-            cause, said.depth - 1, excerpt(message.get("reasoning_content") or before), "", -1
-        )
-    return earlier, Difference(cause, said.depth - 1, excerpt(before), excerpt(before), -1)
+    basis = call.basis
+    if basis is not None and (basis.was or basis.now):
+        return earlier, Difference(call.cause, said.depth - 1, excerpt(basis.was), excerpt(basis.now), -1)
+    text = said.message.get("content") or ""
+    return earlier, Difference(call.cause or "retokenised", said.depth - 1, excerpt(text), excerpt(text), -1)
 
 
 def _report(call: Call, earlier: Call, why: Difference) -> Break:

@@ -63,6 +63,14 @@ class Said:
             node = self.children[short] = Said(self, message)
         return node
 
+    def find(self, message: Message) -> Said | None:
+        """The node of a message in normal form, if it was said next, in this form or as a reply in another."""
+        node = self.children.get(_short(exact(message)))
+        if node is None and self.replies:
+            replies = self.replies.get(_short(canonical(message)))
+            node = replies[0] if replies else None
+        return node
+
     def answered_by(self, call: Call) -> None:
         """This message is what a call answered."""
         self.ends.append(call)
@@ -131,6 +139,11 @@ class Said:
             found.append(node.message)
             node = node.parent
         return found[::-1]
+
+    def common(self, other: Said) -> int:
+        """How many messages at the beginning both chats share."""
+        mine, others = self.path(), other.path()
+        return sum(a is b for a, b in zip(mine, others, strict=False))
 
     def held(self) -> Said | None:
         """The nearest message at or above this one that is the answer of a recorded call."""

@@ -7,20 +7,21 @@ prompt that should have gone on with it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ajet.messages import canonical, canonical_tool_arguments, loose
+from ajet.messages import canonical, canonical_tool_arguments, loose, spoken, thoughts
 
 Message = Mapping[str, Any]
 
 CAUSES = {
-    "thinking stripped": "Keep the earlier reasoning: send answers back whole, or set rollout.merge: text.",
-    "whitespace changed": "Keep answers as they were sent (look for .strip() in the agent), or set rollout.merge: text.",
+    "thinking stripped": "Send answers back with their reasoning, or set rollout.merge: text.",
+    "reasoning edited": "Send an answer's reasoning back as it came, or leave it out.",
+    "whitespace changed": "Send messages back exactly as they were (look for .strip() in the agent); for answers, rollout.merge: text helps too.",
     "arguments re-serialised": "Send tool-call arguments back as the JSON text that came, not parsed and written again.",
-    "tool-call ids changed": "Send tool calls back with the ids that they came with, or set rollout.merge: text.",
+    "tool-call ids changed": "Send tool calls and results back with the ids that they came with; for answers, rollout.merge: text helps too.",
+    "prefill sent apart": "Send a prefill and the answer that goes on with it back as one assistant message.",
     "tool list changed": "Offer the same tools, in the same order, in every call of a conversation.",
     "history summarised": "Nothing is wrong: the model now sees other text. Summarise less often to train longer timelines.",
     "window slid": "Nothing is wrong: the oldest turns are gone. Keep more turns, or drop many at once instead of one by one.",
@@ -30,20 +31,27 @@ CAUSES = {
     "answer edited": "Send answers back as they came; put corrections into a new message.",
     "stop string hidden": "Nothing is wrong: the answer goes on from what the agent saw, which ends before the stop string.",
     "retokenised": "The same text became other tokens. Please report it: recorded tokens should have been continued.",
-    "template rewrites history": "The chat template renders earlier turns otherwise later on. Use one that only appends.",
+    "template drops thinking": "The chat template leaves earlier reasoning out. Set rollout.merge: text, or use a chat template that keeps it.",
+    "template drops answer": "The chat template leaves a part of the answer out. Use a chat template that writes answers in full.",
+    "template moves tools": "The chat template moves the tool list. Use a chat template that writes it once, before the messages.",
+    "template rewrites history": "The chat template writes earlier messages differently later on. Use a chat template that only appends.",
+    "not renderable": "The chat template refuses the chat with its recorded answers. Use a chat template that takes them.",
 }
 """Every cause of a break, with its remedy."""
 
 SAME_ANSWER = frozenset(
-    {"thinking stripped", "whitespace changed", "arguments re-serialised", "tool-call ids changed"}
+    {
+        "thinking stripped",
+        "reasoning edited",
+        "whitespace changed",
+        "arguments re-serialised",
+        "tool-call ids changed",
+    }
 )
 """Causes that leave what a message says as it was."""
 
 WIDTH = 80
 """Characters of an excerpt."""
-
-_THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
-
 
 _EDITED = {"assistant": "answer edited", "system": "system prompt changed"}
 
@@ -70,9 +78,12 @@ class Difference:
     char: int
 
 
-def explain(recorded: Sequence[Message], sent: Sequence[Message]) -> Difference:
-    """Why ``sent`` does not begin with ``recorded``; ``retokenised`` if it does."""
-    at = _common(recorded, sent)
+def explain(
+    recorded: Sequence[Message], sent: Sequence[Message], common: int | None = None
+) -> Difference:
+    """Why ``sent`` does not begin with ``recorded``; ``retokenised`` if it does. ``common``: how many messages
+    at the beginning are the same, if that is known."""
+    at = _common(recorded, sent) if common is None else common
     old, new = recorded[at:], sent[at:]
     if not old:
         return Difference("retokenised", at - 1, "", "", -1)
@@ -95,18 +106,24 @@ def compare(old: Message, new: Message) -> tuple[str, str, str]:
     renamed = old["role"] != "assistant" and old.get("name") != new.get("name")
     if old["role"] != new["role"] or renamed:
         return (edited if old["role"] == new["role"] else "message edited"), _text(old), _text(new)
-    if _words(was) != _words(now):
+    if _squeezed(spoken(old)) != _squeezed(spoken(new)):
         return edited, was, now
     calls, sent = _calls(old), _calls(new)
     if [(c.name, _meaning(c.arguments)) for c in calls] != [(c.name, _meaning(c.arguments)) for c in sent]:
         return edited, _told(calls), _told(sent)
-    if _thoughts(was) != _thoughts(now):
-        return ("thinking stripped" if len(_thoughts(now)) < len(_thoughts(was)) else edited), was, now
+    thought, told = thoughts(old), thoughts(new)
+    if _squeezed(thought) != _squeezed(told):
+        inside = _squeezed(was) != _squeezed(now)
+        return "reasoning edited" if told else "thinking stripped", *((was, now) if inside else (thought, told))
     if [c.spelling for c in calls] != [c.spelling for c in sent]:
         return "arguments re-serialised", _told(calls), _told(sent)
     if _ids(old) != _ids(new):
         return "tool-call ids changed", _ids(old), _ids(new)
-    return "whitespace changed", was, now
+    if was == now and _told(calls) != _told(sent):
+        return "arguments re-serialised", _told(calls), _told(sent)
+    if was == now and thought == told and old.get("name") != new.get("name"):
+        return edited, old.get("name") or "", new.get("name") or ""
+    return "whitespace changed", *((was, now) if was != now else (thought, told))
 
 
 def excerpt(text: str, char: int = 0) -> str:
@@ -191,16 +208,8 @@ def _common_start(a: str, b: str) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _words(content: str) -> str:
-    return _squeezed(_THOUGHTS.sub("", content))
-
-
 def _squeezed(text: str) -> str:
     return "".join(text.split())
-
-
-def _thoughts(content: str) -> list[str]:
-    return [_squeezed(thought) for thought in _THOUGHTS.findall(content)]
 
 
 def _calls(message: Message) -> list[_ToolCall]:

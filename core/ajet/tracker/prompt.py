@@ -70,7 +70,7 @@ def make_prompt(
             node = tree.extend(call.prompt, as_ids(_without_stop(chat, call)))
             return Prompt(node, said, call.number, drift=drift, basis=call.basis or Basis())
     before = _after_answer(record, chat, key, heard, said.parent, tools)
-    begun = chat.prefill(_as_sent(said, heard.chat.sent), tools, before.node.ids().tolist())
+    begun = chat.prefill(as_sent(said, heard.chat.sent), tools, before.node.ids().tolist())
     node = tree.extend(tree.root, as_ids(begun.ids or []))
     cause = HIDDEN if said.ends else begun.cause
     if cause:
@@ -95,7 +95,7 @@ def _after_answer(
                 now = replace(basis, rendered=increment.rendered, was="", now="")
                 return Prompt(node, said, call.number, drift=drift + bool(increment.cause), basis=now)
             refused = increment
-    ids, rendered = chat.begin(_as_sent(said, heard.chat.sent), tools)
+    ids, rendered = chat.begin(as_sent(said, heard.chat.sent), tools)
     basis = Basis(rendered, said.depth, heard.chat.sent, refused.was, refused.now)
     return Prompt(tree.extend(tree.root, as_ids(ids)), said, cause=refused.cause, basis=basis)
 
@@ -127,12 +127,12 @@ def _turn(call: Call, held: Said, said: Said, basis: Basis) -> Turn:
         answer=held.message,
         new=said.messages_after(held),
         count=said.depth,
-        whole=lambda: _as_sent(said, basis.sent),
+        whole=lambda: as_sent(said, basis.sent),
         rendered=basis.rendered,
     )
 
 
-def _as_sent(said: Said, sent: Mapping[int, Message]) -> list[Message]:
+def as_sent(said: Said, sent: Mapping[int, Message]) -> list[Message]:
     """The messages that lead to one, some in the form in which they were sent."""
     return [sent.get(index, message) for index, message in enumerate(said.chat())]
 
