@@ -35,6 +35,8 @@ HEED = 2.0
 """Seconds that a job has to end itself after a service has died, before it is asked again, then ended."""
 _GONE_AFTER = 5
 """Looks in a row at which a service that is no process of ours must be gone to count as such."""
+_LAST_THREADS_SECONDS = 1.0
+"""Most time that the threads of a dead process may take to end."""
 _TAIL_LINES = 20
 
 
@@ -111,7 +113,7 @@ class _Used:
     def cause_of_death(self) -> str | None:
         """How it ended, None while it lives."""
         if self._process is not None:
-            code = self._process.poll()
+            code = exit_code(self._process)
             return None if code is None else f"ended with {_exit(code)}"
         if self._started is not None:
             return None if _begun(self._started["pid"]) == self._started["begun"] else "ended"
@@ -272,11 +274,13 @@ class _Watch:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            self._ended.set()
-            self._thread.join()
-        except KeyboardInterrupt:  # sent while the block ended by itself
-            if self._died is None:
-                raise
+            while not self._ended.is_set() or self._thread.is_alive():
+                try:
+                    self._ended.set()
+                    self._thread.join()
+                except KeyboardInterrupt:  # sent while the block ended by itself
+                    if self._died is None:
+                        raise
         finally:
             if self._ignored:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -311,6 +315,27 @@ class _Watch:
             with contextlib.suppress(Exception):
                 used.leave()
         os._exit(1)
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit code of a process that has ended, None while it lives.
+
+    After a kill the process is a zombie for the time that its last threads take to end; only then can it be
+    waited for. What looks at it meanwhile sees that it is dead, and is told how it ended a moment later.
+    """
+    code = process.poll()
+    if code is None and _is_zombie(process.pid):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_LAST_THREADS_SECONDS)
+    return code
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether /proc says so; never where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return False
 
 
 def _private_folder() -> Path:

@@ -50,10 +50,10 @@ def test_the_trackers_guide_tells_every_cause_of_a_break_with_its_remedy() -> No
     assert re.findall(r"^\| ([a-z -]+) \| ([A-Z].+) \|$", text, re.MULTILINE) == list(CAUSES.items())
 
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/*/README.md")]
 PIP = [
     (page.relative_to(ROOT), folder)
-    for page in sorted(ROOT.glob("**/*.md"))
-    if not any(part.startswith(".") or part == "node_modules" for part in page.relative_to(ROOT).parts)
+    for page in sorted(PAGES)
     for line in re.findall(r"^(?:\$ )?pip install .*", page.read_text(encoding="utf-8"), re.MULTILINE)
     for folder in re.findall(
         r"(?<=[ '])(?:-e '?)?(\.?[\w./-]*/[\w./-]*|\.)(?=[\['\s]|$)", line.partition("#")[0]

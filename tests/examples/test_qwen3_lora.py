@@ -14,11 +14,27 @@ import yaml
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+def copied(target: Path, examples: Path = EXAMPLES) -> Path:
+    """The folder of a copy of the example, without what running it there has left."""
+    for name in ("math", "qwen3_lora"):
+        shutil.copytree(examples / name, target / name, ignore=shutil.ignore_patterns("tasks", "runs"))
+    return target / "qwen3_lora"
+
+
+def test_B15_tasks_and_runs_that_somebody_made_in_the_example_do_not_matter(tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    shutil.copytree(EXAMPLES / "math", used / "math")
+    shutil.copytree(EXAMPLES / "qwen3_lora", used / "qwen3_lora")
+    for left in ("tasks", "runs"):
+        (used / "qwen3_lora" / left).mkdir(exist_ok=True)
+    folder = copied(tmp_path / "copy", used)
+    (folder / "tasks").mkdir()
+    assert not (folder / "runs").exists() and (folder / "job.yaml").is_file()
+
+
 @pytest.mark.e2e
 def test_the_job_is_checked_without_fetching_anything(tmp_path: Path) -> None:
-    for name in ("math", "qwen3_lora"):
-        shutil.copytree(EXAMPLES / name, tmp_path / name)
-    folder = tmp_path / "qwen3_lora"
+    folder = copied(tmp_path)
     (folder / "tasks").mkdir()
     for split in ("train", "validation"):
         (folder / "tasks" / f"{split}.jsonl").write_text('{"id": "1", "query": "1 + 1 =", "answer": "2"}\n')

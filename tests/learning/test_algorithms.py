@@ -23,7 +23,9 @@ FOUR = np.array([1.0, 0.0, 0.0, 0.0])
 LENGTHS = np.array([2.0, 6.0])
 """Trained tokens of two episodes."""
 INSTALLED: dict[str, type[Any]] = {
-    name: found.cls for (kind, name), found in load_plugins().classes.items() if kind == "algorithm"
+    name: found.cls
+    for (kind, name), found in load_plugins().classes.items()
+    if kind == "algorithm" and found.distribution == "ajet"
 }
 CENTRED = ["grpo", "dapo", "dr_grpo", "rloo", "reinforce++", "gspo", "cispo", "rejection_sampling"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ajet.services import ServiceFailed, with_services
+from ajet.services import ServiceFailed, exit_code, with_services
 from ajet.types import AjetError, ConfigError
 
 from .conftest import Home, ended, lives, until
@@ -133,6 +133,24 @@ def test_the_service_is_named_where_its_death_ended_the_job_first(home: Home) ->
         os.kill(home.pids()[0], signal.SIGKILL)
         until(lambda: not lives(home.pids()[0]))
         raise AjetError("all episodes failed")
+
+
+ZOMBIE = """
+import ctypes, os, threading, time
+def last():
+    time.sleep(0.3)
+    os._exit(7)
+threading.Thread(target=last).start()
+ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # exit: of the first thread alone
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="zombies are told by /proc")
+def test_B15_a_process_whose_last_threads_are_still_ending_has_ended() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ZOMBIE])
+    until(lambda: not lives(process.pid))  # as any look at it says, though it cannot be waited for yet
+    assert exit_code(process) == 7
+    assert exit_code(process) == 7
 
 
 def test_one_that_ends_before_it_is_healthy_is_an_error_with_its_log(home: Home) -> None:

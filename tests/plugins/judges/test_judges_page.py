@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
-from ajet.plugins import load_plugins
+from ajet.plugins import Installed, load_plugins
+from ajet_judges import Exact
 from ajet_judges.rubric_file import read_rubric
 
 from .judge_model import Asked, serving
@@ -99,12 +100,27 @@ def test_what_a_section_shows_happens(
         assert read_rubric(here / "learned.yaml").criteria
 
 
-def test_every_judge_of_the_plugin_is_on_the_page_and_every_job_names_a_judge() -> None:
-    ours = {i.name for i in load_plugins().classes.values() if i.kind == "judge"}
+def not_on_the_page() -> list[str]:
+    """Our judges that the page's table lacks; others may be installed here, too."""
+    installed = load_plugins().classes.values()
+    ours = {i.name for i in installed if i.kind == "judge" and i.distribution == "ajet-plugin-judges"}
+    assert len(ours) >= 10
     table = PAGE[: PAGE.index("Every block")]
-    assert {name for name in ours if f"`{name}`" not in table} <= {"length", "shortest"}
+    return [name for name in ours if f"`{name}`" not in table]
+
+
+def test_every_judge_of_the_plugin_is_on_the_page_and_every_job_names_a_judge() -> None:
+    assert not_on_the_page() == []
     jobs = [text for section in sections().values() for n, text in files(section).items() if n == "job.yaml"]
     assert len(jobs) == 7 and all("judge" in yaml.safe_load(job) for job in jobs)
+
+
+def test_B15_another_judge_that_is_installed_here_need_not_be_on_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    foreign = Installed("judge", "of_somebody_else", Exact, "somebodys-judges", "1.0")
+    monkeypatch.setitem(load_plugins().classes, ("judge", "of_somebody_else"), foreign)
+    assert not_on_the_page() == []
 
 
 def test_every_field_of_an_endpoint_is_told() -> None:
