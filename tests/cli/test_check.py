@@ -31,6 +31,9 @@ async def clean(task):
 async def cold(task):
     return (await ask([{"role": "user", "content": task.query}], temperature=0, max_tokens=1))["content"]
 
+async def long(task):
+    return (await ask([{"role": "user", "content": "one word and more " * 1000}]))["content"]
+
 async def broken(task):
     await ask([{"role": "user", "content": task.query}])
     raise KeyError("tool")
@@ -73,6 +76,15 @@ def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder
 def test_failures_are_told_by_cause_with_the_first_error(folder: Folder) -> None:
     page = check(folder, "broken", "--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
     assert re.search(r"! 1 of 1 episodes failed: workflow:KeyError: .*agent.py:\d+", page)
+
+
+def test_C8_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(folder: Folder) -> None:
+    options = ("--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
+    page = check(folder, "long", *options)
+    longest = re.search(r"longest call +(\d+) tokens$", page, re.MULTILINE)
+    assert longest and int(longest[1]) > 4096 and "0 failed" in page
+    limited = check(folder, "long", *options, "--context-length", "4096")
+    assert "1 failed" in limited and "context holds 4096" in limited
 
 
 def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
