@@ -31,6 +31,9 @@ async def clean(task):
 async def cold(task):
     return (await ask([{"role": "user", "content": task.query}], temperature=0, max_tokens=1))["content"]
 
+async def long(task):
+    return (await ask([{"role": "user", "content": "one word and more " * 1000}]))["content"]
+
 async def broken(task):
     await ask([{"role": "user", "content": task.query}])
     raise KeyError("tool")
@@ -123,6 +126,13 @@ def test_B9_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(
     page = check(folder, "silent", "--first", "1", "--group-size", "1", code=1)
     assert "workflow:no_reward: the workflow returned None, and the job names no judge" in page
     assert "-> Name a judge" in page
+def test_C8_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(folder: Folder) -> None:
+    options = ("--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
+    page = check(folder, "long", *options)
+    longest = re.search(r"longest call +(\d+) tokens$", page, re.MULTILINE)
+    assert longest and int(longest[1]) > 4096 and "0 failed" in page
+    limited = check(folder, "long", *options, "--context-length", "4096", code=1)
+    assert "context_length_exceeded" in limited, limited
 
 
 def test_the_episodes_are_kept_for_show(folder: Folder) -> None:

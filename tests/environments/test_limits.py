@@ -1,0 +1,184 @@
+"""What an environment service takes from strangers: bounded requests, instances and names, and its own end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from ajet.environments import server as service
+from ajet.environments import serving
+
+from .conftest import Counting, health, settled
+
+ABOUT = {"env_type": "counting", "task_id": "1"}
+SECONDS = 60.0
+
+
+def post(url: str, path: str, body: Any, **headers: str) -> httpx2.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+    return httpx2.post(f"{url}{path}", content=content, headers=headers, timeout=SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[" * 100_000, 400),
+        (b"[" * 90_000 + b"]" * 90_000, 400),
+        (b'{"a":' + b"[]," * 200_000, 413),
+        (b"[1]", 400),
+        (b"\xff", 400),
+    ],
+    ids=["open brackets", "brackets", "many lists", "a list", "no text"],
+)
+def test_C10_a_body_that_cannot_be_read_is_the_clients_fault(url: str, body: bytes, status: int) -> None:
+    response = post(url, "/create", body)
+    assert response.status_code == status and response.json()["success"] is False
+
+
+def test_C10_instances_are_bounded_and_a_release_makes_room() -> None:
+    with serving(Counting, most_instances=2) as url:
+        for name in "ab":
+            assert post(url, "/create", {**ABOUT, "instance_id": name}).status_code == 200
+        refused = post(url, "/create", {**ABOUT, "instance_id": "c"})
+        assert refused.status_code == 429 and "most_instances" in refused.json()["error"]
+        assert health(url)["open"] == 2
+        post(url, "/release", {"instance_id": "a"})
+        assert post(url, "/create", {**ABOUT, "instance_id": "c"}).status_code == 200
+
+
+@pytest.fixture
+def hanging() -> Iterator[tuple[str, threading.Event]]:
+    """A service for one instance, whose steps last until the event."""
+    go_on = threading.Event()
+
+    class Hanging(Counting):
+        env_type = "hanging"
+
+        def step(self, message: Any) -> Any:
+            go_on.wait(SECONDS)
+            return super().step(message)
+
+    with serving(Hanging, most_instances=1) as url:
+        yield url, go_on
+        go_on.set()
+
+
+def test_C10_an_instance_whose_thread_does_not_end_keeps_its_place(
+    hanging: tuple[str, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, go_on = hanging
+    monkeypatch.setattr(service, "_CLOSE_SECONDS", 0.1)
+    about = {"env_type": "hanging", "task_id": "1", "instance_id": "a"}
+    post(url, "/create", about)
+    step = {**about, "messages": [{"role": "assistant", "content": "go"}]}
+    stepping = threading.Thread(target=post, args=(url, "/step", step))
+    stepping.start()
+    while not any(t.name == "ajet-environment" for t in threading.enumerate()):
+        pass
+    while post(url, "/release", about).json()["data"] is not True:
+        pass
+    assert health(url)["open"] == 0
+    again = {**about, "instance_id": "b"}
+    assert post(url, "/create", again).status_code == 429
+    go_on.set()
+    stepping.join(SECONDS)
+    while (created := post(url, "/create", again)).status_code == 429:
+        pass
+    assert created.status_code == 200
+
+
+def test_C10_calls_that_wait_for_one_instance_are_bounded(
+    hanging: tuple[str, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, go_on = hanging
+    monkeypatch.setattr(service, "_MOST_WAITING", 3)
+    about = {"env_type": "hanging", "task_id": "1", "instance_id": "a"}
+    post(url, "/create", about)
+    step = {**about, "messages": [{"role": "assistant", "content": "go"}]}
+    statuses: list[int] = []
+
+    def ask() -> None:
+        statuses.append(post(url, "/step", step).status_code)
+        if statuses.count(429) == 4:
+            go_on.set()
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]  # one runs, three wait
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert statuses.count(429) == 4 and statuses.count(200) == 4
+
+
+def test_C10_names_are_short_and_few_of_unknown_ones_are_kept(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("/create", "/release", "/step"):
+        assert post(url, path, {**ABOUT, "instance_id": "x" * 201}).status_code == 400
+    monkeypatch.setattr(service, "_MOST_REMEMBERED", 3)
+    for name in "abcde":
+        post(url, "/release", {"instance_id": name})
+    statuses = [post(url, "/create", {**ABOUT, "instance_id": name}).status_code for name in "abcde"]
+    assert statuses == [200, 200, 409, 409, 409]
+    settled(url, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content_type": "text/plain"}, 415),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415),
+        ({"content_type": ""}, 415),
+        ({"content_type": "application/json; charset=utf-8"}, 200),
+        ({"origin": "http://attacker.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"host": "attacker.example"}, 403),
+        ({"host": "attacker.example", "origin": "http://attacker.example"}, 403),
+        ({"host": "localhost"}, 200),
+        ({"host": "[::1]:80", "origin": "http://[::1]:80"}, 200),
+    ],
+    ids=str,
+)
+def test_C10_a_web_page_of_elsewhere_cannot_have_its_visitor_ask(
+    url: str, headers: dict[str, str], status: int
+) -> None:
+    response = post(url, "/create", ABOUT, **headers)
+    assert response.status_code == status and health(url)["created"] == (status == 200)
+
+
+SERVICE = """
+import time
+from ajet.capture import stopping
+from ajet.environments import ServedEnvironment, serve
+
+class Hanging(ServedEnvironment):
+    env_type = "hanging"
+    def start(self): return "go"
+    def step(self, message): return "on"
+    def evaluate(self): return 0
+    async def close(self):
+        time.sleep(1000)  # on the loop, of all places
+
+stopping.SECONDS_TO_END = 0.5
+serve(Hanging, port=0)
+"""
+
+
+def test_sigterm_ends_a_service_whose_environments_do_not_close() -> None:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", SERVICE], stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout
+    url = process.stdout.readline().split()[-1]
+    assert post(url, "/create", {"env_type": "hanging", "task_id": "1"}).status_code == 200
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM and "still busy" in errors
