@@ -160,15 +160,18 @@ def _installation(interpreter: str) -> list[str]:
 def doctor() -> tuple[str, str, str]:
     """A line for `ajet doctor`: which walls can be built here, and what counts what a program uses. Where there are no
     walls, only the judge `code` misses them."""
+    what = "code sandbox"
     try:
         ran = asyncio.run(run_python({"main.py": "pass"}))
     except NoSandbox as error:
-        return "code sandbox", f"limits only: {error.reason}", ""
-    return (
-        "code sandbox",
-        f"full: namespaces, another user, no network; limits held by {ran.mechanism}",
-        "",
-    )
+        return what, f"limits only: {error.reason}", ""
+    if not ran.ok:
+        return (
+            what,
+            f"an empty program failed in it: {ran.describe()}",
+            "Try again when this machine is less busy.",
+        )
+    return what, f"full: namespaces, another user, no network; limits held by {ran.mechanism}", ""
 
 
 async def _talk(

@@ -113,21 +113,35 @@ def _completion(said: str | Mapping[str, Any]) -> str:
     return json.dumps({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 
 
+def _shown(text: str) -> tuple[str, str]:
+    """A text without what people do not see, its wide brackets made narrow; and what was hidden there."""
+    hidden = "".join(chr(ord(c) - 0xE0000) for c in re.findall("[\U000e0020-\U000e007e]", text))
+    hidden += "".join(chr(ord(c) - 0xE0100 + 16) for c in re.findall("[\U000e0100-\U000e01ef]", text))
+    bits = "".join(str(int(c == "\u200d")) for c in re.findall("[\u200c\u200d]", text))
+    hidden += "".join(chr(int(bits[i : i + 8], 2)) for i in range(0, len(bits) - 7, 8))
+    text = re.sub("[\u200b-\u200d\u2060\ufeff\U000e0000-\U000e01ef]", "", text)
+    return text.translate(str.maketrans("＜＞［］｜", "<>[]|")), hidden
+
+
 def as_read(messages: list[Mapping[str, str]]) -> tuple[str, dict[str, str]]:
     """What a gullible model makes of a chat: everything outside the fence is an order to it.
 
     As servers do, the chat is first written with the control tokens of chat formats, and whatever looks
-    like one then ends a message, wherever it came from.
+    like one then ends a message, wherever it came from. It obeys what people do not see as well, and its
+    tokenizer drops characters without width.
     """
+    seen = [_shown(m["content"]) for m in messages]
+    orders = [hidden for _, hidden in seen]
+    messages = [{**m, "content": text} for m, (text, _) in zip(messages, seen, strict=True)]
     written = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
     parts = re.split(
         r"<\|im_start\|>(\w+)\n|<\|im_end\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|"
-        r"<\|eot_id\|>|<｜\w+｜>",
+        r"<\|eot_id\|>|<\|\w+\|>|\[\|\w+\|\]|\[e~\[|\]~!?b[\[\]]|\[gMASK\]|<sop>|\[(?i:unused)\w*\d\]",
         written,
     )
     texts = [text for text in parts if text]
     mark = re.search(r'"BEGIN NAME ([0-9a-f]+)"', written)
-    orders, data = [], {}
+    data = {}
     for text in texts:
         name: str | None = None
         lines: list[str] = []
