@@ -93,6 +93,12 @@ def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> 
 class EnginePlugin(Plugin):
     """An engine to choose by name, for answering without training."""
 
+    @classmethod
+    def preferred(cls, model: str) -> bool:
+        """Whether it should answer from this model where the user names no engine: it can serve the model, and on this
+        machine it is faster than the engine local."""
+        return False
+
     @abstractmethod
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """The engine over a model (folder, Hugging Face id or recipe); `start` is called later."""
