@@ -14,7 +14,7 @@ for leaving a reference model, an entropy bonus, a correction) is `ajet.learning
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ajet.base import Plugin
 from ajet.types import Float64, LossTokens, Need
@@ -25,6 +25,8 @@ class Algorithm(Plugin):
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """The optional arrays of `LossTokens` that `loss` reads."""
+    kl: ClassVar[Literal["k2", "k3"]] = "k3"
+    """The estimator of the penalty that `train.kl` adds: see `ajet.learning.objective`."""
 
     @abstractmethod
     def advantages(self, rewards: Float64) -> Float64:

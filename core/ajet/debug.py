@@ -25,7 +25,7 @@ class Debug(Backbone):
     capabilities: ClassVar[Capabilities] = Capabilities(trains=False)
     answers: dict[str, Any] | None = Field(
         None,
-        description="Chat model that answers ({type: openai, …} or {type: script, path: …}); default: the local engine over `model`.",
+        description="Chat model that answers ({type: openai, …} or {type: script, path: …}); default: eval.engine over `model`.",
     )
     tasks: int = Field(4, ge=1, description="Tasks to run.")
     group_size: int = Field(2, ge=1, description="Episodes of each task.")
@@ -39,10 +39,10 @@ class Debug(Backbone):
     def run(self, job: Job) -> RunResult:
         """Run the episodes and print each. Raises AjetError if all of them failed."""
         from ajet.asyncrun import run
-        from ajet.runtime import local_engine
+        from ajet.runtime import answering_engine
 
         answers = self._answers(job)
-        engine = None if answers else local_engine(job)
+        engine = None if answers else answering_engine(job)
         for line in skipped(job, answered=answers is not None):
             job.progress.say(line)
         return run(self._run(job, engine, answers), job.progress.say)

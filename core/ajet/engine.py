@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -79,11 +80,24 @@ def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> 
         raise ValueError(f"the prompt has token ids outside 0..{vocabulary - 1}")
     if wanted is not None and wanted < 1:
         raise ValueError(f"max_tokens must be at least 1, not {wanted}")
+    sampling = request.sampling
+    if not 0 <= sampling.temperature < math.inf:
+        raise ValueError(f"temperature must be a number from 0 on, not {sampling.temperature}")
+    if not 0 < sampling.top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
+    if sampling.top_k < 0:
+        raise ValueError(f"top_k must be 0 (all tokens) or more, not {sampling.top_k}")
     return room if wanted is None else min(room, wanted)
 
 
 class EnginePlugin(Plugin):
     """An engine to choose by name, for answering without training."""
+
+    @classmethod
+    def preferred(cls, model: str) -> bool:
+        """Whether it should answer from this model where the user names no engine: it can serve the model, and on this
+        machine it is faster than the engine local."""
+        return False
 
     @abstractmethod
     def build(self, model: str, seed: int, progress: Progress) -> Engine:

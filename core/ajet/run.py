@@ -24,7 +24,7 @@ from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, Recorder, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
 from ajet.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
-from ajet.runtime import evaluation_policy, local_engine, open_runtime, training_policy
+from ajet.runtime import answering_engine, evaluation_policy, open_runtime, training_policy
 from ajet.types import Metrics
 
 
@@ -137,8 +137,8 @@ async def validation(
 
 def evaluate(job: Job, *, answers: ChatModelPlugin | None = None) -> Metrics:
     """Score a job's workflow on its validation tasks (else its tasks), answered by ``answers`` or by the
-    engine plugin ``local`` over the job's model; the figure of a training run's validation."""
-    engine = None if answers else local_engine(job)
+    engine of ``eval.engine`` over the job's model; the figure of a training run's validation."""
+    engine = None if answers else answering_engine(job)
     return run(_evaluate(job, engine, answers), job.progress.say)
 
 

@@ -23,7 +23,7 @@ from ajet.chat import Chat
 from ajet.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.job import Job
 from ajet.judge import Judge
-from ajet.plugins import validated
+from ajet.plugins import Plugins, validated
 from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.lockstep import Lockstep
 from ajet.rollout.scheduler import Rollout
@@ -165,10 +165,25 @@ def adapter_of(target: str, engine: Engine, *, named: bool) -> str | None:
     )
 
 
-def local_engine(job: Job) -> Engine:
-    """The engine plugin ``local`` over the job's model or checkpoint, for answering without training; it
+def answering_engine(job: Job) -> Engine:
+    """The engine plugin of ``eval.engine`` over the job's model or checkpoint, for answering without training; ``local``
     takes those of the job's ``backbone.local`` keys that it has."""
-    return _local_plugin(job).build(job.model, job.config.run.seed, job.progress)
+    name = job.config.eval.engine
+    if name == "auto":
+        # Only the local engine repeats bit for bit, and only it goes to the device that is asked for.
+        bound = job.config.run.deterministic or "device" in job.config.backbone.section("local")
+        name = "local" if bound else preferred_engine(job.plugins, job.model)
+    if name == "local":
+        return _local_plugin(job).build(job.model, job.config.run.seed, job.progress)
+    plugin = validated(job.plugins.get("engine", name, "eval.engine"), {}, "eval.engine")
+    assert isinstance(plugin, EnginePlugin)
+    return plugin.build(job.model, job.config.run.seed, job.progress)
+
+
+def preferred_engine(plugins: Plugins, model: str) -> str:
+    """The name of the engine that answers from a model where the user names none: vllm where it and CUDA are there."""
+    engines = [found.cls for (kind, _), found in sorted(plugins.classes.items()) if kind == "engine"]
+    return next((e.name for e in engines if issubclass(e, EnginePlugin) and e.preferred(model)), "local")
 
 
 def _local_plugin(job: Job) -> EnginePlugin:

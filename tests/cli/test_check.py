@@ -126,6 +126,8 @@ def test_B9_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(
     page = check(folder, "silent", "--first", "1", "--group-size", "1", code=1)
     assert "workflow:no_reward: the workflow returned None, and the job names no judge" in page
     assert "-> Name a judge" in page
+
+
 def test_C8_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(folder: Folder) -> None:
     options = ("--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
     page = check(folder, "long", *options)

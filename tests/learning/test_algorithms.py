@@ -13,7 +13,7 @@ import ajet
 from ajet.algorithm import Algorithm
 from ajet.learning import algorithms as a
 from ajet.learning.credit import batch_advantages
-from ajet.learning.objective import Objective, k3, objective
+from ajet.learning.objective import Objective, k2, k3, objective
 from ajet.learning.settings import TrainSettings
 from ajet.plugins import load_plugins
 from ajet.types import LossTokens
@@ -106,6 +106,27 @@ def test_rejection_sampling_keeps_all_of_the_best() -> None:
     np.testing.assert_array_equal(
         a.RejectionSampling(threshold=0.5).advantages(np.array([1.0, 0.5, 0.4])), [1, 1, 0]
     )
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([[1, 0, 0, 0], [0, 0, 0, 0]], [[8, 0, 0, 0], [0, 0, 0, 0]]),
+        ([[1, 1, 1, 0], [1, 0, 0, 0]], [[2, 2, 2, 0], [2, 0, 0, 0]]),
+        ([[1, 1, 1, 1], [0, 0, 0, 0]], [[0, 0, 0, 0], [0, 0, 0, 0]]),
+    ],
+    ids=["one of eight", "four of eight", "none"],
+)
+def test_D10_rejection_sampling_is_the_mean_over_what_it_imitates_by_hand(
+    rewards: list[list[float]], expected: list[list[float]]
+) -> None:
+    algorithm = a.RejectionSampling()
+    found = batch_advantages(algorithm, {n: np.array(group, float) for n, group in enumerate(rewards)})
+    np.testing.assert_allclose([found[0], found[1]], expected)
+    advantages = np.concatenate(list(found.values()))
+    lengths = np.arange(1.0, 9.0)
+    credit = (algorithm.weights(lengths) * lengths * advantages).sum()
+    assert credit == pytest.approx(1 if advantages.any() else 0), "whatever the acceptance rate"
 
 
 # --------------------------------------------------------------------------- weights
@@ -226,6 +247,32 @@ def test_the_kl_penalty_is_k3() -> None:
     seen = tokens([1.0, 1.0], 0.0, reference=np.log([0.5, 0.25]))
     np.testing.assert_allclose(whole(np, seen), [0.0, 0.1 * expected[1]], atol=1e-12)
     assert whole.needs == {"reference"} and not whole.zero_costs_nothing
+
+
+def test_D10_the_kl_penalty_of_reinforce_plus_plus_is_k2_by_hand() -> None:
+    new, reference = np.log([0.5, 0.5, 0.2]), np.log([0.5, 0.25, 0.4])
+    expected = [0.0, np.log(2) ** 2 / 2, np.log(2) ** 2 / 2]
+    np.testing.assert_allclose(k2(np, new, reference), expected, atol=1e-12)
+    whole = objective(a.ReinforcePlusPlus(), TrainSettings(kl=0.1))
+    seen = tokens([1.0, 1.0], 0.0, reference=np.log([0.5, 0.25]))
+    np.testing.assert_allclose(whole(np, seen), [0.0, 0.1 * expected[1]], atol=1e-12)
+
+
+def test_D10_the_expected_gradient_of_k2_is_that_of_the_kl_and_that_of_k3_is_not() -> None:
+    torch = pytest.importorskip("torch")
+    logits = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64, requires_grad=True)
+    q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+    def gradient(loss: Any) -> Any:
+        return torch.autograd.grad(loss, logits)[0]
+
+    log_p = torch.log_softmax(logits, 0)
+    sampled = log_p.exp().detach()  # tokens are drawn, not differentiated
+    true = gradient((log_p.exp() * (log_p - q.log())).sum())
+    of_k2 = gradient((sampled * k2(torch, torch.log_softmax(logits, 0), q.log())).sum())
+    of_k3 = gradient((sampled * k3(torch, torch.log_softmax(logits, 0), q.log())).sum())
+    torch.testing.assert_close(of_k2, true)
+    assert not torch.allclose(of_k3, true, rtol=0.05)
 
 
 def test_the_entropy_bonus_lowers_the_loss() -> None:

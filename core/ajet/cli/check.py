@@ -52,7 +52,7 @@ def check(
     from ajet.cli.progress import make_progress
     from ajet.job import prepare
     from ajet.progress import told_to
-    from ajet.runtime import local_engine, scripted_engine
+    from ajet.runtime import answering_engine, scripted_engine
 
     layers = job_layers(job_file)
     lay_flag(layers, "--workflow", "workflow", workflow)
@@ -66,7 +66,7 @@ def check(
     import_from_here()
     with services(layers, with_), make_progress() as progress, told_to(progress):
         job = prepare(layers).with_progress(progress)
-        engine = scripted_engine(job, answers, context_length) if answers else local_engine(job)
+        engine = scripted_engine(job, answers, context_length) if answers else answering_engine(job)
         report = run_check(job, engine, tasks=task_count, group_size=group_size)
     print(page(job, report))
     if all(episode.failure is not None for episode in report.episodes):

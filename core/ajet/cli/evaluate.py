@@ -20,7 +20,8 @@ def evaluate(
     tasks: Tasks = None,
     judge: JudgeName = None,
     model: Annotated[
-        str | None, typer.Option(help="Checkpoint folder or Hugging Face id, answered by the local engine.")
+        str | None,
+        typer.Option(help="Checkpoint folder or Hugging Face id, answered by the engine of eval.engine."),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="OpenAI-compatible address, up to and with /v1.")

@@ -29,8 +29,11 @@ def serve(
         ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="What infers: local, or any engine that `ajet plugins` lists.")
-    ] = "local",
+        str,
+        typer.Option(
+            help="What infers: auto (vllm where it and CUDA are there, else local), or any engine that `ajet plugins` lists."
+        ),
+    ] = "auto",
     temperature: Annotated[
         float, typer.Option(min=0, max=10, help="Where a call says none; 0 is greedy.")
     ] = 1.0,
@@ -53,17 +56,20 @@ def serve(
     from ajet.config import parse_set
     from ajet.engine import EnginePlugin
     from ajet.plugins import load_plugins, validated
+    from ajet.runtime import preferred_engine
     from ajet.serve import serve as run
     from ajet.types import ConfigError
 
     if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
         raise ConfigError("--key: must be printable ASCII, as it travels as an HTTP header.")
     given = key or f"ajet-{secrets.token_urlsafe(24)}"
-    cls = load_plugins().get("engine", engine, "--engine")
-    plugin = validated(cls, dict(parse_set(text) for text in sets or ()), "--set")
-    assert isinstance(plugin, EnginePlugin)
     place = Path(checkpoint).expanduser()
     model = str(place.resolve()) if place.exists() else checkpoint
+    plugins = load_plugins()
+    name = preferred_engine(plugins, model) if engine == "auto" else engine
+    cls = plugins.get("engine", name, "--engine")
+    plugin = validated(cls, dict(parse_set(text) for text in sets or ()), "--set")
+    assert isinstance(plugin, EnginePlugin)
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

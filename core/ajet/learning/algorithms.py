@@ -6,7 +6,7 @@ with, or, with `train.correction`, to the trainer's own before the update (`ajet
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -126,10 +126,12 @@ class ReinforcePlusPlus(Algorithm):
     """REINFORCE with PPO's clip, its advantages normalized over the whole batch, not over groups.
 
     Hu et al., "REINFORCE++", arXiv:2501.03262, sec. 3. With ``group_baseline`` it is the paper's
-    variant for groups of samples ("w/ Baseline"), without it the plain one.
+    variant for groups of samples ("w/ Baseline"), whose KL penalty is k2 in the loss; without it the plain one, for which the
+    paper subtracts k1 from advantages instead (docs/algorithms.md).
     """
 
     name = "reinforce++"
+    kl: ClassVar[Literal["k2", "k3"]] = "k2"
     clip_low: float = Field(0.2, gt=0, lt=1, description="The ratio is clipped below at 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, description="The ratio is clipped above at 1 + clip_high.")
     group_baseline: bool = Field(
@@ -230,6 +232,13 @@ class RejectionSampling(SFT):
         """1 for what is imitated, 0 for the rest."""
         best = (rewards == rewards.max()) & (rewards.max() > rewards.min())
         return np.where(best if self.threshold is None else rewards >= self.threshold, 1.0, 0.0)
+
+    def normalize(self, advantages: Float64) -> Float64:
+        """1 becomes E / (number imitated), so that the loss is the mean over the imitated episodes of the batch and the
+        step size does not follow the acceptance rate."""
+        accepted = advantages.sum()
+        normalized: Float64 = advantages * (len(advantages) / accepted) if accepted else advantages
+        return normalized
 
 
 class Distillation(Algorithm):

@@ -2,15 +2,16 @@
 
 The whole loss of a token, with the settings of `TrainSettings`:
 
-    min(exp(before - old), cap) · loss(old := before)  +  kl · k3(new, reference)  -  entropy · H
+    min(exp(before - old), cap) · loss(old := before)  +  kl · penalty(new, reference)  -  entropy · H
 
-Each term is there only if its setting asks for it; without any, the loss is the algorithm's own.
+Each term is there only if its setting asks for it; without any, the loss is the algorithm's own. The penalty is `k3`,
+or `k2` where the algorithm's paper has it so (`Algorithm.kl`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ajet.algorithm import Algorithm
 from ajet.learning.settings import TrainSettings
@@ -26,12 +27,14 @@ class Objective:
     kl: float = 0.0
     entropy: float = 0.0
     cap: float | None = None
+    penalty: Literal["k2", "k3"] = "k3"
 
     def __call__(self, xp: Any, tokens: LossTokens) -> Any:
         """See the module."""
         total = self.loss(xp, tokens) if self.cap is None else corrected(xp, tokens, self.loss, self.cap)
         if self.kl:
-            total = total + self.kl * k3(xp, tokens.new, tokens.reference)
+            penalty = k2 if self.penalty == "k2" else k3
+            total = total + self.kl * penalty(xp, tokens.new, tokens.reference)
         if self.entropy:
             total = total - self.entropy * tokens.entropy
         return total
@@ -52,7 +55,7 @@ def objective(algorithm: Algorithm, settings: TrainSettings) -> Objective:
     cap = settings.correction_cap if settings.correction == "truncated" else None
     if cap is not None:
         needs.add("before")
-    return Objective(algorithm.loss, frozenset(needs), settings.kl, settings.entropy, cap)
+    return Objective(algorithm.loss, frozenset(needs), settings.kl, settings.entropy, cap, algorithm.kl)
 
 
 def corrected(xp: Any, tokens: LossTokens, loss: Loss, cap: float) -> Any:
@@ -64,6 +67,15 @@ def corrected(xp: Any, tokens: LossTokens, loss: Loss, cap: float) -> Any:
     """
     weight = xp.clip(xp.exp(tokens.before - tokens.old), 0.0, cap)
     return weight * loss(xp, replace(tokens, old=tokens.before))
+
+
+def k2(xp: Any, new: Any, reference: Any) -> Any:
+    """(new - reference)² / 2: its gradient, (new - reference) · ∇new, is in expectation that of KL(new || reference).
+
+    Schulman, "Approximating KL Divergence", 2020; as a loss term: arXiv:2501.03262, sec. 3.2.
+    """
+    difference = new - reference
+    return difference * difference / 2
 
 
 def k3(xp: Any, new: Any, reference: Any) -> Any:

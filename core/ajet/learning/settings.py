@@ -41,8 +41,8 @@ class TrainSettings(Settings):
     kl: float = Field(
         0.0,
         ge=0,
-        description="Weight of the KL penalty (k3) against a reference model: the initial weights, kept as a second copy in "
-        "memory (with a lora: the model without it, which takes none), or those of train.reference.",
+        description="Weight of the KL penalty (k3; with reinforce++ k2) against a reference model: the initial weights, kept as a "
+        "second copy in memory (with a lora: the model without it, which takes none), or those of train.reference.",
     )
     reference: str | None = Field(
         None,

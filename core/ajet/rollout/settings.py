@@ -113,4 +113,9 @@ class EvalSettings(Settings):
     )
     episodes: int = Field(128, ge=1, description="Most validation tasks, one episode each.")
     greedy: bool = Field(False, description="Validate a second time at temperature 0.")
+    engine: str = Field(
+        "auto",
+        description="What answers in `ajet eval`, `ajet check` and on the backbone debug: auto takes vllm where it and CUDA are "
+        "there, else local; or any engine that `ajet plugins` lists.",
+    )
     sampling: EvalSampling = Field(EvalSampling(), description="Sampling parameters for calls that say none.")

@@ -14,6 +14,7 @@ it likes to say, an engine shows that only the request's stop tokens end a compl
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -284,6 +285,12 @@ async def check_what_cannot_be_served_is_a_value_error(subject: Subject) -> None
         "an unknown token": subject.request([1, 2**30]),
         "a negative token": subject.request([1, -1]),
         "no tokens": subject.request(max_tokens=0),
+        "a temperature that is not a number": subject.request(temperature=math.nan),
+        "an infinite temperature": subject.request(temperature=math.inf),
+        "a negative temperature": subject.request(temperature=-1.0),
+        "a top_p above 1": subject.request(top_p=1.5),
+        "a top_p of 0": subject.request(top_p=0.0),
+        "a negative top_k": subject.request(top_k=-1),
     }
     for name, request in bad.items():
         await _refused(subject.generate(request), name)

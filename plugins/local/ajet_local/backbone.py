@@ -41,11 +41,14 @@ class OnDevice(Plugin):
         "float32 in any case.",
     )
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice.")
-    max_batch: int = Field(64, ge=1, description="Most requests that are sampled together.")
+    max_batch: int | None = Field(
+        None, ge=1, description="Most requests that are sampled together; default: 64, on cuda 256."
+    )
     cache_mib: int | None = Field(
         None,
         ge=1,
-        description="Most MiB for keys and values while sampling; default: a quarter of what is free.",
+        description="Most MiB for keys and values while sampling; default: a quarter of what is free, in training less where the rest "
+        "needs it.",
     )
     prefill_tokens: int = Field(
         1024,
@@ -108,7 +111,7 @@ class OnDevice(Plugin):
         return LocalEngine(
             model,
             tokenizer,
-            max_batch=self.max_batch,
+            max_batch=self.max_batch or {"cuda": 256}.get(self.place()[0].type, 64),
             cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
@@ -238,16 +241,7 @@ class Local(OnDevice, Backbone):
     ) -> tuple[int, int]:
         """Tokens of a micro-batch, and bytes of the sampler's cache, with which the job fits into memory. Raises
         ConfigError if it cannot."""
-        from ajet_local.memory import (
-            FEWEST_TOKENS,
-            MOST_TOKENS,
-            Demand,
-            Shape,
-            fitting_tokens,
-            free_memory,
-            refuse,
-            resident,
-        )
+        from ajet_local.memory import MOST_TOKENS, Demand, Shape, fit, free_memory, refuse, resident
 
         device, compute = self.place()
         limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
@@ -260,8 +254,8 @@ class Local(OnDevice, Backbone):
             reference = shape.parameters
         demand = Demand(
             shape,
-            self.micro_batch_tokens or FEWEST_TOKENS,
-            self.cache_mib << 20 if self.cache_mib else limit // 4,
+            tokens=0,
+            cache=0,
             number=compute.itemsize,
             adapters=sum(sizes.values()) if adapters else None,
             trained=sum(sizes[name] for name in trained),
@@ -271,15 +265,16 @@ class Local(OnDevice, Backbone):
             entropy=train.entropy > 0,
             program=resident() if self.memory_limit and device.type == "cpu" else 0,
         )
-        tokens = self.micro_batch_tokens or fitting_tokens(demand, limit)
-        if tokens is None or demand.total > limit:
+        cache = self.cache_mib << 20 if self.cache_mib else None
+        demand = fit(demand, limit, tokens=self.micro_batch_tokens, cache=cache)
+        if demand.total > limit:
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
-        if tokens < MOST_TOKENS or self.memory_limit:
-            taken = format_size(replace(demand, tokens=tokens).total)
+        if demand.tokens < MOST_TOKENS or self.memory_limit:
             progress.say(
-                f"memory: at most about {taken} of {format_size(limit)}, with micro-batches of {tokens} tokens"
+                f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "
+                f"{demand.tokens} tokens and {format_size(demand.cache)} to sample with"
             )
-        return tokens, demand.cache
+        return demand.tokens, demand.cache
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
         """See `Backbone.export`."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Of a micro-batch that is chosen to fit. A longer sample is alone in one, and takes what it takes."""
-SMALL_CACHE = 64 << 20
-"""Bytes of a cache that is worth suggesting."""
+LEAST_CACHED = 16384
+"""Tokens that the sampler's cache holds at least where its size is ours to choose: 8 sequences of 2048, say."""
 FLOAT32 = 4
 
 
@@ -86,6 +86,10 @@ class Shape:
             for name, (inputs, outputs) in self.linear.items()
             if is_called(name, settings.modules)
         )
+
+    def cached(self, tokens: int, number: int) -> int:
+        """Bytes of the keys and values of so many tokens, in numbers of so many bytes."""
+        return tokens * self.layers * 2 * self.keys * number
 
     @property
     def layer_width(self) -> int:
@@ -171,6 +175,17 @@ def fitting_tokens(demand: Demand, limit: int) -> int | None:
     return None
 
 
+def fit(demand: Demand, limit: int, *, tokens: int | None, cache: int | None) -> Demand:
+    """The demand with a micro-batch and a cache that fit into ``limit`` bytes. Those that are given stay; otherwise the
+    cache is a quarter of the limit, halved until there is room for the rest, down to `LEAST_CACHED` tokens. Raises
+    ConfigError by `refuse` if nothing fits."""
+    least = min(demand.shape.cached(LEAST_CACHED, demand.number), limit // 4) if cache is None else cache
+    demand = replace(demand, cache=limit // 4 if cache is None else cache, tokens=tokens or FEWEST_TOKENS)
+    while demand.total > limit and demand.cache > least:
+        demand = replace(demand, cache=max(demand.cache // 2, least))
+    return replace(demand, tokens=tokens or fitting_tokens(demand, limit) or FEWEST_TOKENS)
+
+
 def refuse(demand: Demand, limit: int, why: str) -> ConfigError:
     """The one line that says what the job needs, of which parts, and what would fit into ``limit`` bytes."""
     parts = ", ".join(f"{name} {format_size(size)}" for name, size in demand.parts.items())
@@ -199,8 +214,10 @@ def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, dict[str, Any]]]
     tokens = fitting_tokens(demand, limit) or FEWEST_TOKENS
     if tokens < demand.tokens:
         yield f"micro_batch_tokens: {tokens}", {"tokens": tokens}
-    if demand.cache > SMALL_CACHE:
-        yield f"cache_mib: {SMALL_CACHE >> 20}", {"cache": SMALL_CACHE}
+    least = demand.shape.cached(LEAST_CACHED, demand.number)
+    if demand.cache > least:
+        mib = (least >> 20) + 1
+        yield f"cache_mib: {mib} ({LEAST_CACHED} tokens)", {"cache": mib << 20}
     if not demand.checkpointing:
         yield "gradient_checkpointing: true", {"checkpointing": True}
     if demand.adapters is None:

@@ -31,10 +31,11 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
     """One token per row of ``logits`` (float[B, V]) by inverse CDF, with its logprob.
 
     The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k and
-    top-p; greedy rows take the most likely token and record temperature 1. The CDF is summed in float64.
+    top-p; greedy rows take the most likely token and record temperature 1. The CDF is summed in whole numbers, which
+    add up alike in any order: on CUDA, too, equal logits draw equal tokens.
     """
-    if logits.device.type == "mps" or (logits.is_cuda and torch.are_deterministic_algorithms_enabled()):
-        logits = logits.cpu()  # the one has no float64, the other no sum that repeats
+    if logits.device.type == "mps":
+        logits = logits.cpu()  # it has no float64
     device = logits.device
     settings = [sampler.sampling for sampler in samplers]
     temperatures = [1.0 if s.greedy else s.temperature for s in settings]
@@ -45,11 +46,11 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
     for row, sampling in enumerate(settings):
         if sampling.top_k > 0 or sampling.top_p < 1.0:
             probs[row] = _truncated(probs[row], sampling)
-    cdf = probs.cumsum(-1, dtype=torch.float64)
+    cdf = _parts(probs).cumsum(-1)
     uniforms = torch.tensor([s.uniform() for s in samplers], dtype=torch.float64, device=device)
+    drawn = (uniforms[:, None] * cdf[:, -1:]).long()
     # side="right" and a number below the total: a token of probability 0 is never drawn.
-    tokens = torch.searchsorted(cdf, uniforms[:, None] * cdf[:, -1:], right=True)
-    tokens.clamp_(max=logits.shape[-1] - 1)
+    tokens = torch.searchsorted(cdf, torch.minimum(drawn, cdf[:, -1:] - 1), right=True)
     greedy = [row for row, sampling in enumerate(settings) if sampling.greedy]
     if greedy:
         tokens[greedy] = logprobs[greedy].argmax(-1, keepdim=True)
@@ -65,8 +66,13 @@ def _truncated(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.top_k > 0:
         keep[sampling.top_k :] = False
     if sampling.top_p < 1.0:
-        nucleus = ordered * keep
-        before = nucleus.cumsum(-1) - nucleus
-        keep &= before < sampling.top_p * nucleus.sum()
+        nucleus = _parts(ordered * keep)
+        running = nucleus.cumsum(-1)
+        keep &= (running - nucleus).double() < sampling.top_p * running[-1].double()
     keep[0] = True
     return torch.zeros_like(probs).scatter(0, order, ordered * keep)
+
+
+def _parts(probs: torch.Tensor) -> torch.Tensor:
+    """Probabilities (float32) in units of 2⁻⁵², int64: exact but for what is below, and sums of them are exact."""
+    return (probs * 2.0**52).long()

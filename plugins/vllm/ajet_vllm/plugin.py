@@ -56,6 +56,20 @@ class VLLMEnginePlugin(EnginePlugin):
         description="Further arguments of vLLM's engine (AsyncEngineArgs), by their names.",
     )
 
+    @classmethod
+    def preferred(cls, model: str) -> bool:
+        """Where vLLM is installed and there is a CUDA device, but for adapters, which it does not serve here."""
+        folder = Path(model)
+        if (
+            installed() is None
+            or (folder / "adapters").is_dir()
+            or (folder / "adapter_config.json").is_file()
+        ):
+            return False
+        import torch
+
+        return bool(torch.cuda.is_available())
+
     @field_validator("options")
     @classmethod
     def _leave_ours(cls, options: dict[str, Any]) -> dict[str, Any]:

@@ -153,10 +153,14 @@ def test_without_max_tokens_the_context_is_the_limit(running):
         (request([]), "empty"),
         (request([1, 9999]), "token ids outside"),
         (request([1], max_tokens=0), "max_tokens"),
+        (request([1], temperature=np.nan), "temperature must be a number from 0 on, not nan"),
+        (request([1], temperature=-1.0), "temperature must be a number from 0 on, not -1"),
+        (request([1], top_p=1.5), "top_p must be above 0 and at most 1, not 1.5"),
+        (request([1], top_k=-1), "top_k must be 0"),
     ],
-    ids=["no room", "empty", "unknown id", "no tokens"],
+    ids=["no room", "empty", "unknown id", "no tokens", "nan", "negative", "top_p", "top_k"],
 )
-def test_a_request_that_cannot_be_served_is_a_value_error(running, asked, message):
+def test_D9_a_request_that_cannot_be_served_is_a_value_error(running, asked, message):
     async def scenario(engine):
         with pytest.raises(ValueError, match=message):
             await engine.generate(asked)

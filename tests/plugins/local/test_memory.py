@@ -16,11 +16,20 @@ from ajet.config import LoraSettings  # noqa: E402
 from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.progress import Silent  # noqa: E402
-from ajet.types import ConfigError, Sample, Span  # noqa: E402
+from ajet.types import AjetError, ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.memory import Demand, Shape, fitting_tokens, free_memory, refuse  # noqa: E402
+from ajet_local.memory import (  # noqa: E402
+    LEAST_CACHED,
+    Demand,
+    Shape,
+    fit,
+    fitting_tokens,
+    free_memory,
+    out_of_memory,
+    refuse,
+)
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.sizes import format_size, parse_size  # noqa: E402
@@ -207,6 +216,61 @@ def test_what_the_refusal_advises_does_fit():
         int(text.partition("micro_batch_tokens: ")[2].split()[0].strip(".")) if "micro_batch" in text else 0
     )
     assert advised and replace(demand, tokens=advised).total <= 20 * GiB
+
+
+def advised(text):
+    """The changes of settings that a refusal names one by one."""
+    words = text.partition("It would fit with ")[2].rstrip(".").split(" or with ")
+    return [word.partition(" (")[0].partition(": ") for word in words if word]
+
+
+def test_D8_a_qwen3_of_4b_is_trained_whole_on_80_gb_with_a_cache_that_holds_useful_sequences():
+    with torch.device("meta"):
+        config = Qwen3Config(
+            vocab_size=151_936,
+            hidden_size=2560,
+            intermediate_size=9728,
+            num_hidden_layers=36,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=128,
+            tie_word_embeddings=True,
+        )
+        shape = Shape.of_model(AutoModelForCausalLM.from_config(config))
+    assert 4.0e9 < shape.parameters < 4.1e9
+    limit = int(79.1 * GiB)  # what an H100 of 80 GB has free
+    fitted = fit(Demand(shape, 0, 0, number=2), limit, tokens=None, cache=None)
+    assert fitted.total <= limit and fitted.tokens >= 256
+    assert fitted.cache >= shape.cached(LEAST_CACHED, 2)
+    given = fit(Demand(shape, 0, 0, number=2), limit, tokens=None, cache=limit // 4)
+    assert given.total > limit, "a cache that was asked for stays"
+    ((name, _, value),) = [
+        change for change in advised(str(refuse(given, limit, "free"))) if change[0] == "cache_mib"
+    ]
+    changed = replace(given, cache=int(value) << 20)
+    assert name and changed.total <= limit and changed.cache >= shape.cached(LEAST_CACHED, 2)
+
+
+def test_a_cache_stays_a_quarter_where_there_is_room_for_it():
+    demand = fit(Demand(QWEN, 0, 0), 64 * GiB, tokens=None, cache=None)
+    assert demand.cache == 16 * GiB and demand.tokens == fitting_tokens(demand, 64 * GiB)
+
+
+def test_B3_errors_of_memory_that_ran_out_are_known():
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(1 << 55)
+    assert out_of_memory(refused.value) and out_of_memory(MemoryError())
+    assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) and out_of_memory(OSError(12, "no"))
+    assert not out_of_memory(RuntimeError("size mismatch")) and not out_of_memory(OSError(28, "full"))
+
+
+def test_B3_a_job_that_runs_out_of_memory_is_told_what_to_lower(monkeypatch):
+    monkeypatch.setattr(Local, "_run", lambda self, job: torch.empty(1 << 55))
+    with pytest.raises(
+        AjetError, match=r"backbone\.local: out of memory .*memory_limit.*micro_batch_tokens"
+    ) as refused:
+        Local().run(None)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

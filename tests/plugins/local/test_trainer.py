@@ -1,6 +1,9 @@
 """What the local trainer promises, beyond the protocol in `ajet.backbone`."""
 
 import asyncio
+import errno
+import resource
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ajet.backbone import CheckpointDamaged  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.progress import Silent  # noqa: E402
 from ajet.types import AjetError, Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
@@ -202,6 +206,46 @@ def test_save_and_load_are_bit_exact_and_training_continues_equally(trainer, tok
 def test_loading_a_folder_that_is_no_checkpoint_says_so(trainer, tmp_path):
     with pytest.raises(AjetError, match=r"trainer\.pt"):
         trainer.load(tmp_path)
+
+
+def garbled(file):
+    """A file of the same size whose contents cannot be read."""
+    file.write_bytes(b"\xff" * file.stat().st_size)
+
+
+@pytest.mark.parametrize("name", ["trainer.pt", "model.safetensors", "config.json"])
+def test_D6_a_damaged_file_of_a_checkpoint_is_named(trainer, tmp_path, name):
+    trainer.save(tmp_path / "saved")
+    garbled(tmp_path / "saved" / name)
+    with pytest.raises(CheckpointDamaged, match="saved"):
+        trainer.load(tmp_path / "saved")
+
+
+def test_D6_a_checkpoint_of_another_model_is_not_called_damaged(trainer, tmp_path):
+    trainer.save(tmp_path / "saved")
+    state = torch.load(tmp_path / "saved" / "trainer.pt")
+    torch.save({**state, "optimizers": {"solver": {}}}, tmp_path / "saved" / "trainer.pt")
+    with pytest.raises(AjetError, match="holds the training of the adapter 'solver'") as refused:
+        trainer.load(tmp_path / "saved")
+    assert not isinstance(refused.value, CheckpointDamaged)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt"])
+def test_B3_a_refusal_of_the_disk_is_an_error_of_the_system_whatever_library_writes(trainer, tmp_path, name):
+    trainer.update(batch(SAMPLES))
+    trainer.save(tmp_path / "small enough")
+    size = (tmp_path / "small enough" / name).stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, before[1]))
+    try:
+        with pytest.raises(OSError) as refused:
+            trainer.save(tmp_path / "saved")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert refused.value.errno == errno.EFBIG
+    assert (tmp_path / "saved" / "model.safetensors").exists() == (name == "trainer.pt")
 
 
 def test_a_model_folder_says_what_it_lacks(trainer, tmp_path):
