@@ -247,7 +247,7 @@ class Chat:
     def _end_of_answer(self, rest: str, turn: Turn) -> tuple[int, str]:
         """Where the answer ends in what follows its prompt, and what of it is missing there: nothing, `THINKING`,
         or more (`DROPPED`)."""
-        said = self._decode(self._upto_stop(turn.completion)).split()
+        said = self._words(turn).split()
         ends = self._texts.ends(rest)
         if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
             content = self._shown_content(turn.answer)
@@ -262,6 +262,13 @@ class Chat:
             ends = [end for end in ends if rest.startswith(self._harmony.closing, end)]
         missing = [(end, self._missing(rest[:end], turn)) for end in ends[:_ENDS_TRIED]]
         return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
+
+    def _words(self, turn: Turn) -> str:
+        """What a template writes for an answer in full, if its spaces do not count."""
+        answer = turn.answer
+        if not answer.get("tool_calls") and not answer.get("reasoning_content"):
+            return str(answer.get("content") or "")
+        return self._decode(self._upto_stop(turn.completion))
 
     def _shown_content(self, answer: Message) -> str:
         """The answer's text as it stands in rendered chats, without the space around it."""

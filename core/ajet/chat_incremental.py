@@ -22,13 +22,14 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from ajet.chat_proof import Reads, Unproven, examine, free_of_loops
+from ajet.chat_proof import Reads, Search, Unproven, examine, free_of_loops, search_from_the_end
 
 Message = Mapping[str, Any]
 
-_KEEP = "ajet_keep"
 _ITEMS = "ajet_items"
 _ABSENT: Any = object()
+_UNSET = "\ufdd0 not set"
+"""Stands for a value that a loop begins with and never reads."""
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _FROM_ELSEWHERE = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
@@ -64,6 +65,36 @@ class _Loop:
         self.depth, self.depth0 = 1, 0
 
 
+class _Piece:
+    """A piece of a template, to be run again and again. Not thread-safe."""
+
+    __slots__ = ("_context", "_run", "_scope")
+
+    def __init__(self, template: Any) -> None:
+        self._scope: dict[str, Any] = {}
+        self._context = template.new_context(self._scope, shared=True)
+        self._run = template.root_render_func
+
+    def begin(self, scope: Mapping[str, Any]) -> _Piece:
+        """Itself, with the variables around it."""
+        self._scope.clear()
+        self._scope.update(scope)
+        return self
+
+    def written(self, **own: Any) -> str:
+        """What it writes, with some variables of its own."""
+        self._scope.update(own)
+        self._context.vars.clear()
+        self._context.exported_vars.clear()
+        return "".join(self._run(self._context))
+
+    @property
+    def stored(self) -> Mapping[str, Any]:
+        """The variables that it set."""
+        stored: Mapping[str, Any] = self._context.vars
+        return stored
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """As transformers' for chat templates; quicker where a message is asked for a field."""
 
@@ -80,6 +111,11 @@ class _Environment(ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if obj.__class__ is _Loop:
             return getattr(obj, attribute)
+        if obj.__class__ is Namespace and not attribute.startswith("_"):
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
     def _tojson(
@@ -115,22 +151,48 @@ class _Statements:
     """What stands between two loops over messages."""
 
     template: Any
+    """None if nothing does."""
+    piece: _Piece | None
+    """None if there are macros, which keep their context."""
 
 
 @dataclass(frozen=True, slots=True)
 class _MessageLoop:
     """A loop over messages whose body is proven."""
 
-    template: Any
+    body: _Piece
     target: str
+    items: str
+    """The variable that it runs over; empty for an expression."""
     reads: Reads
     outer: frozenset[str]
     """Variables from outside of the loop that the body reads or writes."""
+    ahead: int
+    """How many of the next messages may change the text of one."""
+    wrapped: int
+    """How many of the first messages may read the last ones."""
+    writes: tuple[tuple[str, str], ...]
+    """What it leaves for the next message and for what follows."""
+    reads_own: bool
+    """It may read what it wrote for the message before."""
 
-    @property
-    def writes(self) -> list[tuple[str, str]]:
-        """What it leaves for the next message and for what follows."""
-        return sorted(written for written in self.reads.writes if written[0] in self.outer)
+
+@dataclass(frozen=True, slots=True)
+class _Searching:
+    """A search for the last message with a property."""
+
+    wanted: _Piece
+    """Writes something for such a message."""
+    search: Search
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """How far a search went, and the index of what it found (-1: nothing)."""
+
+    start: int
+    count: int
+    found: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +207,11 @@ class _Ran:
     before: tuple[Any, ...]
     """What the body writes, as it was before the loop."""
     state: tuple[Any, ...]
-    """The same, before the last `Reads.ahead` messages."""
+    """The same, before the last messages."""
     first: tuple[str, ...]
-    """The text of the first `Reads.wrapped` messages."""
+    """The text of the first messages, as many as may read the last ones."""
     last: tuple[str, ...]
-    """The text of the last `Reads.ahead` messages."""
+    """The text of the last messages, as many as later ones may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +220,13 @@ class Rendered:
 
     chat: list[Message]
     """Its messages, and perhaps those of a longer chat after them."""
+    settled: tuple[str, Mapping[str, Any]]
+    """The text of the settled statements, and the variables that they set."""
     count: int
     tools: Sequence[Message]
     statements: tuple[str, ...]
     """The texts between the loops."""
-    loops: tuple[_Ran, ...]
+    loops: tuple[_Ran | _Searched, ...]
 
     def copied(self) -> Rendered:
         """The same, for a chat that is not to see what other chats go on with."""
@@ -197,18 +261,24 @@ class IncrementalTemplate:
         if next(tree.find_all(_FROM_ELSEWHERE), None):
             raise Unproven("it consists of several templates")
         self._macros = {node.name: node for node in tree.find_all(nodes.Macro)}
+        stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
+        self._fixed = set(self._environment.globals) - stored - self._macros.keys()
         aliases = _aliases(tree)
-        self._steps: list[_Statements | _MessageLoop] = []
+        self._steps: list[_Statements | _MessageLoop | _Searching] = []
         between: list[nodes.Node] = []
-        for node in tree.body:
+        settled, by, rest = _settled(tree, aliases)
+        self._settled, self._settled_by = self._statements(settled, None), by
+        for node in rest:
             loop = self._message_loop(node, aliases)
-            if loop is None:
+            if loop is not None and isinstance(node, nodes.For):
+                self._steps += [self._statements(between, node.iter), loop]
+            elif (search := search_from_the_end(node)) is not None:
+                self._steps += [self._statements(between, None), self._searching(search)]
+            else:
                 between.append(node)
                 continue
-            assert isinstance(node, nodes.For)
-            self._steps += [self._statements(between, node.iter), loop]
             between = []
-        if not self._steps:
+        if not any(isinstance(step, _MessageLoop) for step in self._steps):
             raise Unproven("no loop over messages depends on them one by one")
         self._steps.append(self._statements(between, None))
         self._check_macros(tree)
@@ -245,9 +315,20 @@ class IncrementalTemplate:
     def _run(
         self, chat: _Chat, tools: Sequence[Message], earlier: Rendered | None
     ) -> tuple[list[str], Rendered]:
-        scope = {**self._constants, "messages": chat, "tools": list(tools) or None}
-        texts: list[str] = []
-        loops: list[_Ran] = []
+        """The texts of all steps; where a chat goes on from an earlier one, those of the last loop and of what
+        follows it are what the longer chat adds."""
+        scope = {**self._environment.globals, **self._constants, "messages": chat, "tools": list(tools) or None}
+        settled = earlier.settled if earlier and self._settled_by < earlier.count else None
+        if settled is None:
+            before = dict(scope)
+            text = self._run_statements(self._settled, scope)
+            settled = text, {k: v for k, v in scope.items() if before.get(k, _ABSENT) is not v}
+            if earlier and text != earlier.settled[0]:
+                raise _Rewritten
+        else:
+            scope.update(settled[1])
+        texts = [settled[0]]
+        loops: list[_Ran | _Searched] = []
         for number, step in enumerate(self._steps):
             place, is_last = number // 2, number >= len(self._steps) - 2
             if isinstance(step, _Statements):
@@ -255,83 +336,99 @@ class IncrementalTemplate:
                 if earlier and not is_last and text != earlier.statements[place]:
                     raise _Rewritten
             else:
-                text, ran = self._run_loop(step, scope, chat, earlier.loops[place] if earlier else None)
-                loops.append(ran)
+                old = earlier.loops[place] if earlier else None
+                if isinstance(step, _Searching):
+                    text = ""
+                    loops.append(self._run_search(step, scope, old))
+                else:
+                    text, ran = self._run_loop(step, scope, chat, old)
+                    loops.append(ran)
                 if earlier and text and not is_last:
                     raise _Rewritten
             texts.append(text)
-        between = tuple(earlier.statements[:-1]) + (texts[-1],) if earlier else tuple(texts[::2])
-        return texts, Rendered(chat, len(chat), tools, between, tuple(loops))
+        between = (*earlier.statements[:-1], texts[-1]) if earlier else tuple(texts[1::2])
+        return texts, Rendered(chat, settled, len(chat), tools, between, tuple(loops))
 
     def _run_statements(self, step: _Statements, scope: dict[str, Any]) -> str:
-        def keep(**values: Any) -> str:
-            undefined = self._environment.undefined
-            for name, value in values.items():
-                if isinstance(value, undefined):
-                    scope.pop(name, None)
-                else:
-                    scope[name] = value
+        if step.template is None:
             return ""
+        piece = (step.piece or _Piece(step.template)).begin(scope)
+        text = piece.written()
+        scope.update(piece.stored)
+        return text
 
-        return str(step.template.render({**scope, _KEEP: keep}))
+    def _run_search(self, step: _Searching, scope: dict[str, Any], old: Any) -> _Searched:
+        search = step.search
+        chat, namespace = scope.get(search.messages), scope.get(search.namespace)
+        if not isinstance(chat, _Chat) or not isinstance(namespace, Namespace):
+            raise Unproven("the search does not run over the messages")
+        if old and old.start != chat.start:
+            raise _Rewritten
+        known, found = (old.count, old.found) if old else (0, -1)
+        for index in range(len(chat) - 1, known - 1, -1):
+            if step.wanted.written(**{search.target: list.__getitem__(chat, index)}):
+                found = index
+                break
+        if found >= 0 and getattr(namespace, search.flag, False):
+            for attribute, value in search.found:
+                namespace[attribute] = found if value is None else value.value
+        return _Searched(chat.start, len(chat), found)
 
-    def _run_loop(
-        self, step: _MessageLoop, scope: dict[str, Any], chat: _Chat, old: _Ran | None
-    ) -> tuple[str, _Ran]:
+    def _run_loop(self, step: _MessageLoop, scope: dict[str, Any], chat: _Chat, old: Any) -> tuple[str, _Ran]:
         """The text of the messages that the earlier run did not see."""
-        items = scope.pop(_ITEMS, None)
+        items = scope.get(step.items or _ITEMS)
         if not isinstance(items, _Chat):
             raise Unproven("the loop does not run over the messages")
-        start, ahead, wrapped = items.start, step.reads.ahead, step.reads.wrapped
-        count = len(chat) - start
+        start, count = items.start, len(chat) - items.start
         inputs = self._inputs(step, scope, start, old.start + old.count if old else len(chat))
         before = _states(step, scope)
+        body = step.body.begin(scope)
         first: tuple[str, ...] = ()
-        begin = 0
         if old:
-            if start != old.start:
+            if start != old.start or (step.reads_own and not _same(before, old.before)):
                 raise _Rewritten
             self._compare_inputs(step, scope, chat, old, inputs)
-            self._compare_states(step, scope, chat, old, before)
-            first = tuple(self._written(step, scope, chat, start, i) for i in range(min(wrapped, old.count)))
+            body.begin(scope)
+            again = range(min(step.wrapped, old.count))
+            first = tuple(self._written(body, step, chat, start, index) for index in again)
             if first[: len(old.first)] != old.first:
                 raise _Rewritten
-            begin = old.count - len(old.last)
-            _set_states(step, scope, old.state)
+            state, known = old.state, old.count - len(old.last)
+        else:
+            state, known = before if step.reads_own else (_UNSET,) * len(before), 0
+        _set_states(step, scope, state)
         texts = []
-        state = old.state if old else before
-        for index in range(begin, count):
-            if index == count - ahead:
+        for index in range(known, count):
+            if index == count - step.ahead:
                 state = _states(step, scope)
-            texts.append(self._written(step, scope, chat, start, index))
-        if ahead == 0:
+            texts.append(self._written(body, step, chat, start, index))
+        if not step.ahead:
             state = _states(step, scope)
-        again = len(old.last) if old else 0
-        if old and tuple(texts[:again]) != old.last:
+        _begin_with(step, scope, before)
+        repeated = len(old.last) if old else 0
+        if old and tuple(texts[:repeated]) != old.last:
             raise _Rewritten
-        if not old:
-            first = tuple(texts[:wrapped])
-        elif len(first) < min(wrapped, count):
-            first += tuple(texts[again : again + min(wrapped, count) - len(first)])
-        last = tuple(texts[len(texts) - min(ahead, count) :])
-        ran = _Ran(start, count, inputs, before, state, first, last)
-        return "".join(texts[again:]), ran
+        new = texts[repeated:]
+        first += tuple(new[: min(step.wrapped, count) - len(first)])
+        last = tuple(texts[len(texts) - min(step.ahead, count) :])
+        return "".join(new), _Ran(start, count, inputs, before, state, first, last)
 
-    def _written(self, step: _MessageLoop, scope: dict[str, Any], chat: _Chat, start: int, index: int) -> str:
+    def _written(self, body: _Piece, step: _MessageLoop, chat: _Chat, start: int, index: int) -> str:
         """What the body writes for one message."""
         at = start + index
-        variables = {**scope, step.target: list.__getitem__(chat, at)}
-        if step.reads.uses_loop:
-            missing = self._environment.undefined
-            is_last = at + 1 == len(chat)
-            variables["loop"] = _Loop(
-                index,
-                index == 0,
-                is_last,
-                list.__getitem__(chat, at - 1) if index else missing("there is no previous item"),
-                missing("there is no next item") if is_last else list.__getitem__(chat, at + 1),
-            )
-        return str(step.template.render(variables))
+        message = list.__getitem__(chat, at)
+        if not step.reads.uses_loop:
+            return body.written(**{step.target: message})
+        missing = self._environment.undefined
+        is_last = at + 1 == len(chat)
+        loop = _Loop(
+            index,
+            index == 0,
+            is_last,
+            list.__getitem__(chat, at - 1) if index else missing("there is no previous item"),
+            missing("there is no next item") if is_last else list.__getitem__(chat, at + 1),
+        )
+        return body.written(**{step.target: message, "loop": loop})
 
     # ---------------------------------------------------------------- what a body reads
 
@@ -349,7 +446,7 @@ class IncrementalTemplate:
             elif isinstance(value, _Chat):
                 found[name, ""] = self._as_list_of_messages(step, name, value, start, known)
             elif isinstance(value, Namespace):
-                if name in reads.names | reads.searched | {n for n, _ in reads.positions | reads.neighbours}:
+                if name in reads.names | reads.near | {n for n, _ in reads.positions | reads.neighbours}:
                     raise Unproven(f"the namespace {name} is passed on")
                 for of, attribute in (reads.attributes | reads.limits) - reads.writes:
                     if of == name:
@@ -365,7 +462,7 @@ class IncrementalTemplate:
         reads = step.reads
         if name in reads.names or any(n == name for n, _ in reads.attributes | reads.limits | reads.writes):
             raise Unproven(f"the body reads {name} as a whole")
-        near = name in reads.searched or any(n == name for n, _ in reads.neighbours)
+        near = name in reads.near or any(n == name for n, _ in reads.neighbours)
         if near and value.start != start:
             raise Unproven(f"{name} does not begin where the loop does")
         if any(n == name and value.start + place >= known for n, place in reads.positions):
@@ -384,7 +481,9 @@ class IncrementalTemplate:
         if inputs.keys() != old.inputs.keys():
             raise _Rewritten
         changed = [key for key, value in inputs.items() if not _same(value, old.inputs[key])]
-        if changed and step.writes:
+        if not changed:
+            return
+        if step.writes:
             raise _Rewritten
         places: set[int] = set()
         for key in changed:
@@ -392,31 +491,11 @@ class IncrementalTemplate:
                 raise _Rewritten
             low, high = sorted((inputs[key], old.inputs[key]))
             places.update(range(max(0, low - 1), min(high + 2, old.count - len(old.last))))
-        scopes = [_with_inputs(scope, values) for values in (old.inputs, inputs)]
-        for index in sorted(places):
-            was, now = (self._written(step, each, chat, old.start, index) for each in scopes)
-            if was != now:
-                raise _Rewritten
-
-    def _compare_states(
-        self, step: _MessageLoop, scope: dict[str, Any], chat: _Chat, old: _Ran, before: tuple[Any, ...]
-    ) -> None:
-        """What the body writes must come to be what it was, after a few messages, however it begins. Raises
-        _Rewritten."""
-        was, now = old.before, before
-        for index in range(old.count - len(old.last)):
-            if _same(was, now):
-                return
-            texts = []
-            states = []
-            for state in (was, now):
-                _set_states(step, scope, state)
-                texts.append(self._written(step, scope, chat, old.start, index))
-                states.append(_states(step, scope))
-            if texts[0] != texts[1]:
-                raise _Rewritten
-            was, now = states
-        if not _same(was, now):
+        texts = []
+        for values in (old.inputs, inputs):
+            body = step.body.begin(_with_inputs(scope, values))
+            texts.append([self._written(body, step, chat, old.start, index) for index in sorted(places)])
+        if texts[0] != texts[1]:
             raise _Rewritten
 
     def _is_limit(self, step: _MessageLoop, key: tuple[str, str]) -> bool:
@@ -425,7 +504,7 @@ class IncrementalTemplate:
         reads = step.reads
         return key in reads.limits and not (
             key in reads.attributes
-            or name in reads.names | reads.searched
+            or name in reads.names | reads.near
             or (not attribute and any(n == name for n, _ in reads.attributes))
             or any(n == name for n, _ in reads.positions | reads.neighbours)
         )
@@ -456,16 +535,32 @@ class IncrementalTemplate:
         whole = reads.names | {name for name, _ in reads.attributes | reads.limits}
         if (reads.writes and reads.wrapped) or (whole & aliases):
             return None
-        return _MessageLoop(self._compiled(body), target, reads, frozenset(outer & reads.variables()))
+        return _MessageLoop(
+            _Piece(self._compiled(body)),
+            target,
+            node.iter.name if isinstance(node.iter, nodes.Name) else "",
+            reads,
+            frozenset(outer & reads.variables()),
+            reads.ahead,
+            reads.wrapped,
+            tuple(sorted(written for written in reads.writes if written[0] in outer)),
+            bool(reads.writes & (reads.attributes | reads.limits)),
+        )
 
     def _statements(self, found: Sequence[nodes.Node], items: nodes.Expr | None) -> _Statements:
-        """Statements that hand over the variables they set, and the items of the loop after them."""
-        names = sorted(set(_stored(found)))
-        kept: list[nodes.Keyword] = [nodes.Keyword(name, nodes.Name(name, "load")) for name in names]
-        if items is not None:
-            kept.append(nodes.Keyword(_ITEMS, items))
-        call = nodes.Call(nodes.Name(_KEEP, "load"), [], kept, None, None)
-        return _Statements(self._compiled([*found, nodes.ExprStmt(call)]))
+        """Statements, and the items of the loop after them as a variable unless they are one."""
+        body = list(found)
+        if items is not None and not isinstance(items, nodes.Name):
+            body.append(nodes.Assign(nodes.Name(_ITEMS, "store"), items))
+        if not body:
+            return _Statements(None, None)
+        template = self._compiled(body)
+        macros = any(isinstance(node, nodes.Macro) or node.find(nodes.Macro) for node in body)
+        return _Statements(template, None if macros else _Piece(template))
+
+    def _searching(self, search: Search) -> _Searching:
+        says_so = nodes.Output([nodes.TemplateData("found")])
+        return _Searching(_Piece(self._compiled([nodes.If(search.wanted, [says_so], [], [])])), search)
 
     def _compiled(self, body: Sequence[nodes.Node]) -> Any:
         tree = nodes.Template(list(body), lineno=1)
@@ -478,7 +573,7 @@ class IncrementalTemplate:
     def _undeclared(self, body: Sequence[nodes.Node]) -> set[str]:
         tree = nodes.Template(list(body), lineno=1)
         tree.set_environment(self._environment)
-        return set(meta.find_undeclared_variables(tree)) - set(self._environment.globals)
+        return set(meta.find_undeclared_variables(tree)) - self._fixed
 
     def _read_by_macros(self, names: set[str]) -> set[str]:
         """What the macros among these names read, and the macros that they call. Raises Unproven."""
@@ -511,6 +606,31 @@ class IncrementalTemplate:
 
 class _Rewritten(Exception):
     """The earlier messages are not written as they were."""
+
+
+def _settled(
+    tree: nodes.Template, aliases: frozenset[str]
+) -> tuple[list[nodes.Node], int, list[nodes.Node]]:
+    """The first statements whose text and variables depend on nothing but the first messages, the index of the
+    last of these, and the other statements."""
+    settled: list[nodes.Node] = []
+    by = -1
+    rest = list(tree.body)
+    while rest:
+        try:
+            reads = examine(rest[:1], "")
+        except Unproven:
+            break
+        positions = {name for name, _ in reads.positions}
+        if (reads.variables() - positions) & aliases or (reads.names & aliases):
+            break
+        if any(name in aliases for name, _ in reads.attributes | reads.limits | reads.neighbours):
+            break
+        by = max([by, *(place for name, place in reads.positions if name in aliases)])
+        settled.append(rest.pop(0))
+    stored = set(_stored(settled))
+    written = {ref.name for node in rest for ref in node.find_all(nodes.NSRef)}
+    return (settled, by, rest) if not stored & (written | aliases) else ([], -1, list(tree.body))
 
 
 def _aliases(tree: nodes.Template) -> frozenset[str]:
@@ -576,6 +696,13 @@ def _set_states(step: _MessageLoop, scope: Mapping[str, Any], state: Sequence[An
         if not isinstance(scope.get(name), Namespace):
             raise Unproven(f"{name} is not a namespace")
         scope[name][attribute] = value
+
+
+def _begin_with(step: _MessageLoop, scope: Mapping[str, Any], before: Sequence[Any]) -> None:
+    """Give what the body has not set the value that it began with."""
+    for (name, attribute), value in zip(step.writes, before, strict=True):
+        if getattr(scope[name], attribute, None) == _UNSET:
+            scope[name][attribute] = value
 
 
 def _with_inputs(scope: Mapping[str, Any], inputs: Mapping[tuple[str, str], Any]) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class Reads:
     """(variable, n): item n of a list, n >= 0."""
     neighbours: set[tuple[str, int]] = field(default_factory=set)
     """(variable, n): the item n places after the own position."""
-    searched: set[str] = field(default_factory=set)
-    """Lists that are searched for the own message."""
+    near: set[str] = field(default_factory=set)
+    """Lists that are searched for the own message, or read at the place before it where there is one."""
     writes: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, attribute) that are set."""
     uses_loop: bool = False
@@ -60,7 +60,7 @@ class Reads:
     def variables(self) -> set[str]:
         """All variables that are read or written."""
         pairs = (self.attributes, self.limits, self.positions, self.neighbours, self.writes)
-        return {*self.names, *self.searched, *(name for found in pairs for name, _ in found)}
+        return {*self.names, *self.near, *(name for found in pairs for name, _ in found)}
 
     @property
     def ahead(self) -> int:
@@ -103,6 +103,10 @@ def _walk(node: nodes.Node, reads: Reads, target: str, ours: bool) -> None:
         return
     if _is_recognised(node, reads, target, ours):
         return
+    if isinstance(node, nodes.Or) and ours and _is_loops(node.left, "first"):
+        reads.uses_loop = True
+        _walk(_without_previous(node.right, reads), reads, target, ours)
+        return
     if isinstance(node, nodes.Name):
         if node.name in _CLOCKS or (node.name == "loop" and ours):
             raise Unproven(f"{node.name} in line {node.lineno}")
@@ -126,6 +130,21 @@ def _is_recognised(node: nodes.Node, reads: Reads, target: str, ours: bool) -> b
     if isinstance(node, nodes.Getitem) and isinstance(node.node, nodes.Name) and node.node.name != target:
         return _is_item(node.node.name, node.arg, reads, ours)
     return isinstance(node, nodes.Call) and _is_search(node, reads, target)
+
+
+def _without_previous(node: nodes.Node, reads: Reads) -> nodes.Node:
+    """The expression after ``loop.first or``: the message before is there, and is no later one. Notes the lists
+    in which it is read, and leaves that out of a copy."""
+    if isinstance(node, nodes.Getitem) and isinstance(node.node, nodes.Name) and _offset(node.arg) == -1:
+        reads.near.add(node.node.name)
+        return nodes.Const(None)
+    if isinstance(node, nodes.Compare | nodes.Getattr | nodes.Not):
+        inner = node.expr if isinstance(node, nodes.Compare) else node.node
+        copy = _without_previous(inner, reads)
+        if isinstance(node, nodes.Compare):
+            return nodes.Compare(copy, node.ops)
+        return nodes.Getattr(copy, node.attr, "load") if isinstance(node, nodes.Getattr) else copy
+    return node
 
 
 def _is_attribute(name: str, attribute: str, reads: Reads, target: str, ours: bool) -> bool:
@@ -197,6 +216,137 @@ def _is_search(node: nodes.Call, reads: Reads, target: str) -> bool:
         return False
     plain = len(node.args) == 1 and not (node.kwargs or node.dyn_args or node.dyn_kwargs)
     if plain and isinstance(node.args[0], nodes.Name) and node.args[0].name == target:
-        reads.searched.add(method.node.name)
+        reads.near.add(method.node.name)
         return True
     return False
+
+
+# --------------------------------------------------------------------------- a search from the end
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A loop that finds the last message with a property, as Qwen3's template does: it runs from the end, and
+    once ``flag`` of a namespace is false it does nothing more."""
+
+    messages: str
+    """The variable that is searched."""
+    target: str
+    namespace: str
+    flag: str
+    wanted: nodes.Expr
+    """The property, which depends on nothing but the message."""
+    found: tuple[tuple[str, nodes.Const | None], ...]
+    """Attributes that the namespace then gets, each with its value, or with the message's index (None)."""
+
+
+def search_from_the_end(node: nodes.Node) -> Search | None:
+    """The search that a loop is, if it is one."""
+    if not isinstance(node, nodes.For) or node.else_ or node.test or node.recursive:
+        return None
+    messages, target = _reversed(node.iter), node.target
+    if messages is None or not isinstance(target, nodes.Name) or not node.body:
+        return None
+    *before, condition = node.body
+    index = _named_index(before, messages)
+    if index is None or not isinstance(condition, nodes.If) or condition.elif_ or condition.else_:
+        return None
+    conjuncts = _conjuncts(condition.test)
+    guards = [c for c in conjuncts if isinstance(c, nodes.Getattr) and isinstance(c.node, nodes.Name)]
+    guards = [guard for guard in guards if guard.node.name != target.name]  # type: ignore[attr-defined]
+    if len(guards) != 1:
+        return None
+    guard = guards[0]
+    wanted = [c for c in conjuncts if c is not guard]
+    namespace = guard.node.name  # type: ignore[attr-defined]
+    found = _assignments(condition.body, namespace, index)
+    if found is None or not wanted or not _is_about(wanted, target.name):
+        return None
+    ends = [value for name, value in found if name == guard.attr]
+    if len(ends) != 1 or ends[0] is None or ends[0].value is not False:
+        return None
+    all_wanted = wanted[0]
+    for other in wanted[1:]:
+        all_wanted = nodes.And(all_wanted, other)
+    return Search(messages, target.name, namespace, guard.attr, all_wanted, tuple(found))
+
+
+def _reversed(node: nodes.Node) -> str | None:
+    """The variable, in ``variable[::-1]``."""
+    if not isinstance(node, nodes.Getitem) or not isinstance(node.arg, nodes.Slice):
+        return None
+    cut = node.arg
+    backwards = cut.step is not None and _constant(cut.step) == -1
+    whole = cut.start is None and cut.stop is None
+    return node.node.name if whole and backwards and isinstance(node.node, nodes.Name) else None
+
+
+def _constant(node: nodes.Node) -> object:
+    if isinstance(node, nodes.Neg):
+        inner = _constant(node.node)
+        return -inner if isinstance(inner, int) else None
+    return node.value if isinstance(node, nodes.Const) else None
+
+
+def _named_index(before: Sequence[nodes.Node], messages: str) -> str | None:
+    """The variable that is set to the message's index before all else; empty if none is, None if anything
+    else happens."""
+    if not before:
+        return ""
+    (first, *more) = before
+    if more or not isinstance(first, nodes.Assign) or not isinstance(first.target, nodes.Name):
+        return None
+    value = first.node
+    counted = isinstance(value, nodes.Sub) and _is_loops(value.right, "index0")
+    if not counted or not isinstance(value, nodes.Sub) or not isinstance(value.left, nodes.Sub):
+        return None
+    length, one = value.left.left, value.left.right
+    is_length = isinstance(length, nodes.Filter) and length.name in ("length", "count")
+    if not is_length or not isinstance(length, nodes.Filter) or _constant(one) != 1:
+        return None
+    of = length.node
+    return first.target.name if isinstance(of, nodes.Name) and of.name == messages else None
+
+
+def _is_loops(node: nodes.Node, attribute: str) -> bool:
+    return (
+        isinstance(node, nodes.Getattr)
+        and isinstance(node.node, nodes.Name)
+        and (node.node.name, node.attr) == ("loop", attribute)
+    )
+
+
+def _conjuncts(node: nodes.Expr) -> list[nodes.Expr]:
+    if isinstance(node, nodes.And):
+        return [*_conjuncts(node.left), *_conjuncts(node.right)]
+    return [node]
+
+
+def _assignments(
+    body: Sequence[nodes.Node], namespace: str, index: str
+) -> list[tuple[str, nodes.Const | None]] | None:
+    """What is set in a namespace, if nothing else is done."""
+    found: list[tuple[str, nodes.Const | None]] = []
+    for node in body:
+        if not isinstance(node, nodes.Assign) or not isinstance(node.target, nodes.NSRef):
+            return None
+        if node.target.name != namespace:
+            return None
+        value = node.node
+        if isinstance(value, nodes.Const):
+            found.append((node.target.attr, value))
+        elif index and isinstance(value, nodes.Name) and value.name == index:
+            found.append((node.target.attr, None))
+        else:
+            return None
+    return found
+
+
+def _is_about(wanted: Sequence[nodes.Expr], target: str) -> bool:
+    """Whether expressions depend on nothing but one variable."""
+    reads = Reads()
+    try:
+        _walk_all(wanted, reads, target, ours=True)
+    except Unproven:
+        return False
+    return not reads.variables() and not reads.uses_loop

@@ -205,7 +205,8 @@ class PromptJudge:
             return False
         return any(
             all(
-                _plain(sent) == _plain(held) or is_reply(sent, held)
+                _plain(sent) == _plain(held)
+                or (is_reply(sent, held) and any(held is c.reply for c in self.calls.values()))
                 for sent, held in zip(call.messages, self.origins[earlier.number].messages, strict=False)
             )
             for earlier in self._parents(call)

@@ -221,8 +221,8 @@ class Agents:
             self.continued += self.judge.origins[number].continues is not None
 
     def unreported(self) -> list[int]:
-        """Calls that were rendered anew although they had a reply to go on from, without a break that says why:
-        none of their prompt's first calls, and no prompt that begins like that in any case."""
+        """Calls that were rendered anew although they had a reply to go on from, without a break that says why.
+        The same prompt again is none, nor one that begins with an earlier call's tokens all the same."""
         record = self.script.record
         reported = {b.call for b in find_breaks(record)}
         calls = {c.number: c for c in record.calls}
@@ -232,7 +232,7 @@ class Agents:
         return [
             n
             for n in self.split
-            if first[calls[n].said] not in reported
+            if first[calls[n].said] == n not in reported
             and not any(
                 calls[n].prompt.starts_with(parent.end)
                 for parent in record.calls
