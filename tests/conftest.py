@@ -77,9 +77,12 @@ class Bench:
     board: Board = field(default_factory=Board)
 
     def answerer(
-        self, policy: SamplingPolicy | None = None, targets: Sequence[Target] = (Target("policy"),)
+        self,
+        policy: SamplingPolicy | None = None,
+        targets: Sequence[Target] = (Target("policy"),),
+        by_text: bool = False,
     ) -> Answerer:
-        return Answerer(self.engine, self.chat, targets, policy or SamplingPolicy(training=True))
+        return Answerer(self.engine, self.chat, targets, policy or SamplingPolicy(training=True), by_text)
 
     @contextmanager
     def session(self, name: str = "e", **options: Any) -> Iterator[Session]:

@@ -58,7 +58,14 @@ def name_of(requirement: str) -> str:
 
 
 SDK = (("openai_sdk",), ("tests/capture", "tests/plugins/openai_sdk"))
-QUICK_STARTS = (("openai_sdk", "langgraph"), ("tests/plugins/quick_starts",), False)
+
+
+def frameworks(packages: tuple[str, ...], *tests: str) -> Environment:
+    """Frameworks beside each other, with the tests of their quick starts."""
+    files = tuple(f"tests/plugins/quick_starts/test_{name}.py" for name in tests)
+    return Environment(packages, ("openai_sdk", "langgraph"), files, constrained=False)
+
+
 ENVIRONMENTS = {
     "openai-1.66": Environment(("openai==1.66.5",), *SDK),
     "openai-2": Environment(("openai>=2,<3",), *SDK),
@@ -68,7 +75,7 @@ ENVIRONMENTS = {
         ("agentscope",),
         ("tests/plugins/agentscope",),
     ),
-    "frameworks-openai-3": Environment(
+    "frameworks-openai-3": frameworks(
         (
             "dspy==3.4.1",
             "pydantic-ai-slim[openai]==2.68.0",
@@ -83,9 +90,9 @@ ENVIRONMENTS = {
             "langchain-openai",
             "openai>=3,<4",
         ),
-        *QUICK_STARTS,
+        *("dspy", "pydantic_ai", "smolagents", "haystack", "agno", "agent_framework", "langgraph_teams"),
     ),
-    "frameworks-openai-2": Environment(
+    "frameworks-openai-2": frameworks(
         (
             "google-adk==2.13.0",
             "litellm==1.106.2",
@@ -95,9 +102,9 @@ ENVIRONMENTS = {
             "strands-agents[openai]==1.62.0",
             "openai<3",
         ),
-        *QUICK_STARTS,
+        *("google_adk", "litellm", "instructor", "llama_index", "strands"),
     ),
-    "crewai": Environment(("crewai==1.15.30", "openai<3"), *QUICK_STARTS),
+    "crewai": frameworks(("crewai==1.15.30", "openai<3"), "crewai"),
 }
 
 

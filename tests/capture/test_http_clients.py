@@ -376,7 +376,7 @@ def page() -> Iterator[str]:
             with connection:
                 connection.settimeout(60)
                 received = b""
-                while b"}" not in received:
+                while b"]}" not in received:
                     received += connection.recv(65536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: close\r\n\r\nhi\n")
 
