@@ -96,9 +96,9 @@ def read_script(path: Path) -> list[Mapping[str, Any]]:
     """The rules of a script file. Raises ConfigError."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such script file.")
-    import yaml
+    from ajet.yaml_file import read_yaml
 
-    rules = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rules = read_yaml(path)
     if not isinstance(rules, list) or not all(
         isinstance(r, dict) and ("say" in r) != ("call" in r) for r in rules
     ):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ajet.base import Settings
@@ -17,6 +16,7 @@ from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
 from ajet.suggest import nearest
 from ajet.types import ConfigError
+from ajet.yaml_file import parse_yaml, read_yaml
 
 
 def _by_type(value: Any) -> Any:
@@ -207,12 +207,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
     """A job file's values. Raises ConfigError with file and line."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such job file.")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not YAML ({getattr(error, 'problem', error)}). Fix the line.") from None
+    data = read_yaml(path)
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -226,8 +221,8 @@ def parse_set(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write --set a.b.c=value.")
     try:
-        return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
+        return key.strip(), parse_yaml(value, f"--set {key.strip()}")
+    except ConfigError:
         return key.strip(), value
 
 

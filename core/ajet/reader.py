@@ -161,7 +161,7 @@ def value_at(record: Any, path: str, default: Any = None) -> Any:
 def is_held_out(group: str, share: float) -> bool:
     """Whether a group of tasks belongs to the held-out share: a function of its name alone, so that the two
     parts stay disjoint when tasks are added."""
-    return int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) < share * 2**32
+    return int(_digest(group)[:8], 16) < share * 2**32
 
 
 def beginning(task: Task) -> str:
@@ -173,7 +173,11 @@ def beginning(task: Task) -> str:
 def content_id(record: Mapping[str, Any]) -> str:
     """A stable id for a record that has none: 12 hex digits over its canonical JSON."""
     text = json.dumps(record, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _digest(text)[:12]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()  # traces may hold half a pair
 
 
 class NoTasks(ConfigError):

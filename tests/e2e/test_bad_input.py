@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,32 @@ def test_a_missing_job_file_is_named(project) -> None:
 def test_a_job_file_that_is_no_yaml_is_named_with_its_line(project) -> None:
     (project.folder / "bad.yaml").write_text("task:\n  reader: [\n")
     assert "bad.yaml:3" in error_of(project, "run", "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("run:\n  loggers: &a [*a]\n", "bad.yaml:2: *a contains itself"),
+        ("run:\n  loggers: " + "[" * 20_000, "bad.yaml:2: nested deeper than 100 levels"),
+        (
+            "a: &a [x]\n" + "".join(f"{n}: &{n} [*{m}{f', *{m}' * 9}]\n" for m, n in pairwise("abcdefghi")),
+            "more than 1,000,000 values",
+        ),
+    ],
+)
+def test_C13_a_hostile_job_file_is_one_line_with_its_place(project, text, said) -> None:
+    (project.folder / "bad.yaml").write_text(text)
+    assert said in error_of(project, "run", "bad.yaml", code=2)
+
+
+def test_C7_half_of_a_surrogate_pair_is_named_or_skipped(project) -> None:
+    good = (project.folder / "tasks.jsonl").read_text()
+    (project.folder / "tasks.jsonl").write_text(good + '{"query": "half \\ud800"}\n')
+    reader = ["--set", "task.reader={type: jsonl, path: tasks.jsonl}"]
+    line = error_of(project, "run", "job.yaml", *reader, code=2)
+    number = len(good.splitlines()) + 1
+    assert f"tasks.jsonl:{number}: \\ud800 is half of a surrogate pair" in line and "on_error: skip" in line
+    project.ajet("run", "job.yaml", "--steps", "1", *reader, "--set", "task.reader.on_error=skip")
 
 
 def test_broken_json_is_named_with_file_and_line(project) -> None:

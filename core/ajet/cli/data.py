@@ -167,18 +167,22 @@ def _add(path: Path, tasks: Sequence[Task]) -> int:
             seen.add(str(json.loads(line)["id"]))
         except (ValueError, LookupError, TypeError):
             continue  # a line of the user's own
-    new = [task for task in tasks if task.id not in seen]
+    new = [task for task in tasks if _writable(task.id) not in seen]
     with _opened(path, "a") as file:
         file.write("" if not content or content.endswith("\n") else "\n")
         file.writelines(_lines(new))
     with _opened(seen_file, "a") as file:
-        file.writelines(f"{task.id}\n" for task in new)
+        file.writelines(_writable(f"{task.id}\n") for task in new)
     return len(new)
 
 
 def _opened(path: Path, mode: Literal["w", "a"]) -> TextIO:
-    """Half of a surrogate pair, which traces may hold, is written as JSON's escape of it."""
-    return path.open(mode, encoding="utf-8", errors="backslashreplace")
+    return path.open(mode, encoding="utf-8")
+
+
+def _writable(text: str) -> str:
+    """The text with a replacement character for half of a surrogate pair: traces may hold one, a task may not."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _lines(tasks: Iterable[Task]) -> Iterable[str]:
@@ -189,4 +193,4 @@ def _lines(tasks: Iterable[Task]) -> Iterable[str]:
         record: dict[str, Any] = {"id": task.id}
         record |= {"query": task.query} if task.query else {}
         record |= {"messages": list(task.messages)} if task.messages else {}
-        yield json.dumps({**record, **task.metadata}, ensure_ascii=False) + "\n"
+        yield _writable(json.dumps({**record, **task.metadata}, ensure_ascii=False)) + "\n"

@@ -45,7 +45,7 @@ def read_transcripts(path: Path) -> list[Transcript]:
 def _transcript(line: bytes, where: str) -> Transcript:
     try:
         data = json.loads(line)
-    except ValueError as error:  # not UTF-8 is one, too
+    except (ValueError, RecursionError) as error:  # not UTF-8 is one, too
         raise ConfigError(f"{where}: not JSON ({error}). Fix the line.") from None
     data = data if isinstance(data, dict) else {}
     messages, tools = data.get("messages"), data.get("tools") or ()

@@ -99,9 +99,8 @@ def _endpoint(
 
 def _set(given: dict[str, Any], text: str) -> None:
     """Set what ``a.b=value`` says; the value is YAML. Raises ConfigError."""
-    import yaml
-
     from ajet import ConfigError
+    from ajet.yaml_file import parse_yaml
 
     key, equals, value = text.partition("=")
     *parents, last = key.split(".")
@@ -110,6 +109,6 @@ def _set(given: dict[str, Any], text: str) -> None:
     try:
         if not equals or not isinstance(given, dict):
             raise ValueError
-        given[last] = yaml.safe_load(value)
-    except (ValueError, yaml.YAMLError):
+        given[last] = parse_yaml(value, key)
+    except (ValueError, ConfigError):
         raise ConfigError(f"--set {text}: write --set key=value, the value in YAML.") from None

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ajet import ConfigError, Settings
+from ajet.yaml_file import read_yaml
 
 TAKEN = frozenset({"reason", *dir(BaseModel)})
 """Names that fields of a verdict cannot have."""
@@ -54,16 +55,9 @@ class Rubric(Settings):
 
 def read_rubric(path: Path) -> Rubric:
     """The rubric of a file. Raises ConfigError that names file, place and remedy."""
-    import yaml
-
     if not path.is_file():
         raise ConfigError(f"{path}: no such rubric. `ajet judge learn` makes one, or write it by hand.")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not YAML ({getattr(error, 'problem', error)}). Fix the line.") from None
+    data = read_yaml(path)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a rubric is a mapping with a list `criteria`.")
     try:

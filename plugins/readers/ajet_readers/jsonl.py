@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from pydantic import Field
 
 from ajet import ConfigError
 from ajet_readers.records import RecordReader, kind_of
+
+MiB = 1 << 20
+LONGEST = 64 * MiB
+"""Bytes of a line that are read, unless a reader says otherwise."""
+_MOST_PACKED = 200
+"""How many times its size a .gz file may unpack to: JSON packs into a fiftieth at best, a bomb into a thousandth."""
+_HARMLESS = 16 * MiB
+"""Bytes that every .gz file may unpack to."""
+_ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class JsonLines(RecordReader):
@@ -29,24 +41,37 @@ class JsonLines(RecordReader):
     name = "jsonl"
 
     path: Path = Field(description="The file; `.gz` is unpacked while reading.")
+    max_line: int = Field(LONGEST // MiB, ge=1, description="MiB that a line may have.")
 
     def entries(self) -> Iterator[tuple[str, bytes]]:
         """(file:line, line) of each line that is not empty."""
-        for number, line in enumerate(read_lines(self.path), start=1):
+        for number, line in enumerate(read_lines(self.path, most=self.max_line * MiB), start=1):
             if line.strip():
                 yield f"{self.path}:{number}", line
 
     def record(self, entry: Any, place: str) -> dict[str, Any]:
-        """The line's JSON object."""
-        return parse_line(entry, place, "Fix the line or set `on_error: skip`.")
+        """The line's JSON object, whose texts can be written as UTF-8."""
+        remedy = "Fix the line or set `on_error: skip`."
+        if too_long(entry, self.max_line * MiB):
+            raise ConfigError(
+                f"{place}: the line is longer than {self.max_line} MiB. Raise the reader's `max_line` or set `on_error: skip`."
+            )
+        record = parse_line(entry, place, remedy, self.max_line * MiB)
+        if _ESCAPED_HALF.search(entry) and (half := _HALF.search(json.dumps(record, ensure_ascii=False))):
+            raise ConfigError(
+                f"{place}: \\u{ord(half[0]):04x} is half of a surrogate pair, which is no character. {remedy}"
+            )
+        return record
 
 
-def read_lines(path: Path, field: str = "path") -> Iterator[bytes]:
-    """Lines as bytes, split at newlines only: JSON strings may hold other Unicode line ends. Raises
-    ConfigError for a file that cannot be read, with the reader's ``field`` that names it."""
+def read_lines(path: Path, field: str = "path", most: int = LONGEST) -> Iterator[bytes]:
+    """Lines as bytes, split at newlines only: JSON strings may hold other Unicode line ends. Of a line that is `too_long`
+    for ``most`` bytes comes the beginning; the rest is passed over without loading it. Raises ConfigError for a file
+    that cannot be read, with the reader's ``field`` that names it."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from file
+        packed = path.suffix == ".gz"
+        with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb") as file:
+            yield from _lines(file, path, most, packed)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file. Check the reader's `{field}`.") from None
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -55,8 +80,30 @@ def read_lines(path: Path, field: str = "path") -> Iterator[bytes]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
 
 
-def parse_line(line: bytes, place: str, remedy: str) -> dict[str, Any]:
+def too_long(line: bytes, most: int) -> bool:
+    """Whether this is only the beginning of a line, as `read_lines` yields it."""
+    return len(line) > most and not line.endswith(b"\n")
+
+
+def _lines(file: BinaryIO, path: Path, most: int, packed: bool) -> Iterator[bytes]:
+    """Raises ConfigError once a packed file turns out to hold next to nothing many times over."""
+    allowed = max(_HARMLESS, _MOST_PACKED * path.stat().st_size) if packed else math.inf
+    whole, passed = True, 0
+    while part := file.readline(most + 1 if whole else MiB):
+        if whole:
+            yield part
+        whole = part.endswith(b"\n")
+        passed += len(part)
+        if passed > allowed:
+            raise ConfigError(
+                f"{path}: unpacks to more than {_MOST_PACKED} times its size. If that is right, unpack it and name the result."
+            )
+
+
+def parse_line(line: bytes, place: str, remedy: str, most: int = LONGEST) -> dict[str, Any]:
     """A line as a JSON object. Raises ConfigError that begins with the place and ends with the remedy."""
+    if too_long(line, most):
+        raise ConfigError(f"{place}: the line is longer than {most // MiB} MiB. {remedy}")
     try:
         record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

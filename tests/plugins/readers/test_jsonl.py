@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import ConfigError, Task
-from ajet.reader import read_all
+from ajet.reader import content_id, is_held_out, read_all
 from ajet_readers import JsonLines
 
 
@@ -242,3 +244,67 @@ def test_a_query_that_is_not_text(tmp_path: Path, value: Any) -> None:
 def test_messages_that_are_no_chat(tmp_path: Path, value: Any) -> None:
     path = write(tmp_path, {"messages": value})
     assert "'messages'" in fault(path)
+
+
+# ------------------------------------------------------------------ hostile input
+
+HALF = '{"id": "a", "query": "caf\\ud83d"}'
+
+
+@pytest.mark.parametrize("field", ["id", "query", "answer", "further"])
+def test_C7_half_of_a_surrogate_pair_is_named_with_its_line(tmp_path: Path, field: str) -> None:
+    path = write(tmp_path, {"query": "fine \U0001f642"}, {"query": "q", field: "caf\ud83d"})
+    assert fault(path) == (
+        f"{path}:2: \\ud83d is half of a surrogate pair, which is no character. Fix the line or set `on_error: skip`."
+    )
+
+
+def test_C7_on_error_skip_passes_over_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path, {"query": "a"}, HALF, {"query": "b \U0001f642"})
+    assert [task.query for task in read(path, on_error="skip")] == ["a", "b \U0001f642"]
+    assert f"1 bad records skipped; the first: {path}:2: \\ud83d is half" in caplog.text
+
+
+def test_C7_readers_of_traces_may_hold_one(tmp_path: Path) -> None:
+    assert len(content_id({"query": "\ud83d"})) == 12
+    assert is_held_out("\ud83d", 0.999999)
+
+
+def test_C13_a_line_that_is_too_long_is_named_with_the_key_to_raise(tmp_path: Path) -> None:
+    path = write(tmp_path, {"query": "a"}, {"query": "x" * (1 << 20)}, {"query": "b"})
+    assert fault(path, max_line=1) == (
+        f"{path}:2: the line is longer than 1 MiB. Raise the reader's `max_line` or set `on_error: skip`."
+    )
+    assert [task.query for task in read(path, max_line=1, on_error="skip")] == ["a", "b"]
+    assert len(read(path, max_line=2)) == 3
+
+
+def test_C13_a_line_of_a_gigabyte_is_never_loaded(tmp_path: Path) -> None:
+    """The file has a hole of a gigabyte, so that it takes no room."""
+    path = write(tmp_path, {"query": "a"})
+    with path.open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        file.write(b'{"query": "')
+        file.seek(1 << 30, os.SEEK_CUR)
+        file.write(b'"}\n{"query": "b"}\n')
+    tracemalloc.start()
+    try:
+        assert [task.query for task in read(path, max_line=1, on_error="skip")] == ["a", "b"]
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        assert fault(path, max_line=1).startswith(f"{path}:2: the line is longer than 1 MiB.")
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "content", [b"\n", b"x" * 1023 + b"\n", b"x"], ids=["empty lines", "lines", "one line"]
+)
+def test_C13_a_bomb_of_gzip_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr("ajet_readers.jsonl._HARMLESS", 1 << 16)  # so that a small bomb will do
+    path = tmp_path / "tasks.jsonl.gz"
+    first = b'{"query": "a"}\n'
+    path.write_bytes(gzip.compress(first + content * ((1 << 20) // len(content))))
+    message = fault(path, max_line=1, on_error="skip")
+    assert message.startswith(f"{path}: unpacks to more than 200 times its size.")

@@ -650,12 +650,12 @@ def from_traces(folder: Path, *options: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_text_cut_within_a_character_is_written_as_it_is(tmp_path: Path) -> None:
+def test_C7_a_text_cut_within_a_character_is_written_as_one_that_a_job_can_read(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     write(tmp_path / "traces" / "1.jsonl", chat_span("1", "what is \ud83d"), chat_span("2", "one\u2028two"))
     assert "2 new tasks added" in from_traces(tmp_path)
     tasks = read_all(JsonLines(path=tmp_path / "tasks.jsonl"), "r")
-    assert [t.query for t in tasks] == ["what is \ud83d", "one\u2028two"]
+    assert [t.query for t in tasks] == ["what is \ufffd", "one\u2028two"]
     (tmp_path / "tasks.jsonl.seen").unlink()  # as if the first run had ended between the two files
     assert "0 new tasks added" in from_traces(tmp_path)
 

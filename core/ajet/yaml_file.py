@@ -1,0 +1,80 @@
+"""YAML that people write by hand: read with limits, and every fault named with its line.
+
+PyYAML takes a file of a kilobyte that refers to itself, or to its own parts a billion times over, and fails in its
+caller's code. So the document is first gone through event by event, which needs no recursion and no memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ajet.types import ConfigError
+
+_LONGEST = 16 << 20
+"""Bytes of a file."""
+_DEEPEST = 100
+"""Mappings and lists within each other."""
+_MOST = 1_000_000
+"""Values, counted as often as aliases repeat them."""
+
+
+def read_yaml(path: Path) -> Any:
+    """The value of a file; None if it is empty. Raises ConfigError with file and line."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            raise ConfigError(f"{path}: longer than {_LONGEST >> 20} MiB. Make it shorter.")
+        return parse_yaml(content.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start + 1}). Save it as UTF-8."
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
+
+
+def parse_yaml(text: str, place: str) -> Any:
+    """The value of a text; None if it is empty. Raises ConfigError that begins with the place and a line number."""
+    try:
+        _check(text, place)
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        where = f"{place}:{error.problem_mark.line + 1}" if error.problem_mark else place
+        raise ConfigError(f"{where}: not YAML ({error.problem}). Fix the line.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a NUL; the 32nd of May; 5,000 digits
+        raise ConfigError(f"{place}: not YAML that can be read ({' '.join(str(error).split())}).") from None
+
+
+def _check(text: str, place: str) -> None:
+    """Refuse what is nested too deep, contains itself, or repeats itself too often. Raises ConfigError, YAMLError."""
+    sizes: dict[str, int] = {}
+    """Values in what each anchor names, once that has ended."""
+    opened: list[tuple[str | None, int]] = []
+    """Anchor of each mapping or list that has not ended, and how many values there were before it."""
+    values = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        where = f"{place}:{event.start_mark.line + 1}"
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            if anchor:
+                sizes[anchor] = values - before
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in opened):
+                raise ConfigError(f"{where}: *{event.anchor} contains itself. Write the value out.")
+            values += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.NodeEvent):
+            values += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                opened.append((event.anchor, values - 1))
+            elif event.anchor:
+                sizes[event.anchor] = 1
+        if len(opened) > _DEEPEST:
+            raise ConfigError(f"{where}: nested deeper than {_DEEPEST} levels. Make it flatter.")
+        if values > _MOST:
+            raise ConfigError(
+                f"{where}: more than {_MOST:,} values, with those that aliases repeat. Use fewer."
+            )
