@@ -16,6 +16,7 @@ ALL_INSTALLED := .venv/.all_installed
 # The package of the tests' Node.js agent, where there is Node.js; without it those tests are skipped.
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+INSTALL := tools/install.py
 
 .PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local clean
 
@@ -24,7 +25,7 @@ help: ## list the targets
 
 .venv: $(ALL_INSTALLED) ## make or update the environment in .venv
 
-# One pip command with every -e, so that it resolves all of it together.
+# One command with every -e, so that all of it is resolved together.
 $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	@python=""; \
 	for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
@@ -36,18 +37,19 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then \
 	    $$python -m venv --clear .venv || { echo "$$python cannot make virtual environments: install its venv module (often a package called python3-venv)." >&2; exit 1; }; \
 	fi; \
-	echo "Installing AgentJet and what it needs into .venv ($$(.venv/bin/python --version))."; \
+	echo "Installing AgentJet and what it needs into .venv ($$(.venv/bin/python --version)): about 80 packages, 250 MB to"; \
+	echo "fetch and 1.1 GB on disk; a minute or two on an idle machine."; \
 	if ! .venv/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then \
-	    echo "PyTorch is not there yet: its CPU build is about 190 MB to fetch, and a package index may offer"; \
-	    echo "a CUDA build of several GB instead: PIP_FIND_LINKS=FOLDER_OR_URL that holds the CPU build prevents that."; \
+	    echo "Most of that is PyTorch's CPU build. A package index may offer a CUDA build of several GB instead:"; \
+	    echo "PIP_FIND_LINKS=FOLDER_OR_URL that holds the CPU build prevents that."; \
 	fi; \
-	.venv/bin/python -m pip install -qq --no-input -e '.[chat]' $(BASE:%=-e %) openai reasoning-gym -c constraints.txt </dev/null; \
+	.venv/bin/python $(INSTALL) -e '.[chat]' $(BASE:%=-e %) openai -c constraints.txt; \
 	touch $@
 
 $(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml) $(CLUSTER)/pyproject.toml
-	@echo "Installing what the tests need: agent frameworks and tools of development."
-	@.venv/bin/python -m pip install -qq --no-input -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' anthropic langchain openai reasoning-gym -c constraints.txt </dev/null
-	@.venv/bin/python -m pip install -qq --no-input --no-deps $(CLUSTER:%=-e %) </dev/null
+	@echo "Installing what the tests need: agent frameworks and development tools, about 120 packages more and 1 GB on disk."
+	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' anthropic langchain openai reasoning-gym -c constraints.txt
+	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
 	@touch $@
 
 $(NODE_INSTALLED): tests/node/package.json
@@ -74,14 +76,11 @@ test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some o
 test-slow: $(ALL_INSTALLED) ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
 
-# vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. No resolver but uv's is
-# through with them in minutes. `timeout` ends their processes with the tests, as they are of its group.
+# vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and
+# resolves them in minutes. `timeout` ends their processes with the tests, as they are of its group.
 define uv_environment
 @python3 -m venv --clear $(@D)
-@$(@D)/bin/python -m pip install -qq --no-input uv </dev/null
-@export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-}}" SSL_CERT_FILE="$${SSL_CERT_FILE:-$${PIP_CERT:-}}"; \
-for name in UV_FIND_LINKS SSL_CERT_FILE; do if [ -z "$${!name}" ]; then unset $$name; fi; done; \
-$(@D)/bin/uv pip install -q --python $(@D)/bin/python --overrides tests/plugins/vllm/overrides.txt -e '.[chat]' $(1) </dev/null
+@$(@D)/bin/python $(INSTALL) --overrides tests/plugins/vllm/overrides.txt -e '.[chat]' $(1)
 @touch $@
 endef
 

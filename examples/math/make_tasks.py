@@ -1,4 +1,4 @@
-"""Write train.jsonl and validation.jsonl: sums of two and three terms from reasoning-gym's `chain_sum`.
+"""Write train.jsonl and validation.jsonl: sums of two and three terms, worded like reasoning-gym's `chain_sum`.
 
     python make_tasks.py --seed 0 --train 2000 --validation 256 --out tasks
 
@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 TERMS = (2, 3)
+NUMBERS = (range(10), range(10, 100))
+"""The terms of an expression all have one digit or all have two."""
 DRAWS = 200_000
 """Most expressions to draw of each length; there are only about 16,000 different ones of two terms."""
+QUESTION = "State the final answer to the following arithmetic problem: {expression} ="
 
 
 def held_out(expression: str) -> bool:
@@ -26,19 +30,19 @@ def held_out(expression: str) -> bool:
 
 def expressions(seed: int, terms: int) -> Iterator[dict[str, str]]:
     """Records of distinct expressions, each of one-digit or of two-digit numbers."""
-    import reasoning_gym  # takes a second
-
-    # The generator seeds entry i with seed + i: leave room between our seeds.
-    first = (seed * len(TERMS) + TERMS.index(terms)) * DRAWS
-    source = reasoning_gym.create_dataset(
-        "chain_sum", min_terms=terms, max_terms=terms, min_digits=1, max_digits=2, seed=first, size=DRAWS
-    )
+    rng = random.Random(f"{seed} {terms}")
     seen = set()
-    for entry in source:
-        expression = entry["metadata"]["expression"]
-        if expression not in seen:
-            seen.add(expression)
-            yield {"id": expression.replace(" ", ""), "query": entry["question"], "answer": entry["answer"]}
+    for _ in range(DRAWS):
+        numbers = rng.choice(NUMBERS)
+        text, value = "", 0
+        for sign in ["", *rng.choices("+-", k=terms - 1)]:
+            number = rng.choice(numbers)
+            text += f" {sign} {number}" if sign else str(number)
+            value += -number if sign == "-" else number
+        if text not in seen:
+            seen.add(text)
+            query = QUESTION.format(expression=text)
+            yield {"id": text.replace(" ", ""), "query": query, "answer": str(value)}
 
 
 def make_tasks(seed: int, train: int, validation: int) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
