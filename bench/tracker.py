@@ -5,12 +5,15 @@
 Rows and tokens stand beside optima that the tests' independent checker finds in the raw log; it also counts
 what was lost, doubled or put out of context. CPU stands beside two opponents in the same run: a merger
 that compares message lists pairwise, and a radix tree that records nothing. If that floor is slow for the
-merger's time the figures would flatter us, and the bench fails. Last line: one JSON object.
+merger's time the figures would flatter us, and the bench fails. That each prompt is what the chat template writes
+is verified at every call; what this costs stands beside reading the request's JSON. Last line: one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import functools
 import gc
 import json
 import sys
@@ -22,8 +25,10 @@ from typing import Any
 
 import numpy as np
 from call_logs import SCENARIOS, Log, LoggedCall, grow, make_log, mixed
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ajet.chat import Chat
+from ajet.chat import Chat, Turn
+from ajet.chat_template import Template, plain_copy
 from ajet.messages import normalise
 from ajet.tracker.conversations import Recognised, new_root, recognise
 from ajet.tracker.forest import forest
@@ -32,8 +37,9 @@ from ajet.tracker.record import Call, EpisodeRecord
 from ajet.tracker.timelines import timelines
 from ajet.types import Generation
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "tracker"))
-from checker import RawCall, distinct_prefixes, judge_forest, judge_timelines, maximal
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests import templates
+from tests.tracker.checker import RawCall, distinct_prefixes, judge_forest, judge_timelines, maximal
 
 FLOOR_SHARE = 250
 """The radix floor must be so many times as fast as the pairwise merger, …"""
@@ -52,7 +58,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     seed = parser.parse_args().seed
-    found: dict[str, Any] = {"scenarios": merging(seed), **cpu(seed), **memory(seed), **conversations(seed)}
+    found: dict[str, Any] = {
+        "scenarios": merging(seed),
+        **cpu(seed),
+        **memory(seed),
+        **conversations(seed),
+        **verification(seed),
+    }
     print(json.dumps(found))
 
 
@@ -331,6 +343,110 @@ def recognised(seed: int) -> tuple[float, float]:
 
     recognising, parsing = fastest(recognise_all, lambda: [json.loads(body) for body in bodies])
     return recognising, parsing
+
+
+# --------------------------------------------------------------------------- verification
+
+
+COMMON = ("qwen3", "llama3")
+"""Templates for which the ratio must hold: proven, so that a call costs its new messages."""
+COMPARED = "not proven"
+"""A template that looks at the length of the chat, so that each call renders two whole chats."""
+AGENTS = ("tool30", "fanout", "grow")
+"""Conversations of one agent: many short messages, a long shared beginning, very many turns."""
+VERIFIED_CALLS, REPEATED = 12, 25
+
+
+def verification(seed: int) -> dict[str, float]:
+    """CPU of verifying a prompt, beside reading its request's JSON: all that continuing a chat takes, less what
+    rendering and encoding the answer and the new messages costs alone. The tokenizer's own work counts in
+    neither."""
+    print(f"\n{'us a call':24}{'JSON':>8}{'continue':>10}{'render new':>12}{'verify':>8}{'ratio':>7}")
+    ratios = {
+        (template, log): verified(template, log, seed) for template in (*COMMON, COMPARED) for log in AGENTS
+    }
+    mean = {t: sum(ratios[t, log] for log in AGENTS) / len(AGENTS) for t in (*COMMON, COMPARED)}
+    return {
+        "verify_ratio_to_json": round(max(mean[template] for template in COMMON), 2),
+        "verify_ratio_to_json_not_proven": round(mean[COMPARED], 1),
+    }
+
+
+def verified(template: str, name: str, seed: int) -> float:
+    """The ratio on some calls of a conversation, spread over its length."""
+    chat, log = Chat(with_memory(tokenizer_of(template))), make_log(SCENARIOS[name], seed)
+    log = [call for call in log if call.conversation is log[0].conversation]
+    messages = [normalise(m, 0) for m in log[-1].messages]
+    rendered = chat.begin(messages[: log[0].said], ())[1]
+    chosen = set(range(0, len(log) - 1, max(1, len(log) // VERIFIED_CALLS)))
+    spent = np.zeros(3)
+    for place, (call, later) in enumerate(zip(log, log[1:], strict=False)):
+        turn = turn_of(chat, messages[: later.said], call.said, rendered)
+        if place in chosen:
+            body = json.dumps({"model": "policy", "messages": later.prompt_messages})
+            spent += [
+                least(lambda body=body: json.loads(body)),
+                least(lambda turn=turn: chat.next_turn(turn, ())),
+                least(alone(chat, turn)),
+            ]
+        rendered = chat.next_turn(turn, ()).rendered
+    reading, continuing, new = 1e6 * spent / len(chosen)
+    ratio = float((continuing - new) / reading)
+    print(
+        f"{template:12}{name:12}{reading:8.1f}{continuing:10.1f}{new:12.1f}{continuing - new:8.1f}{ratio:7.2f}"
+    )
+    return ratio
+
+
+def tokenizer_of(template: str) -> Any:
+    if template != COMPARED:
+        return templates.tokenizer(template)
+    found = copy.copy(templates.tokenizer("plain"))
+    found.chat_template = found.chat_template.replace("m in messages -%}", "m in messages -%}{{- '' if loop.length -}}")
+    return found
+
+
+def with_memory(tokenizer: Any) -> Any:
+    """A copy that encodes no text twice, so that encoding costs nothing when it is repeated."""
+    found = copy.copy(tokenizer)
+    encode = functools.cache(lambda text: tokenizer.encode(text, add_special_tokens=False))
+    found.encode = lambda text, **options: encode(text)
+    return found
+
+
+def turn_of(chat: Chat, messages: Sequence[Any], asked: int, rendered: Any) -> Turn:
+    """What the prompt of these messages continues: the answer after the first ``asked`` ones."""
+    answer, new = messages[asked], messages[asked + 1 :]
+    completion = [*chat.prefill_ids(answer["content"]), chat.stop_token_ids[0]]
+    return Turn([], completion, answer, new, len(messages), lambda: messages, rendered)
+
+
+def alone(chat: Chat, turn: Turn) -> Callable[[], object]:
+    """Renders the answer and the new messages of a turn after a question, and encodes what is new: by the
+    template as transformers runs it, but compiled once."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = json.dumps
+    template = environment.from_string(chat.tokenizer.chat_template)
+    variables = {**chat.tokenizer.special_tokens_map, "add_generation_prompt": True, "tools": None}
+    question = {"role": "user", "content": "?"}
+    own = Template(chat.tokenizer, plain_copy(chat.tokenizer))
+    new = str(chat.tokenizer.decode(chat.next_turn(turn, ()).ids))
+
+    def render() -> object:
+        messages = [question, *own.prepared([turn.answer, *turn.new])]
+        return template.render(messages=messages, **variables), own.encoder.encode(new, inside=True)
+
+    return render
+
+
+def least(work: Callable[[], object]) -> float:
+    """CPU seconds of a short piece of work: the least of many runs."""
+    times = []
+    for _ in range(REPEATED):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 if __name__ == "__main__":

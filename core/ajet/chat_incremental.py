@@ -126,13 +126,13 @@ class _Environment(ImmutableSandboxedEnvironment):
         separators: Any = None,
         sort_keys: bool = False,
     ) -> str:
+        options: Any = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+        if not isinstance(value, dict):
+            return json.dumps(value, ensure_ascii=ensure_ascii, **options)
         key = (id(value), repr((ensure_ascii, indent, separators, sort_keys)))
         held, text = self._json.get(key, (None, ""))
-        if held is value and held is not None:
-            return text
-        options: Any = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
-        text = json.dumps(value, ensure_ascii=ensure_ascii, **options)
-        if isinstance(value, dict):
+        if held is not value:
+            text = json.dumps(value, ensure_ascii=ensure_ascii, **options)
             if len(self._json) >= _WRITTEN_JSON:
                 self._json.clear()
             self._json[key] = value, text
