@@ -135,3 +135,18 @@ def test_D9_a_crash_of_native_code_prints_where_it_happened(programs: Programs) 
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGSEGV
     assert "Segmentation fault" in err and "in crashes" in err, err
+
+
+def test_D4_a_forked_child_of_the_agent_ends_by_sigterm_as_it_would_without_us(tmp_path: Path) -> None:
+    code = """
+import os, signal, time
+from ajet.cli import _sigterm_is_ctrl_c
+_sigterm_is_ctrl_c()
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "-15\n" and done.stderr == ""

@@ -67,9 +67,12 @@ def main() -> None:
 def _sigterm_is_ctrl_c() -> threading.Event:
     """Let SIGTERM end a command as Ctrl-C does: with what it started, and with a line on how to go on. The event is set
     when there was one."""
-    terminated = threading.Event()
+    terminated, own = threading.Event(), os.getpid()
 
     def terminate(*_: object) -> None:
+        if os.getpid() != own:  # a forked child of the user's agent, which ends as it would without us
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
         terminated.set()
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell
             raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from ajet_local.adapters import Adapters, base_of, saved_adapters
 from ajet_local.modeling import load_model
 from ajet_local.trainer import STATE_FILE
 
-OF_TRAINING = (STATE_FILE, "ajet.json")
+OF_TRAINING = (STATE_FILE, "ajet.json", "files.json")
 """What a checkpoint holds besides the model."""
 
 
