@@ -73,8 +73,8 @@ PROCESSES = $$(( $$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONL
 test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some of them)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-slow: $(ALL_INSTALLED) ## the tests that take minutes
-	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+test-slow: $(ALL_INSTALLED) ## the tests that take minutes, and properties with all of their examples
+	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
 
 # vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and
 # resolves them in minutes. `timeout` ends their processes with the tests, as they are of its group.
@@ -103,7 +103,7 @@ ON_CPU := VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VLLM_CPU_KVCACHE_SPACE=1 VLL
 test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through Ray, vLLM and FSDP
 	$(ON_CPU) timeout -k 20 2400 .venv-verl/bin/python -m pytest tests/plugins/verl $(ARGS)
 
-verify-verl: .venv-verl/.installed ## does a job learn with verl, on this CPU? quarter of an hour
+verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
 	$(ON_CPU) timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")

@@ -15,7 +15,7 @@ import httpx
 import httpx2
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet.capture.respond import respond
@@ -29,6 +29,7 @@ from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests import tokenizers
 from tests.engines import SECONDS, Waiting, with_patience
+from tests.properties import examples
 
 CLOSED = "http://127.0.0.1:9/v1"
 URL = f"{CLOSED}/chat/completions"
@@ -520,7 +521,7 @@ WORDS = st.sampled_from(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     said=st.lists(WORDS | st.text(max_size=4), max_size=12).map("".join),
     more=st.lists(st.integers(0, 399), max_size=3),
@@ -622,7 +623,7 @@ def loop() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(body=bodies(), said=st.sampled_from([SAID, ADD, '{"a": 1}', ""]))
 def test_whatever_is_asked_the_reply_is_in_the_dialect(loop: asyncio.Runner, body: bytes, said: str) -> None:
     chat = FAMILIES["qwen3"]

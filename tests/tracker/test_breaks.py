@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet.tracker.breaks import CAUSES, Break, discarded, find_breaks
@@ -17,6 +17,7 @@ from ajet.tracker.conversations import recognise
 from ajet.tracker.differences import explain
 from ajet.tracker.record import Call, EpisodeRecord, as_ids
 from ajet.types import Generation
+from tests.properties import examples
 
 Message = dict[str, Any]
 EOS = 0
@@ -603,7 +604,7 @@ def random_episode(graph: Sequence[tuple[int, str, str, str, str, bool]]) -> Epi
     return made.record
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(steps, min_size=2, max_size=8), st.randoms(use_true_random=False))
 def test_the_order_in_which_calls_finish_does_not_matter(graph: Any, rng: random.Random) -> None:
     record = random_episode(graph)
@@ -614,7 +615,7 @@ def test_the_order_in_which_calls_finish_does_not_matter(graph: Any, rng: random
     assert discarded(other) == discarded(record)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(steps, min_size=2, max_size=8))
 def test_a_break_names_an_earlier_call_of_its_target_and_a_known_cause(graph: Any) -> None:
     record = random_episode(graph)
@@ -630,7 +631,7 @@ def test_a_break_names_an_earlier_call_of_its_target_and_a_known_cause(graph: An
         assert not call.prompt.starts_with(earlier.end)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(steps, min_size=1, max_size=8))
 def test_appending_and_forking_never_break(graph: Any) -> None:
     plain = [(parent, "", q, f"{a}{i}", agent, False) for i, (parent, _, q, a, agent, _) in enumerate(graph)]

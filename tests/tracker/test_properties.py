@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet.tracker.forest import forest
@@ -22,6 +22,7 @@ from ajet.tracker.record import Call, EpisodeRecord, as_ids
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.tracker.tree import TokenTree
 from ajet.types import Generation
+from tests.properties import examples
 from tests.tracker.checker import (
     RawCall,
     Verdict,
@@ -162,7 +163,7 @@ def shown(lines: Sequence[Timeline]) -> set[tuple[Any, ...]]:
     }
 
 
-@settings(max_examples=1200, deadline=None)
+@examples(1200)
 @given(episodes())
 def test_each_sampled_token_is_trained_once_after_what_its_engine_saw(asked: list[Asked]) -> None:
     lines = timelines(recorded(asked).trained_calls)
@@ -173,7 +174,7 @@ def test_each_sampled_token_is_trained_once_after_what_its_engine_saw(asked: lis
         assert len({span.target for span in line.spans}) == 1
 
 
-@settings(max_examples=800, deadline=None)
+@examples(800)
 @given(episodes())
 def test_rows_are_the_fewest_and_shortest(asked: list[Asked]) -> None:
     for calls in by_target(asked):
@@ -182,7 +183,7 @@ def test_rows_are_the_fewest_and_shortest(asked: list[Asked]) -> None:
         assert (len(lines), tokens) == fewest_rows(list(trained(calls).values()))
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(episodes())
 def test_a_tree_holds_every_prefix_that_is_needed_once(asked: list[Asked]) -> None:
     for calls in by_target(asked):
@@ -193,7 +194,7 @@ def test_a_tree_holds_every_prefix_that_is_needed_once(asked: list[Asked]) -> No
         assert len(found.token_ids) == needed
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(episodes(), st.randoms(use_true_random=False))
 def test_the_order_in_which_calls_come_and_finish_does_not_matter(asked: list[Asked], random: Random) -> None:
     in_order = recorded(asked)
@@ -210,7 +211,7 @@ def test_the_order_in_which_calls_come_and_finish_does_not_matter(asked: list[As
         assert tree.unique_tokens() == other.tree(key).unique_tokens()
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(1, 2), max_size=6)), max_size=10))
 def test_a_node_is_its_sequence(steps: list[tuple[int, list[int]]]) -> None:
     tree = TokenTree()

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import itertools
 import logging
 import os
 import subprocess
@@ -281,12 +282,28 @@ def test_the_block_mask_for_gpus_gives_the_same_attention():
 # --------------------------------------------------------------------------- exactness
 
 
-@pytest.mark.parametrize("dense", [0, tree_attention.DENSE], ids=["blocks", "dense"])
-@pytest.mark.parametrize("trained", TRAINED)
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("name", ARCHITECTURES)
+def combined(*axes):
+    """Every combination of the axes. In the fast tier there is each pair of the first two axes with one value of each
+    further one, which takes turns; the others are slow."""
+    cases = []
+    for picks in itertools.product(*(range(len(axis)) for axis in axes)):
+        turn = sum(picks[:2])
+        fast = all(
+            pick == (turn + shift) % len(axis)
+            for shift, (pick, axis) in enumerate(zip(picks[2:], axes[2:], strict=True))
+        )
+        values = [axis[pick] for pick, axis in zip(picks, axes, strict=True)]
+        marks = () if fast else pytest.mark.slow
+        cases.append(pytest.param(*values, marks=marks, id="-".join(map(str, values))))
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("trained", "dense", "name", "dtype"),
+    combined(list(TRAINED), ["blocks", "dense"], list(ARCHITECTURES), list(TOLERANCE)),
+)
 def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, trained, dense, monkeypatch):
-    monkeypatch.setattr(tree_attention, "DENSE", dense)
+    monkeypatch.setattr(tree_attention, "DENSE", 0 if dense == "blocks" else tree_attention.DENSE)
     model = tiny(ARCHITECTURES[name], dtype)
     adapters = with_adapters(model, TRAINED[trained])
     assert enable_trees(model) == ""
@@ -308,10 +325,10 @@ def call_logs():
         yield lambda log: bench.make_samples(log, 0, 0.01 if log == "werewolf" else 0.02, 50)
 
 
-@pytest.mark.parametrize("trained", ["all weights", "two adapters"])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("log", LOGS)
+@pytest.mark.parametrize(
+    ("log", "trained", "name", "dtype"),
+    combined(LOGS, ["all weights", "two adapters"], list(ARCHITECTURES), list(TOLERANCE)),
+)
 def test_call_logs_give_one_loss_and_gradient_by_calls_by_linear_rows_and_by_trees(
     call_logs, log, name, dtype, trained
 ):

@@ -61,6 +61,7 @@ def until(condition: Any, seconds: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow  # five programs, two of them whole jobs: make verify-verl
 def test_a_job_on_two_nodes_killed_in_a_step_goes_on_at_the_saved_one(machine: Machine, cluster: str) -> None:
     folder = machine.folder
     verl = {"trainer": {"nnodes": 2}}
