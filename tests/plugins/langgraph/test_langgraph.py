@@ -247,7 +247,7 @@ def test_C12_a_refused_call_of_a_prebuilt_graph_is_not_on_a_line_of_this_plugin(
     flags = (
         "--workflow agent.py:graph --judge exact --tasks tasks.jsonl --answers answers.yaml --group-size 1"
     )
-    run_program(["check", *flags.split()])
+    run_program(["check", *flags.split(), "--set", "rollout.retries=0"])
     printed = capsys.readouterr()
     line = f"1 LLM call was refused: unsupported_parameter, {CLOSED}/chat/completions\n"
     assert line in printed.out, printed
