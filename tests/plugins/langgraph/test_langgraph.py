@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import ajet
 import ajet_langgraph
 from ajet import ConfigError, Task, Tuner
+from ajet.cli import run_program
 from ajet.plugins import load_plugins
 from ajet.workflow import load_workflow
 
@@ -225,6 +228,30 @@ def test_the_job_file_names_the_graph(tmp_path: Any) -> None:
     )
     workflow = load_workflow(f"{tmp_path}/agent.py:graph", tmp_path, load_plugins().manager.hook)
     assert asyncio.run(workflow.fresh()(Task("t", "hi"), None)) == "done"  # type: ignore[arg-type]
+
+
+def test_C12_a_refused_call_of_a_prebuilt_graph_is_not_on_a_line_of_this_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line of the user's leads to it: the nodes are LangChain's, and the workflow is this plugin's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "agent.py").write_text(
+        "from langchain.agents import create_agent\n"
+        "from langchain_openai import ChatOpenAI\n"
+        f"model = ChatOpenAI(model='m', base_url={CLOSED!r}, api_key='k', logit_bias={{'1': 1}})\n"
+        "graph = create_agent(model)\n"
+    )
+    (tmp_path / "tasks.jsonl").write_text('{"query": "hi", "answer": "yes"}')
+    (tmp_path / "answers.yaml").write_text("- {say: 'yes'}")
+    flags = (
+        "--workflow agent.py:graph --judge exact --tasks tasks.jsonl --answers answers.yaml --group-size 1"
+    )
+    run_program(["check", *flags.split(), "--set", "rollout.retries=0"])
+    printed = capsys.readouterr()
+    line = f"1 LLM call was refused: unsupported_parameter, {CLOSED}/chat/completions\n"
+    assert line in printed.out, printed
+    assert "ajet_langgraph" not in printed.out + printed.err
 
 
 def test_attempts_do_not_share_a_checkpointers_thread(prepared: Callable[..., Any]) -> None:

@@ -1,0 +1,209 @@
+"""What runs and checks say of calls that were not captured: what was asked, on which line, and what helps."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from .conftest import Folder, Outcome
+
+CLOSED = "http://127.0.0.1:9"  # the discard port: a request that gets out fails at once
+BODY = '{"model": "m", "messages": [{"role": "user", "content": "2+2?"}]}'
+
+
+def agent(folder: Folder, code: str) -> None:
+    folder.write("agent.py", f"URL, BODY = {CLOSED!r}, {BODY}\n{code}")
+
+
+def line_of(folder: Folder, text: str) -> str:
+    """``…/agent.py:17``: the line of the agent that holds a text."""
+    lines = (folder.path / "agent.py").read_text().splitlines()
+    return f"{folder.path}/agent.py:{next(i for i, line in enumerate(lines, 1) if text in line)}"
+
+
+def run(folder: Folder, *options: str) -> Outcome:
+    return folder.ajet("run", "job.yaml", "--steps", "1", *options)
+
+
+def check(folder: Folder, *options: str) -> Outcome:
+    outcome = folder.ajet("check", "job.yaml", "--answers", "script.yaml", "--group-size", "2", *options)
+    assert outcome.code in (0, 1), outcome.err
+    return outcome
+
+
+# ------------------------------------------------------------------ while the workflow is imported
+
+
+IMPORTS = """
+import httpx
+{call}
+async def run(task):
+    return (await httpx.AsyncClient().post(URL + "/v1/chat/completions", json=BODY)).json()
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "check", "eval"])
+def test_B8_a_call_while_the_workflow_is_imported_is_refused_with_what_and_where(
+    command: str, folder: Folder
+) -> None:
+    call = 'openai.OpenAI(base_url=URL + "/v1", api_key="k").chat.completions.create(**BODY)'
+    agent(folder, IMPORTS.format(call=f"import openai\n{call}"))
+    outcome = folder.ajet(command, "job.yaml")
+    assert outcome.code == 2
+    for said in ("while workflow agent.py:run is imported", "passthrough", line_of(folder, call)):
+        assert said in outcome.err
+    assert "\n" not in outcome.err.strip()
+
+
+def test_B8_a_call_whose_error_is_swallowed_is_a_warning(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = 'httpx.post(URL + "/v1/chat/completions", json=BODY)'
+    agent(folder, IMPORTS.format(call=call))
+    with caplog.at_level(logging.WARNING, "ajet"):
+        assert run(folder).code == 0
+    (warning,) = [r.getMessage() for r in caplog.records if "is imported" in r.getMessage()]
+    assert f"{CLOSED}/v1/chat/completions ({line_of(folder, call)})" in warning
+
+
+def test_B8_passthrough_says_that_a_call_is_meant_to_be_real(folder: Folder) -> None:
+    call = 'with ajet.passthrough(): httpx.post(URL + "/v1/chat/completions", json=BODY)'
+    agent(folder, IMPORTS.format(call=f"import ajet\n{call}"))
+    outcome = run(folder)
+    assert outcome.code == 2 and "ConnectError" in outcome.err
+
+
+# ------------------------------------------------------------------ of an agent that capture does not see
+
+
+RAISES = """
+import requests
+def run(task):
+    return requests.post(URL + "/model/x/converse", json=BODY).json()
+"""
+SWALLOWS = """
+import httpx
+def run(task):
+    try:
+        httpx.post(URL + "{path}", json=BODY).raise_for_status()
+    except httpx.HTTPError:
+        pass
+    return httpx.post(URL + "/v1/chat/completions", json=BODY).json()["choices"][0]["message"]["content"]
+"""
+
+
+def test_B10_a_run_that_fails_names_what_was_not_captured(folder: Folder) -> None:
+    """`eval`, as it fails where a training run does: inside, with the first step."""
+    agent(folder, RAISES)
+    endpoint = ("--endpoint", f"{CLOSED}/v1", "--endpoint-model", "m")
+    outcome = folder.ajet("eval", "job.yaml", *endpoint)
+    said = outcome.out + outcome.err
+    assert outcome.code == 1
+    assert re.search(r"\d+ connections during episodes were not captured: 127.0.0.1:9 \(", said)
+    assert line_of(folder, "requests.post") in said and "passthrough" in said
+
+
+def test_B10_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
+    agent(folder, RAISES.replace("/model/x/converse", "/v1/chat/completions"))
+    page = check(folder).out
+    assert re.search(r"calls captured +4, 1.0 an episode; by agent: agent 4", page)
+    assert "not captured" not in page and "refused" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/api/chat", 'OpenAI(base_url="http://localhost:11434/v1"'),
+        ("/v1beta/models/m:generateContent", "LiteLLM"),
+        ("/v1/embeddings", "ajet.passthrough()"),
+    ],
+)
+@pytest.mark.parametrize("command", [run, check])
+def test_C12_a_refused_call_is_told_with_its_address_and_line_where_its_error_is_swallowed(
+    command, path: str, remedy: str, folder: Folder
+) -> None:
+    """And the ollama client's remedy names the address that ends with /v1 (B10)."""
+    agent(folder, SWALLOWS.format(path=path))
+    outcome = command(folder)
+    said = outcome.out + outcome.err
+    where = f"{CLOSED}{path} ({line_of(folder, path)})"
+    assert re.search(rf"\d LLM calls were refused: unsupported_wire, {re.escape(where)}", said)
+    assert remedy in said
+
+
+def test_B10_both_places_of_a_check_count_alike_where_episodes_are_retried(folder: Folder) -> None:
+    agent(
+        folder,
+        SWALLOWS.format(path="/api/chat").replace(
+            "    return", '    __import__("socket").create_connection(("127.0.0.1", 9))\n    return'
+        ),
+    )
+    outcome = check(folder, "--set", "rollout.retries=1", "--first", "1")
+    (at_the_end,) = re.findall(r"(\d+) connections during episodes were not captured", outcome.err)
+    (in_the_report,) = re.findall(r"! (\d+) connections were not captured", outcome.out)
+    assert at_the_end == in_the_report == "4", "two episodes, each tried twice"
+    assert re.findall(r"(\d+) LLM calls were refused", outcome.err + outcome.out) == ["4", "4"]
+
+
+# ------------------------------------------------------------------ threads and processes
+
+
+CALL = """
+import httpx
+def call():
+    answer = httpx.post(URL + "/v1/chat/completions", json=BODY)
+    return answer.json()["choices"][0]["message"]["content"] if answer.is_success else "refused"
+"""
+THREAD = (
+    CALL
+    + """
+import threading
+def run(task):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return call()
+"""
+)
+POOL = (
+    CALL
+    + """
+import concurrent.futures, multiprocessing
+def run(task):
+    context = multiprocessing.get_context("{kind}")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        pool.submit({work}).result()
+    return call()
+"""
+)
+
+
+def test_B10_the_remedy_for_a_plain_thread_is_threads_all(folder: Folder) -> None:
+    agent(folder, THREAD)
+    outcome = run(folder)
+    said = outcome.out + outcome.err
+    where = f"{CLOSED}/v1/chat/completions ({line_of(folder, 'httpx.post')})"
+    assert f"refused: outside_episode, {where}" in said
+    assert "rollout.threads: all" in said and "strict: false" not in said
+    applied = run(folder, "--set", "rollout.threads=all")
+    assert "refused" not in applied.out + applied.err
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_B10_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> None:
+    agent(folder, POOL.format(kind="fork", work="call"))
+    outcome = run(folder)
+    said = outcome.out + outcome.err
+    where = f"{CLOSED}/v1/chat/completions ({line_of(folder, 'httpx.post')})"
+    assert f"refused: no_gateway, {where}" in said and "rollout.gateway: true" in said
+    applied = run(folder, "--set", "rollout.gateway=true")
+    assert "refused" not in applied.out + applied.err
+
+
+def test_B10_a_spawned_process_finds_the_module_of_the_workflow(folder: Folder) -> None:
+    agent(folder, POOL.format(kind="spawn", work="work") + "\ndef work():\n    return 4\n")
+    (folder.path / "agent.py").rename(folder.path / "mp_agent.py")
+    outcome = run(folder, "--workflow", "mp_agent.py:run", "--set", "rollout.retries=0")
+    assert outcome.code == 0 and "No module named" not in outcome.out + outcome.err
