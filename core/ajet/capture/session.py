@@ -22,7 +22,7 @@ from ajet.capture.off_loop import off_loop
 from ajet.capture.pieces import Emit, Pieces
 from ajet.capture.refusals import Refusal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.structured import check_schema, check_wanted, misfit
+from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat import Chat
@@ -156,7 +156,9 @@ class Session:
                 choices = await _all(
                     self._sample(asked, prompt, first + i, i, blocks_loop, emit) for i in range(request.n)
                 )
-            return [replace(c, misfit=await misfit(request, c.answer)) for c in choices]
+            if not is_free(request):
+                choices = [replace(c, misfit=await misfit(request, c.answer)) for c in choices]
+            return choices
 
     def take(
         self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None

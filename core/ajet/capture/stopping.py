@@ -13,6 +13,8 @@ from types import FrameType
 
 SECONDS_TO_END = 4.0
 """From the signal to the end of the process."""
+_GRACE = 0.5
+"""Later the kernel ends what even Python's threads could not: a call that keeps the interpreter, its own teardown."""
 
 
 @contextmanager
@@ -27,6 +29,8 @@ def stopped() -> Iterator[threading.Event]:
 
     def told(number: int, frame: FrameType | None) -> None:
         if not stop.is_set():
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_END + _GRACE)
             threading.Thread(target=_insist, args=(number,), name="ajet-stopping", daemon=True).start()
         stop.set()
 

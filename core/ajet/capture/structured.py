@@ -25,6 +25,11 @@ def check_wanted(request: ChatRequest) -> None:
         )
 
 
+def is_free(request: ChatRequest) -> bool:
+    """Whether any answer will do."""
+    return request.must_call is None and not request.one_call and request.json_schema is None
+
+
 async def check_schema(request: ChatRequest) -> None:
     """Refuse a JSON schema that cannot be applied, before anything is sampled."""
     if request.json_schema:
