@@ -278,10 +278,9 @@ class Chat:
     def _missing(self, written: str, turn: Turn) -> str:
         """What the template left out of an answer, which is read as if it had been sampled."""
         ids = self._texts.ids(written)
-        if self._harmony:  # without its end a tool call counts as cut off; the header is part of the text
-            found = self.parse([*ids, self._harmony.call], [])
-        else:
-            found = self.parse(ids, turn.prompt_tail)
+        # In Harmony a tool call without its end counts as cut off, and the header is part of the text.
+        harmony = self._harmony
+        found = self.parse([*ids, harmony.call], []) if harmony else self.parse(ids, turn.prompt_tail)
         answer = turn.answer
         calls = [(c["function"]["name"], c["function"]["arguments"]) for c in answer.get("tool_calls") or ()]
         if (
