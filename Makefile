@@ -106,7 +106,7 @@ test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
 	$(ON_CPU) timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
 
-test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the capture tests under openai 1.66, 2.x and 3.x, and AgentScope 1 (ARGS="openai-2")
+test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
 
 lint: $(ALL_INSTALLED) ## style, types and import rules

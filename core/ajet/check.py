@@ -236,7 +236,7 @@ def _first_error(episodes: Sequence[Episode], cause: str) -> str:
 def _remedy(cause: str) -> str:
     remedies = {
         "timeout": "Raise rollout.timeout, or find what the agent waits for.",
-        "nothing_captured": "Let the agent call its model inside the episode, through an httpx-based client.",
+        "nothing_captured": "Let the agent call its model inside the episode, with a client that is captured (docs/frameworks.md).",
         "context_overflow": "Shorten the agent's histories, or use a model with a longer context.",
         "engine": "The model could not be asked; the error says why.",
         "judge": "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
