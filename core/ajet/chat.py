@@ -43,6 +43,7 @@ _ENDS_TRIED = 8
 REMEMBERED = 64
 """Rendered chats that are kept, as episodes of one task ask for the same."""
 
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """An answer as a message. ``malformed`` counts tool calls that could not be read; their text is
@@ -218,6 +219,10 @@ class Chat:
         if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
             content = self._shown_content(turn.answer)
             ends = [max(rest.find(content), 0) + len(content)]
+        if self._template and not self._template.ending.token and self._template.ending.text:
+            written = self._template.ending.text  # the turn's end is plain text
+            before = {end - len(written) for end in ends if rest[:end].endswith(written)}
+            ends = sorted({*ends, *before})
         for end in ends:
             words = self._texts.show(rest[:end]).split()
             if words == said:

@@ -205,8 +205,8 @@ class Session:
         return _Asked(request, agent, target, key, tools, heard)
 
     def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
-        """The whole chat, and the number of the call whose reply it names. A system message at the beginning of what is new takes the place of the earlier
-        chat's, as instructions are said anew with each request."""
+        """The whole chat, and the number of the call whose reply it names. A system message at the beginning of
+        the new messages replaces the earlier chat's, as instructions are sent anew with each request."""
         if request.after is None:
             return request.messages, None
         if request.after not in self._replies:

@@ -76,9 +76,7 @@ def _after_answer(
         if refused.cause == REASONING and heard.by_text:
             refused, drift = Increment(None), drift + 1
         if not refused.cause:
-            increment = chat.next_turn(
-                _turn(call, held, said, basis), tools, keep_thinking=heard.by_text
-            )
+            increment = chat.next_turn(_turn(call, held, said, basis), tools, keep_thinking=heard.by_text)
             if increment.ids is not None:
                 node = tree.extend(call.end, as_ids(increment.ids))
                 now = replace(basis, rendered=increment.rendered, was="", now="")
