@@ -15,6 +15,7 @@ import argparse
 import copy
 import functools
 import gc
+import itertools
 import json
 import sys
 import time
@@ -380,7 +381,7 @@ def verified(template: str, name: str, seed: int) -> float:
     rendered = chat.begin(messages[: log[0].said], ())[1]
     chosen = set(range(0, len(log) - 1, max(1, len(log) // VERIFIED_CALLS)))
     spent = np.zeros(3)
-    for place, (call, later) in enumerate(zip(log, log[1:], strict=False)):
+    for place, (call, later) in enumerate(itertools.pairwise(log)):
         turn = turn_of(chat, messages[: later.said], call.said, rendered)
         if place in chosen:
             body = json.dumps({"model": "policy", "messages": later.prompt_messages})
@@ -402,7 +403,9 @@ def tokenizer_of(template: str) -> Any:
     if template != COMPARED:
         return templates.tokenizer(template)
     found = copy.copy(templates.tokenizer("plain"))
-    found.chat_template = found.chat_template.replace("m in messages -%}", "m in messages -%}{{- '' if loop.length -}}")
+    found.chat_template = found.chat_template.replace(
+        "m in messages -%}", "m in messages -%}{{- '' if loop.length -}}"
+    )
     return found
 
 

@@ -24,7 +24,9 @@ _CALLS = r"""
 _THOUGHT = r"""
 {%- if m.reasoning_content -%}{{- '<think>\n' ~ m.reasoning_content ~ '\n</think>\n\n' -}}{%- endif -%}
 """
-_BODY = "{{- '<|' ~ m.role ~ '|>' -}}" + _THOUGHT + "{{- m.content or '' -}}" + _CALLS + "{{- '<|end|>\\n' -}}"
+_BODY = (
+    "{{- '<|' ~ m.role ~ '|>' -}}" + _THOUGHT + "{{- m.content or '' -}}" + _CALLS + "{{- '<|end|>\\n' -}}"
+)
 _TOOLS = "{%- if tools -%}{{- '<|tools|>' ~ (tools | tojson) ~ '<|end|>\\n' -}}{%- endif -%}"
 _GENERATE = "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 
@@ -286,7 +288,12 @@ PROVEN = ("plain", "numbered", "reminded", "sorted", "named", "gemma", "qwen3", 
 
 _CONTROL = re.compile(r"<\|[a-zA-Z_]+\|>|\[/?[A-Z_]+\]|<start_of_turn>|<end_of_turn>")
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|tools|>")
-_ENDS = {"mistral": "</s>", "deepseek_r1": "<|end_of_sentence|>", "gemma": "<end_of_turn>", "harmony": "<|end|>"}
+_ENDS = {
+    "mistral": "</s>",
+    "deepseek_r1": "<|end_of_sentence|>",
+    "gemma": "<end_of_turn>",
+    "harmony": "<|end|>",
+}
 
 
 @functools.cache

@@ -252,6 +252,10 @@ class Chat:
         if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
             content = self._shown_content(turn.answer)
             ends = [max(rest.find(content), 0) + len(content)]
+        if self._template and not self._template.ending.token and self._template.ending.text:
+            written = self._template.ending.text  # the turn's end is plain text
+            before = {end - len(written) for end in ends if rest[:end].endswith(written)}
+            ends = sorted({*ends, *before})
         for end in ends:
             words = self._texts.show(rest[:end]).split()
             if words == said:

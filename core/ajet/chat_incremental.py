@@ -317,7 +317,12 @@ class IncrementalTemplate:
     ) -> tuple[list[str], Rendered]:
         """The texts of all steps; where a chat goes on from an earlier one, those of the last loop and of what
         follows it are what the longer chat adds."""
-        scope = {**self._environment.globals, **self._constants, "messages": chat, "tools": list(tools) or None}
+        scope = {
+            **self._environment.globals,
+            **self._constants,
+            "messages": chat,
+            "tools": list(tools) or None,
+        }
         settled = earlier.settled if earlier and self._settled_by < earlier.count else None
         if settled is None:
             before = dict(scope)
@@ -547,7 +552,7 @@ class IncrementalTemplate:
             bool(reads.writes & (reads.attributes | reads.limits)),
         )
 
-    def _statements(self, found: Sequence[nodes.Node], items: nodes.Expr | None) -> _Statements:
+    def _statements(self, found: Sequence[nodes.Node], items: nodes.Node | None) -> _Statements:
         """Statements, and the items of the loop after them as a variable unless they are one."""
         body = list(found)
         if items is not None and not isinstance(items, nodes.Name):
@@ -590,8 +595,8 @@ class IncrementalTemplate:
     def _check_macros(self, tree: nodes.Template) -> None:
         """A macro may read what is set after it. Raises Unproven where a loop over messages is in between."""
         steps = 0
-        set_in = {}
-        made_in = {}
+        set_in: dict[str, int] = {}
+        made_in: dict[str, int] = {}
         for node in tree.body:
             for name in _stored([node]):
                 set_in[name] = steps
@@ -608,9 +613,7 @@ class _Rewritten(Exception):
     """The earlier messages are not written as they were."""
 
 
-def _settled(
-    tree: nodes.Template, aliases: frozenset[str]
-) -> tuple[list[nodes.Node], int, list[nodes.Node]]:
+def _settled(tree: nodes.Template, aliases: frozenset[str]) -> tuple[list[nodes.Node], int, list[nodes.Node]]:
     """The first statements whose text and variables depend on nothing but the first messages, the index of the
     last of these, and the other statements."""
     settled: list[nodes.Node] = []

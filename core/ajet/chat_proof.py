@@ -251,7 +251,8 @@ def search_from_the_end(node: nodes.Node) -> Search | None:
     index = _named_index(before, messages)
     if index is None or not isinstance(condition, nodes.If) or condition.elif_ or condition.else_:
         return None
-    conjuncts = _conjuncts(condition.test)
+    test = condition.test
+    conjuncts = _conjuncts(test) if isinstance(test, nodes.Expr) else []
     guards = [c for c in conjuncts if isinstance(c, nodes.Getattr) and isinstance(c.node, nodes.Name)]
     guards = [guard for guard in guards if guard.node.name != target.name]  # type: ignore[attr-defined]
     if len(guards) != 1:

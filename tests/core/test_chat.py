@@ -445,7 +445,9 @@ def test_a_template_that_writes_earlier_messages_differently_is_not_continued(
 
 
 def test_A2_a_template_that_numbers_messages_is_continued_with_their_true_numbers() -> None:
-    chat = with_template(NUMBERED.replace("[assistant]", "{{ '[' ~ (messages | length + 1) ~ 'assistant]' }}"))
+    chat = with_template(
+        NUMBERED.replace("[assistant]", "{{ '[' ~ (messages | length + 1) ~ 'assistant]' }}")
+    )
     stored, increment = continued(chat, sampled(chat, "It is 2."), [QUESTION])
     assert increment.ids is not None and "[4user]" in shown(chat, increment.ids)
     assert stored + increment.ids == chat.render([*ASK, ANSWER, QUESTION], [])

@@ -232,7 +232,8 @@ class Agents:
         return [
             n
             for n in self.split
-            if first[calls[n].said] == n not in reported
+            if first[calls[n].said] == n
+            and n not in reported
             and not any(
                 calls[n].prompt.starts_with(parent.end)
                 for parent in record.calls

@@ -18,9 +18,9 @@ Message = Mapping[str, Any]
 CAUSES = {
     "thinking stripped": "Send answers back with their reasoning, or set rollout.merge: text.",
     "reasoning edited": "Send an answer's reasoning back as it came, or leave it out.",
-    "whitespace changed": "Send messages back exactly as they were (look for .strip() in the agent); for answers, rollout.merge: text helps too.",
+    "whitespace changed": "Send messages back as they were (look for .strip() in the agent); rollout.merge: text helps for answers.",
     "arguments re-serialised": "Send tool-call arguments back as the JSON text that came, not parsed and written again.",
-    "tool-call ids changed": "Send tool calls and results back with the ids that they came with; for answers, rollout.merge: text helps too.",
+    "tool-call ids changed": "Send tool calls and results back with their ids; rollout.merge: text helps for answers.",
     "prefill sent apart": "Send a prefill and the answer that goes on with it back as one assistant message.",
     "tool list changed": "Offer the same tools, in the same order, in every call of a conversation.",
     "history summarised": "Nothing is wrong: the model now sees other text. Summarise less often to train longer timelines.",
@@ -31,10 +31,10 @@ CAUSES = {
     "answer edited": "Send answers back as they came; put corrections into a new message.",
     "stop string hidden": "Nothing is wrong: the answer goes on from what the agent saw, which ends before the stop string.",
     "retokenised": "The same text became other tokens. Please report it: recorded tokens should have been continued.",
-    "template drops thinking": "The chat template leaves earlier reasoning out. Set rollout.merge: text, or use a chat template that keeps it.",
+    "template drops thinking": "The chat template omits earlier reasoning. Set rollout.merge: text, or use a template that keeps it.",
     "template drops answer": "The chat template leaves a part of the answer out. Use a chat template that writes answers in full.",
     "template moves tools": "The chat template moves the tool list. Use a chat template that writes it once, before the messages.",
-    "template rewrites history": "The chat template writes earlier messages differently later on. Use a chat template that only appends.",
+    "template rewrites history": "The chat template changes earlier messages later on. Use a chat template that only appends.",
     "not renderable": "The chat template refuses the chat with its recorded answers. Use a chat template that takes them.",
 }
 """Every cause of a break, with its remedy."""
@@ -78,9 +78,7 @@ class Difference:
     char: int
 
 
-def explain(
-    recorded: Sequence[Message], sent: Sequence[Message], common: int | None = None
-) -> Difference:
+def explain(recorded: Sequence[Message], sent: Sequence[Message], common: int | None = None) -> Difference:
     """Why ``sent`` does not begin with ``recorded``; ``retokenised`` if it does. ``common``: how many messages
     at the beginning are the same, if that is known."""
     at = _common(recorded, sent) if common is None else common
@@ -114,7 +112,9 @@ def compare(old: Message, new: Message) -> tuple[str, str, str]:
     thought, told = thoughts(old), thoughts(new)
     if _squeezed(thought) != _squeezed(told):
         inside = _squeezed(was) != _squeezed(now)
-        return "reasoning edited" if told else "thinking stripped", *((was, now) if inside else (thought, told))
+        return "reasoning edited" if told else "thinking stripped", *(
+            (was, now) if inside else (thought, told)
+        )
     if [c.spelling for c in calls] != [c.spelling for c in sent]:
         return "arguments re-serialised", _told(calls), _told(sent)
     if _ids(old) != _ids(new):
