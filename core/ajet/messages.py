@@ -139,7 +139,7 @@ def fingerprint(message: Message) -> Hashable:
         and (call_id is None or call_id.__class__ is str)
     ):
         return _unusual(role, content, name, call_id, calls)
-    if role == "assistant":
+    if role == "assistant" and len(message) > 2:
         reasoning = get("reasoning_content") or get("reasoning")
         if reasoning:
             return reasoning.__class__ is str, str(reasoning), fingerprint(_without_reasoning(message))

@@ -161,5 +161,5 @@ def test_the_drifting_example_is_explained(folder: Folder, monkeypatch: pytest.M
     for cause in ("whitespace changed", "window slid"):
         assert f"calls could not continue their conversation: {cause}" in outcome.out
     assert (
-        "harbour·town,·[-·it·has" in outcome.out and "remedy: Keep answers as they were sent" in outcome.out
+        "harbour·town,·[-·it·has" in outcome.out and "remedy: Send messages back as they were" in outcome.out
     )
