@@ -57,7 +57,7 @@ def _check(text: str, place: str) -> None:
     """Anchor of each mapping or list that has not ended, and how many values there were before it."""
     values = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        where = f"{place}:{event.start_mark.line + 1 if event.start_mark else 1}"
+        where = f"{place}:{event.start_mark.line + 1}" if event.start_mark else place
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()
             if anchor:
@@ -65,7 +65,7 @@ def _check(text: str, place: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
                 raise ConfigError(f"{where}: *{event.anchor} contains itself. Write the value out.")
-            values += sizes.get(event.anchor or "", 1)
+            values += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if isinstance(event, yaml.CollectionStartEvent):

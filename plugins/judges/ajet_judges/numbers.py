@@ -164,7 +164,8 @@ LATEX = [
     (re.compile(r"\^?\{?\\(?:circ|degree)\}?"), "°"),
     (re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])"), ""),
     (re.compile(r"(?<=[0-9])\s*\\[dtc]?frac"), r" \\frac"),  # 2\frac{1}{2} is a mixed number
-    (re.compile(r"\\[dtc]?frac\s*\{\s*(-?)\s*([0-9.,]+)\s*\}\s*\{\s*([0-9.,]+)\s*\}"), r"\1\2/\3"),
+    # Possessive: what a model repeats 10,000 times must not be gone through 10,000 times.
+    (re.compile(r"\\[dtc]?frac\s*+\{\s*+(-?)\s*+([0-9.,]++)\s*+\}\s*+\{\s*+([0-9.,]++)\s*+\}"), r"\1\2/\3"),
     (re.compile(r"\\[dtc]?frac\s*([0-9])\s*([0-9])"), r"\1/\2"),
 ]
 

@@ -15,6 +15,8 @@ from ajet_judges.numbers import final_number, last_box, last_boxes, plain_number
 from ajet_judges.reference import expected_text, response_text, verdict
 from ajet_judges.symbolic import Symbolic
 
+LONGEST = 20_000
+"""Characters of a response that are looked at, from its end: there the answer is, if there is one."""
 MAYBE_MORE = re.compile(r"[\\$^√π]|[0-9][, ][0-9]")
 """An expression, or a number with a comma for its point or spaces between its thousands."""
 
@@ -25,7 +27,7 @@ class Math(Judge):
     It is the content of the last ``\boxed{…}``, else what the text states last. Numbers are compared
     exactly, as fractions: 42 = 42.0, 1,000 = 1000, 3/4 = 0.75. Where only one side has a percent sign,
     both of its readings count: 50% = 50 = 0.5. Everything else (roots, sets, intervals, matrices,
-    equations) is compared by math-verify, in a process of its own.
+    equations) is compared by math-verify, in processes of their own. Only the last 20,000 characters count.
     """
 
     name = "math"
@@ -41,7 +43,7 @@ class Math(Judge):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        """Hold the process that compares expressions; it starts when one is met."""
+        """Hold the processes that compare expressions; they start when such are met."""
         async with super().open():
             self._symbolic = Symbolic(self.seconds)
             try:
@@ -56,7 +58,7 @@ class Math(Judge):
     async def compare(self, task: Task, output: WorkflowOutput) -> bool | None:
         """True: the answer was found. False: it was not, surely. None: it was not found. Raises ValueError
         that names the task if its answer is neither number nor expression."""
-        reference, response = expected_text(task, self.answer), response_text(output)
+        reference, response = expected_text(task, self.answer), response_text(output)[-LONGEST:]
         expected = plain_number(reference)
         box = last_boxes(response) if expected is None else last_box(response)
         if expected is not None:

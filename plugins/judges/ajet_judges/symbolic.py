@@ -1,4 +1,4 @@
-"""Expressions compared by math-verify in a process of its own, under a deadline."""
+"""Expressions compared by math-verify in processes of their own, under a deadline."""
 
 from __future__ import annotations
 
@@ -10,57 +10,69 @@ from contextlib import suppress
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("symbolic_worker.py")
-LONGEST = 20_000
-"""Characters of a response that are looked at, from its end."""
+PROCESSES = 4
+"""How many may run at once."""
+START = 60
+"""Seconds that a process may take until it is ready."""
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 _MATHEMATICAL = re.compile(r"[\\^_=+*/(){}\[\]0-9√π∞]")
 
 
 class Symbolic:
-    """The process, started by the first question and again after each that took too long."""
+    """The processes: each is started by a question that finds none idle, and ended by one that takes too long. There are
+    several, so that a question for which math-verify needs all its time does not hold up the others."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._process: asyncio.subprocess.Process | None = None
-        self._one = asyncio.Lock()
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._slots = asyncio.Semaphore(PROCESSES)
 
     async def equal(self, gold: str, answer: str) -> bool | None:
         """Whether two texts state the same; None if that was not found out in time. Raises ValueError if
-        ``gold`` is no expression, RuntimeError if math-verify does not run."""
-        line = json.dumps({"gold": _as_latex(gold), "answer": answer[-LONGEST:]}) + "\n"
-        async with self._one:
+        ``gold`` is not an expression, RuntimeError if math-verify does not run."""
+        line = json.dumps({"gold": _as_latex(gold), "answer": answer}) + "\n"
+        async with self._slots:
+            process = self._idle.pop() if self._idle else await _started()
             try:
-                process = self._process or await self._start()
                 said = await asyncio.wait_for(_asked(process, line.encode()), self._seconds)
             except BaseException as error:  # what is on its way must not be the next question's answer
-                await self.close()
+                await _end(process)
                 if isinstance(error, TimeoutError):
                     return None
                 raise
+            self._idle.append(process)
         found = json.loads(said)
         if not found["gold"]:
             raise ValueError("is no number and no expression")
         return bool(found["equal"])
 
     async def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        """End the processes. Those of open questions end with these."""
+        while self._idle:
+            await _end(self._idle.pop())
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", str(WORKER), stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
-        )
-        assert self._process.stdout is not None
-        try:  # sympy alone takes a second to import, on a busy machine many
-            await asyncio.wait_for(self._process.stdout.readline(), 60)
-        except TimeoutError:
-            raise RuntimeError("the process of math-verify did not start within 60 s") from None
-        return self._process
+
+async def _started() -> asyncio.subprocess.Process:
+    """A process that is ready for questions."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", str(WORKER), stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:  # sympy alone takes a second to import, on a busy machine many
+        await asyncio.wait_for(process.stdout.readline(), START)
+    except BaseException as error:
+        await _end(process)
+        if isinstance(error, TimeoutError):
+            raise RuntimeError(f"the process of math-verify did not start within {START} s") from None
+        raise
+    return process
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
 
 
 async def _asked(process: asyncio.subprocess.Process, line: bytes) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ajet import EpisodeView, Task, WorkflowOutput
-from ajet_judges import Math
+from ajet_judges import Math, symbolic
 from ajet_judges.numbers import plain_number
 from ajet_judges.symbolic import Symbolic
 
@@ -185,10 +185,10 @@ def test_a_reference_is_a_number_only_if_it_is_nothing_more(text: str, number: b
 
 
 def test_plain_numbers_start_no_process_whether_right_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(self: Any) -> None:
+    async def never() -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(Symbolic, "_start", never)
+    monkeypatch.setattr(symbolic, "_started", never)
     pairs = [
         ("42", "42"),
         ("42", "41"),
@@ -206,7 +206,7 @@ def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> 
     async def run() -> list[float]:
         async with Math(seconds=4.0).open() as judge:
             found = []
-            for response in (r"$\boxed{9^{9^{9^{9^9}}}-9^{9^{9^9}}}$", r"$\boxed{\sqrt{2}}$"):
+            for response in (FOR_EVER, r"$\boxed{\sqrt{2}}$"):
                 task = Task("t1", metadata={"answer": r"\sqrt{2}"})
                 view = EpisodeView("e", "t1", 0, 0)
                 found.append((await judge.judge(task, WorkflowOutput(response=response), view)).reward)
@@ -224,17 +224,85 @@ def test_whatever_a_model_writes_is_judged(response: str) -> None:
     assert rewards([(r"\sqrt{2}", response)]) == [False]
 
 
-def test_whoever_is_cancelled_while_the_process_starts_leaves_no_answer_to_the_next() -> None:
+def test_a_question_that_is_cancelled_while_its_process_starts_leaves_no_answer_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = asyncio.create_subprocess_exec
+
     async def answers() -> list[bool | None]:
-        symbolic = Symbolic(30.0)
-        first = asyncio.ensure_future(symbolic.equal(r"\sqrt{2}", r"$\sqrt{2}$"))
-        while symbolic._process is None:
-            await asyncio.sleep(0.01)
+        starting = asyncio.Event()
+
+        async def started(*arguments: Any, **options: Any) -> Any:
+            process = await start(*arguments, **options)
+            starting.set()
+            return process
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+        judge = Symbolic(30.0)
+        first = asyncio.ensure_future(judge.equal(r"\sqrt{2}", r"$\sqrt{2}$"))
+        await starting.wait()
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         try:
-            return [await symbolic.equal(rf"\sqrt{{{n}}}", r"$\sqrt{2}$") for n in (2, 3, 2)]
+            return [await judge.equal(rf"\sqrt{{{n}}}", r"$\sqrt{2}$") for n in (2, 3, 2)]
         finally:
-            await symbolic.close()
+            await judge.close()
 
     assert asyncio.run(answers()) == [True, False, True]
+
+
+# ------------------------------------------------------------------ long answers
+
+FOR_EVER = r"$\boxed{9^{9^{9^{9^9}}}-9^{9^{9^9}}}$"
+LONG = {
+    "an open box and braces": r"\boxed{" + "{" * 80_000,
+    "a box of braces": r"\boxed{" + "{" * 40_000 + "}" * 40_000 + "}",
+    "boxes": r"\boxed{" * 11_000,
+    "an open fraction and spaces": r"\frac{" + " " * 40_000,
+    "a fraction with room": (r"\frac{1}" + " " * 500) * 80,
+    "digits": "1" * 80_000,
+    "numbers": "1 1/1, " * 11_000,
+    "powers": "x^{-" * 20_000,
+    "letters": "x " * 40_000 + "=",
+    "dollars": "$1" * 40_000,
+    "signs": "-" * 80_000,
+    "exponents": "1e1" * 27_000,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_C14_80_kilobytes_hold_the_loop_no_longer_than_a_short_answer(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What is left to math-verify is done in another process, under the deadline."""
+
+    async def later(self: Symbolic, gold: str, answer: str) -> bool:
+        assert len(answer) < 21_000
+        return False
+
+    monkeypatch.setattr(Symbolic, "equal", later)
+    spent = time.process_time()
+    assert rewards([("17", LONG[name]), (r"\sqrt{2}", LONG[name])]) == [False, False]
+    assert time.process_time() - spent < 2.0, "0.1 seconds of processor time on a fast machine"
+
+
+def test_C14_the_end_of_a_long_answer_counts() -> None:
+    ramble = "so x = 3, hence maybe 5. " * 4_000
+    assert rewards(
+        [("17", rf"{ramble}\boxed{{17}}"), ("17", rf"\boxed{{17}}{ramble}"), ("17", f"{ramble} So 17.")]
+    ) == [True, False, True]
+
+
+def test_C14_an_answer_that_takes_for_ever_does_not_hold_up_others() -> None:
+    async def run() -> tuple[bool | None, bool]:
+        judge = Symbolic(3600.0)
+        slow = asyncio.ensure_future(judge.equal(r"\sqrt{2}", FOR_EVER))
+        try:
+            quick = await asyncio.wait_for(judge.equal(r"\sqrt{2}", r"$\sqrt{2}$"), 120)
+            return quick, slow.done()
+        finally:
+            slow.cancel()
+            await asyncio.gather(slow, return_exceptions=True)
+            await judge.close()
+
+    assert asyncio.run(run()) == (True, False)

@@ -220,6 +220,15 @@ def test_C2_the_verdict_and_ajet_doctor_say_what_holds_the_limits() -> None:
 
 
 @with_walls
+def test_C2_no_cgroup_is_left_by_a_program_that_the_kernel_ended() -> None:
+    ran = run(PROGRAMS["memory in sockets"].source, limits=PATIENT)
+    if ran.mechanism != "cgroup v2":
+        pytest.skip("this process can make no cgroup v2 with limits")
+    assert (ran.cause, ran.code) == ("memory", -signal.SIGKILL), ran
+    assert not list(Path("/sys/fs/cgroup").rglob("ajet-sandbox-*"))
+
+
+@with_walls
 def test_nothing_is_left_behind(ends: Any, listener: tuple[int, list[Any]]) -> None:
     assert left_behind() == []
     assert listener[1] == [], "nobody connected"
