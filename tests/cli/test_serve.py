@@ -22,6 +22,14 @@ from ajet.capture.targets import Target
 from ajet.serve import Sessions
 
 ASK: Any = [{"role": "user", "content": "hi"}]
+PATIENT = """
+from ajet.capture import stopping
+from ajet.cli import main
+
+stopping.SECONDS_TO_END = 60.0
+main()
+"""
+"""`ajet`, with all the time that a busy machine takes to end."""
 Start = Callable[..., tuple[subprocess.Popen[str], str, str]]
 
 
@@ -57,7 +65,7 @@ def start(model: Path) -> Iterator[Start]:
     def go(*arguments: str, key: str | None = None) -> tuple[subprocess.Popen[str], str, str]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"AJET_SERVE_KEY": key} if key else {})
         process = subprocess.Popen(
-            [sys.executable, "-m", "ajet", "serve", str(model), "--port", "0", *arguments],
+            [sys.executable, "-c", PATIENT, "serve", str(model), "--port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
