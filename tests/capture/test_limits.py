@@ -124,11 +124,11 @@ def test_C1_schemas_are_applied_beside_the_loop(served: Any, monkeypatch: pytest
 def test_C4_a_million_messages_are_refused_before_they_are_read(
     bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("json.loads", lambda text: pytest.fail("it was read"))
-    body = b'{"messages":[' + b",".join([ONE] * 1_000_000) + b"]}"
-    reply = bench(engine)
-    monkeypatch.undo()
-    status, code, message = error(answer(reply, body))
+    b, body = bench(engine), b'{"messages":[' + b",".join([ONE] * 1_000_000) + b"]}"
+    with monkeypatch.context() as patch:
+        patch.setattr("json.loads", lambda text: pytest.fail("it was read"))
+        reply = answer(b, body)
+    status, code, message = error(reply)
     assert (status, code) == (413, "request_too_large") and "1,000,002 objects and lists" in message
 
 
@@ -217,7 +217,7 @@ def test_C4_a_large_new_chat_is_rendered_beside_the_loop_and_others_are_answered
 ) -> None:
     b, gateway = served
     b.engine.context_length = 1 << 20
-    render, threads = b.chat._render, []
+    rendered, threads = b.chat._continuing.begin, []
     going, go_on = threading.Event(), threading.Event()
 
     def slow(messages: Any, tools: Any) -> Any:
@@ -225,9 +225,9 @@ def test_C4_a_large_new_chat_is_rendered_beside_the_loop_and_others_are_answered
             threads.append(threading.current_thread().name)
             going.set()
             assert go_on.wait(SECONDS)
-        return render(messages, tools)
+        return rendered(messages, tools)
 
-    monkeypatch.setattr(b.chat, "_render", slow)
+    monkeypatch.setattr(b.chat._continuing, "begin", slow)
     statuses = []
     with b.session() as session, b.session("other") as other:
         ask = lambda: statuses.append(post(gateway, session.key, chat("words " * 12_000)).status_code)  # noqa: E731
