@@ -247,7 +247,7 @@ class Chat:
     def _end_of_answer(self, rest: str, turn: Turn) -> tuple[int, str]:
         """Where the answer ends in what follows its prompt, and what of it is missing there: nothing, `THINKING`,
         or more (`DROPPED`)."""
-        said = self._words(turn).split()
+        said = self._words(turn)
         ends = self._texts.ends(rest)
         if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
             content = self._shown_content(turn.answer)
@@ -258,21 +258,23 @@ class Chat:
             ends = sorted({*ends, *before})
         for end in ends:
             words = self._texts.show(rest[:end]).split()
-            if words == said:
+            if words in said:
                 return end, ""
-            if len(words) > len(said):
+            if len(words) > max(map(len, said)):
                 break
         if self._harmony:
             ends = [end for end in ends if rest.startswith(self._harmony.closing, end)]
         missing = [(end, self._missing(rest[:end], turn)) for end in ends[:_ENDS_TRIED]]
         return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
 
-    def _words(self, turn: Turn) -> str:
-        """What a template writes for an answer in full, if its spaces do not count."""
+    def _words(self, turn: Turn) -> list[list[str]]:
+        """What a template may write for an answer in full, as words: what was sampled, and for an answer that is
+        nothing but text also that text, which ends before a stop string."""
         answer = turn.answer
+        said = [self._decode(self._upto_stop(turn.completion)).split()]
         if not answer.get("tool_calls") and not answer.get("reasoning_content"):
-            return str(answer.get("content") or "")
-        return self._decode(self._upto_stop(turn.completion))
+            said.append(str(answer.get("content") or "").split())
+        return said
 
     def _shown_content(self, answer: Message) -> str:
         """The answer's text as it stands in rendered chats, without the space around it."""

@@ -18,7 +18,7 @@ def judge(code: str) -> Any:
     """The object `f` of some code, as a judge gets called."""
     space: dict[str, Any] = {"functools": functools}
     exec(code, space)
-    return bind(space["f"], JUDGED, 2).call(space["f"], VALUES)
+    return bind(space["f"], JUDGED, 2).partial(space["f"], VALUES)()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_B7_other_signatures_are_refused_with_the_allowed_ones(code: str) -> Non
 
 
 def test_B7_a_function_that_cannot_be_asked_gets_the_least_by_position() -> None:
-    assert bind(min, JUDGED, 2).call(min, VALUES) == "O"
+    assert bind(min, JUDGED, 2).partial(min, VALUES)() == "O"
 
 
 def test_B7_judge_classes_with_methods_that_cannot_be_called_are_refused_where_they_are_defined() -> None:

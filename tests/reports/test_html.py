@@ -168,7 +168,10 @@ def test_tokens_carry_their_figures_and_a_colour_by_probability(lived: Folder) -
 def test_breaks_are_shown_with_what_was_removed_and_the_remedy(lived: Folder) -> None:
     text = rendered(lived, "2.0/t0/0")
     assert "one·<del>·</del>two" in text
-    assert "Call 1 did not go on from call 0: whitespace changed" in text and "Remedy: Send messages back" in text
+    assert (
+        "Call 1 did not go on from call 0: whitespace changed" in text
+        and "Remedy: Send messages back" in text
+    )
 
 
 def test_long_contexts_are_folded_unless_all_is_asked(folder: Folder, live: Any) -> None:
