@@ -115,4 +115,5 @@ def greedy(project: Any, model: str) -> list[str]:
     name = f"greedy-{len(list(project.folder.iterdir()))}"
     project.ajet("eval", *BY_FLAGS, "--greedy", "--model", model, "--set", f"run.dir={name}")
     lines = live_lines(project.runs(name)[0] / JOURNAL)
-    return sorted(json.dumps([line["id"], line["response"]]) for line in lines)
+    # The id begins with the step of the checkpoint, which an exported model does not have.
+    return sorted(json.dumps([line["id"].partition("/")[2], line["response"]]) for line in lines)
