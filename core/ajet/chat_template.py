@@ -209,18 +209,6 @@ class Ending:
     """Where it has none: the special token with which the next message begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What the template writes after an answer when messages follow."""
-
-    text: str
-    ending: Ending
-    strips_thinking: bool
-    """The answer's reasoning is not there any more."""
-    rewrites: bool
-    """What stood before the answer is not as it was."""
-
-
 class Template:
     """The chat template of a tokenizer, of which ``plain`` is a `plain_copy`. ``options`` are variables given
     to it."""
@@ -333,51 +321,6 @@ class Template:
         own = token if token not in (self.ending.token, self.ending.last) else ""
         said = text[:end] + own if end >= 0 else text.removesuffix(self.ending.text)
         return begun + self.encoder.show(said)
-
-    def tail(self, answer: Message, new: Sequence[Message], tools: Sequence[Message]) -> Tail:
-        """What follows ``answer`` when ``new`` comes after it, read off a stub chat. Raises AjetError if
-        the template refuses that or does not show where the answer ends."""
-        if answer.get("tool_calls") and self.call_ending:
-            try:
-                return self._tail(answer, self.call_ending, new, tools)
-            except AjetError:
-                pass  # some templates write only the text or only the calls; messages often need no call
-        return self._tail(answer, self.ending, new, tools)
-
-    def _tail(
-        self, answer: Message, ending: Ending, new: Sequence[Message], tools: Sequence[Message]
-    ) -> Tail:
-        hide = self.encoder.hide
-        stub, thinks = self._stub(answer, with_calls=ending is self.call_ending)
-        hidden = hide(self._given(new))
-        hidden_tools = hide(_encodable(tools))
-        before = self._apply([_QUESTION], hidden_tools, True)
-        whole = self._apply([_QUESTION, stub, *hidden], hidden_tools, True)
-        text = _after(_SAID, whole)
-        if ending is self.call_ending:
-            if not text.startswith(ending.closing):
-                raise AjetError("the chat template does not show where a tool call ends")
-            text = text[len(ending.closing) :]
-        return Tail(
-            text,
-            ending,
-            strips_thinking=thinks and _THOUGHT not in whole,
-            rewrites=_upto(_ASKED, before) != _upto(_ASKED, whole),
-        )
-
-    def _stub(self, answer: Message, with_calls: bool) -> tuple[dict[str, Any], bool]:
-        """An assistant message like ``answer``, short and with marks, and whether it has thoughts."""
-        content = answer.get("content") or ""
-        inline = "<think>" in content or "</think>" in content
-        stub: dict[str, Any] = {"role": "assistant", "content": "" if with_calls else _SAID}
-        if answer.get("reasoning_content"):
-            stub["reasoning_content"] = _THOUGHT
-        elif inline:
-            stub["content"] = f"<think>\n{_THOUGHT}\n</think>\n\n{stub['content']}"
-        if with_calls:
-            calls = {"tool_calls": given([answer])[0]["tool_calls"]}
-            stub |= self._calling(self.encoder.hide(calls))
-        return stub, "reasoning_content" in stub or inline
 
     def _calling(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A copy whose last tool call has a mark as its argument."""
@@ -543,7 +486,3 @@ def _last_control(one: str, two: str, control: re.Pattern[str]) -> int:
     """Where the last control token begins of what both texts begin with; without one, where they differ."""
     same = _common_prefix(one, two, control)
     return max((t.start() for t in control.finditer(same)), default=len(same))
-
-
-def _upto(mark: str, text: str) -> str:
-    return text.partition(mark)[0]
