@@ -66,6 +66,15 @@ def frameworks(packages: tuple[str, ...], *tests: str) -> Environment:
     return Environment(packages, ("openai_sdk", "langgraph"), files, constrained=False)
 
 
+QUIET = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_DISABLE_TRACKING": "true",
+    "HAYSTACK_TELEMETRY_ENABLED": "False",
+    "OTEL_SDK_DISABLED": "true",
+}
+"""Frameworks fetch price lists and send statistics while they are imported, if nothing forbids it."""
+
 ENVIRONMENTS = {
     "openai-1.66": Environment(("openai==1.66.5",), *SDK),
     "openai-2": Environment(("openai>=2,<3",), *SDK),
@@ -121,6 +130,7 @@ def main() -> int:
         python = make(name, environment)
         done = subprocess.run(
             [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *environment.tests],
+            env={**os.environ, **QUIET},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

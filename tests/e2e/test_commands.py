@@ -71,6 +71,7 @@ def test_check_lists_host_line_and_remedy_of_missed_calls(project: Any) -> None:
         "judge.type=contains",
         "--set",
         "run.dir=c",
+        code=1,  # the tasks have no answer, so the judge fails all episodes
     )
     place = f"{project.folder / 'agent.py'}:{1 + MISSED[: MISSED.index('# the line')].count(chr(10))}"
     assert f"! 2 connections were not captured: 127.0.0.1:9 ({place})" in page
