@@ -160,6 +160,7 @@ OURS: Mapping[str, str] = {
     "train.asynchronous": "chooses backbone.verl.mode colocate_async",
     "train.keep_last": "checkpoints are kept by the run folder's writer",
     "train.keep_best": "checkpoints are kept by the run folder's writer",
+    "eval.engine": "by `ajet eval`; a run's own validation is sampled by verl's engine",
     "eval.episodes": "of our own plan",
     "eval.greedy": "of our own plan",
     "eval.sampling": "sent with every request",
@@ -174,6 +175,7 @@ REFUSED: Mapping[str, str] = {
     "train.reference": "verl's reference model is the trained one as it was at first",
     "train.dynamic_sampling": "not with verl's batches",
     "rollout.oversample": "not with verl's batches",
+    "rollout.loop_timeout": "verl's episode runners do not watch their event loops",
     "run.deterministic": "vLLM's batches depend on the clock",
     "targets.NAME.lora": "not run with verl yet; its own keys (actor_rollout_ref.model.lora_rank) can be set",
 }
