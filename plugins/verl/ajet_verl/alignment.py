@@ -143,6 +143,7 @@ OURS: Mapping[str, str] = {
     "rollout.judge_timeout": "by the conductor",
     "rollout.retries": "by the episode runners, and on another one when a runner dies",
     "rollout.stall_warning": "by the episode runners",
+    "rollout.loop_timeout": "by the episode runners",
     "rollout.strict": "by capture, in the episode runners",
     "rollout.missed": "by capture, in the episode runners",
     "rollout.gateway": "on the runner's node",
@@ -175,7 +176,6 @@ REFUSED: Mapping[str, str] = {
     "train.reference": "verl's reference model is the trained one as it was at first",
     "train.dynamic_sampling": "not with verl's batches",
     "rollout.oversample": "not with verl's batches",
-    "rollout.loop_timeout": "verl's episode runners do not watch their event loops",
     "run.deterministic": "vLLM's batches depend on the clock",
     "targets.NAME.lora": "not run with verl yet; its own keys (actor_rollout_ref.model.lora_rank) can be set",
 }

@@ -14,7 +14,7 @@ from ajet.judge import RewardFromWorkflow
 from ajet.progress import Silent
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json, episode_to_json
-from ajet.rollout.watchdog import watch
+from ajet.rollout.watchdog import watch, watched_loop
 from ajet.runtime import Runtime, open_runtime
 from ajet.types import WorkflowOutput
 from ajet_verl.clock import Clock
@@ -95,7 +95,9 @@ class Runner:
                 watch(runtime.board, job.config.rollout.stall_warning, job.progress.say)
             )
             self._runtime.set_result(runtime)
-            await self._closing.wait()
+            rollout = job.config.rollout
+            with watched_loop(runtime.board, rollout.stall_warning, rollout.loop_timeout, job.progress.say):
+                await self._closing.wait()
             watcher.cancel()
 
     async def run(self, plan: Plan, attempt: int, policy: SamplingPolicy) -> Sent:
