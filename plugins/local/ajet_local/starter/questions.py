@@ -96,10 +96,11 @@ def in_full(expression: str) -> str:
 
 
 def digit_expression(rng: random.Random) -> str:
-    """A sum or a difference of two one-digit numbers; not held out."""
+    """A sum of two one-digit numbers, or a difference that is not negative; not held out."""
     while True:
-        expression = f"{rng.randint(0, 9)} {rng.choice('+-')} {rng.randint(0, 9)}"
-        if not held_out(expression):
+        first, second, sign = rng.randint(0, 9), rng.randint(0, 9), rng.choice("+-")
+        expression = f"{first} {sign} {second}"
+        if (sign == "+" or first >= second) and not held_out(expression):
             return expression
 
 
