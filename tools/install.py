@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/install.py ARGUMENTS OF `pip install`
 
-uv takes a tenth of pip's CPU time and prints a line for each large package, also without a terminal. It does not read
+uv takes a sixth of pip's CPU time and prints a line for each large package, also without a terminal. It does not read
 pip's configuration, so this hands on where pip is told to look for packages.
 """
 
