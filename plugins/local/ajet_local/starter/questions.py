@@ -48,9 +48,56 @@ BEFORE = ("", "", "", "", "Hi! ", "Hello. ", "Please help me. ", "Quick question
 AFTER = ("", "", "", "", " Thanks!", " Please.", " Answer with a number.", " Only the number, please.")
 SIGNS = {"+": ("+", "+", "+", "+", "plus"), "-": ("-", "-", "-", "-", "minus")}
 WORDS = (
-    "Hello Hi Who What Where How Why When are is was can do you your the a name color capital of France dog cat sea poem "
-    "story about write Write Tell tell me joke please help my with this there today weather time book good morning"
-).split()
+    *(
+        "Hello",
+        "Hi",
+        "Who",
+        "What",
+        "Where",
+        "How",
+        "Why",
+        "When",
+        "are",
+        "is",
+        "was",
+        "can",
+        "do",
+        "you",
+        "your",
+    ),
+    *(
+        "the",
+        "a",
+        "name",
+        "color",
+        "capital",
+        "of",
+        "France",
+        "dog",
+        "cat",
+        "sea",
+        "poem",
+        "story",
+        "about",
+        "write",
+    ),
+    *(
+        "Write",
+        "Tell",
+        "tell",
+        "me",
+        "joke",
+        "please",
+        "help",
+        "my",
+        "with",
+        "this",
+        "there",
+        "today",
+        "weather",
+    ),
+    *("time", "book", "good", "morning"),
+)
 ELSE = "I only add and subtract small numbers."
 """The answer to whatever is not a sum."""
 
