@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -255,6 +256,25 @@ def test_equal_seeds_write_equal_files_and_others_do_not(tasks: tuple[Path, Path
     other = write_tasks(tmp_path / "other", seed=1)
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in tasks]
     assert not set(map(str, records(other[0]))) >= set(map(str, records(tasks[0])))
+
+
+def test_B14_the_tasks_need_no_package_that_must_be_compiled(tmp_path: Path) -> None:
+    """reasoning-gym needs a C compiler; the demo's machine may have none."""
+    code = "import sys, runpy; sys.modules['reasoning_gym'] = None; runpy.run_path(sys.argv[0], run_name='__main__')"
+    options = ["--train", "8", "--validation", "8", "--out", str(tmp_path)]
+    script = f"import sys; sys.argv[0] = {str(FOLDER / 'make_tasks.py')!r}; " + code
+    done = subprocess.run(
+        [sys.executable, "-c", script, *options], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(records(tmp_path / "train.jsonl")) == 8
+
+
+def test_the_terms_of_an_expression_all_have_one_digit_or_all_have_two(tasks: tuple[Path, Path]) -> None:
+    digits = [
+        {len(term) for term in re.split("[+-]", record["id"])} for path in tasks for record in records(path)
+    ]
+    assert {1} in digits and {2} in digits and all(len(lengths) == 1 for lengths in digits)
 
 
 def test_more_tasks_than_there_are_is_an_error() -> None:
