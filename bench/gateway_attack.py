@@ -1,4 +1,4 @@
-"""How long a neighbour waits while somebody attacks the gateway, and how much memory that takes.
+"""Measures how long other clients wait while one client attacks the gateway, and the gateway's peak memory.
 
     python bench/gateway_attack.py                  # all attacks: two minutes
     python bench/gateway_attack.py header messages  # some

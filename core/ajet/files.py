@@ -22,7 +22,7 @@ _REMEDIES = {
     errno.ENFILE: "The whole machine has too many open files: end other programs",
     errno.ENOMEM: "Free some memory, or raise the memory limit of this process",
 }
-"""What to do about the errors of the system that no program can mend itself."""
+"""Remedies for operating-system errors, such as a full disk, that only the user can fix."""
 
 
 def remedy_for(error: OSError) -> str | None:

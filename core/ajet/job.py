@@ -99,7 +99,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         validation = read_all(build.reader(config.task.validation, "task.validation"), "task.validation")
     model = build.place("model", config.model, must_exist=True)
     referring = _with_reference(config, build, algorithm)
-    if read_tasks and backbone.capabilities.trains:  # else whoever needs a model checks it
+    if read_tasks and backbone.capabilities.trains:  # other backbones check the model when they load it
         check_model(model)
         if referring.train.reference is not None:
             check_model(referring.train.reference, "train.reference")

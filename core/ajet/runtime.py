@@ -196,7 +196,7 @@ def _local_plugin(job: Job) -> EnginePlugin:
 
 def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> Engine:
     """An engine that answers from a script, in the tokens and the chat format of the job's model. It takes
-    prompts of any length, unless there is a ``context_length``. Raises ConfigError for a file that is no script."""
+    prompts of any length, unless there is a ``context_length``. Raises ConfigError for a file that is not a script."""
     from ajet.chat_models import read_script, scripted
     from ajet.testing import ScriptedEngine
 

@@ -41,7 +41,7 @@ class Finding(NamedTuple):
     remedy: str = ""
     """What to do about it; empty where all is well."""
     optional: bool = False
-    """True: nothing is wrong. The remedy says how to get a part that nobody has asked for, or what was tested."""
+    """True if the finding is information, not an error: the part is optional, and the remedy says how to install it."""
 
 
 # --------------------------------------------------------------------------- what the user brings

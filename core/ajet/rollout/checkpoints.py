@@ -39,7 +39,7 @@ def best_checkpoint(run_dir: Path) -> Path | None:
 
 
 def validation_reward(checkpoint: Path) -> float:
-    """The validation reward at a checkpoint's step; -inf if there was no validation."""
+    """The validation reward at a checkpoint's step, or -inf if the run did not validate there."""
     return float(_state(checkpoint).get("validation_reward", -math.inf))
 
 
