@@ -133,8 +133,8 @@ def _is_recognised(node: nodes.Node, reads: Reads, target: str, ours: bool) -> b
 
 
 def _without_previous(node: nodes.Node, reads: Reads) -> nodes.Node:
-    """The expression after ``loop.first or``: the message before is there, and is no later one. Notes the lists
-    in which it is read, and leaves that out of a copy."""
+    """A copy of the right side of ``loop.first or ...`` without its reads of the previous message. There the previous
+    message exists and is not a later one, so reading it is safe; ``reads`` notes the lists in which it is read."""
     if isinstance(node, nodes.Getitem) and isinstance(node.node, nodes.Name) and _offset(node.arg) == -1:
         reads.near.add(node.node.name)
         return nodes.Const(None)

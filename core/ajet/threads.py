@@ -11,8 +11,8 @@ from typing import Any
 
 
 async def in_thread(call: Callable[[], Any], name: str) -> Any:
-    """What a function returns, called in a daemon thread with the caller's context. A thread cannot be stopped: one
-    that is no longer waited for is left behind, and it does not keep the process alive."""
+    """Call a function in a daemon thread with the caller's context; returns what it returns. If the caller is cancelled,
+    the thread goes on, as threads cannot be stopped, but it does not keep the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()

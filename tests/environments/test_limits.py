@@ -55,9 +55,13 @@ def test_C10_instances_are_bounded_and_a_release_makes_room() -> None:
         assert post(url, "/create", {**ABOUT, "instance_id": "c"}).status_code == 200
 
 
+HANGING = {"env_type": "hanging", "task_id": "1", "instance_id": "a"}
+STEP = {**HANGING, "messages": [{"role": "assistant", "content": "go"}]}
+
+
 @pytest.fixture
 def hanging() -> Iterator[tuple[str, threading.Event]]:
-    """A service for one instance, whose steps last until the event."""
+    """A service with its only instance, `HANGING`, whose steps last until the event."""
     go_on = threading.Event()
 
     class Hanging(Counting):
@@ -68,6 +72,7 @@ def hanging() -> Iterator[tuple[str, threading.Event]]:
             return super().step(message)
 
     with serving(Hanging, most_instances=1) as url:
+        post(url, "/create", HANGING)
         yield url, go_on
         go_on.set()
 
@@ -77,17 +82,14 @@ def test_C10_an_instance_whose_thread_does_not_end_keeps_its_place(
 ) -> None:
     url, go_on = hanging
     monkeypatch.setattr(service, "_CLOSE_SECONDS", 0.1)
-    about = {"env_type": "hanging", "task_id": "1", "instance_id": "a"}
-    post(url, "/create", about)
-    step = {**about, "messages": [{"role": "assistant", "content": "go"}]}
-    stepping = threading.Thread(target=post, args=(url, "/step", step))
+    stepping = threading.Thread(target=post, args=(url, "/step", STEP))
     stepping.start()
     while not any(t.name == "ajet-environment" for t in threading.enumerate()):
         pass
-    while post(url, "/release", about).json()["data"] is not True:
+    while post(url, "/release", HANGING).json()["data"] is not True:
         pass
     assert health(url)["open"] == 0
-    again = {**about, "instance_id": "b"}
+    again = {**HANGING, "instance_id": "b"}
     assert post(url, "/create", again).status_code == 429
     go_on.set()
     stepping.join(SECONDS)
@@ -101,13 +103,10 @@ def test_C10_calls_that_wait_for_one_instance_are_bounded(
 ) -> None:
     url, go_on = hanging
     monkeypatch.setattr(service, "_MOST_WAITING", 3)
-    about = {"env_type": "hanging", "task_id": "1", "instance_id": "a"}
-    post(url, "/create", about)
-    step = {**about, "messages": [{"role": "assistant", "content": "go"}]}
     statuses: list[int] = []
 
     def ask() -> None:
-        statuses.append(post(url, "/step", step).status_code)
+        statuses.append(post(url, "/step", STEP).status_code)
         if statuses.count(429) == 4:
             go_on.set()
 

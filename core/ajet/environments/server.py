@@ -97,7 +97,7 @@ def serve(
     most_instances: int = MOST_INSTANCES,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM, which end the process within seconds. Port 0 is a free one; the address is
-    printed. Instances that nobody asked for within ``idle_seconds`` are released; more than ``most_instances`` at
+    printed. An instance that gets no request for ``idle_seconds`` is released; more than ``most_instances`` at
     once are refused. Raises AjetError if the address cannot be had."""
     listening = listen(host, port, "the service")
     app = Service(environments, idle_seconds, most_instances, host)

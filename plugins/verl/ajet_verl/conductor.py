@@ -134,7 +134,8 @@ class Conductor:
             task.add_done_callback(self._groups.discard)
 
     async def _group(self, uid: str, place: Place) -> None:
-        """A group from its plan to the queue, where verl waits for ``finished``, or ``failure``: nothing to learn from."""
+        """A group from its plan to the queue, where verl waits for ``finished``, or ``failure``: nothing to learn from.
+        A cancelled group tells the queue nothing: the queue may have ended before, and would never answer."""
         import transfer_queue as tq
 
         status = "failure"
@@ -146,9 +147,8 @@ class Conductor:
             log.exception("group %s", uid)
             self._failed = f"{type(error).__name__}: {error}"
             self._told.say(f"group {place.step}.{place.place}: {self._failed}")
-        finally:
-            self._barren = 0 if status == "finished" else self._barren + 1
-            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
+        self._barren = 0 if status == "finished" else self._barren + 1
+        await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
 
     async def _learned(self, uid: str, place: Place) -> bool:
         """Run and judge a group and put its rows into the queue; whether there are any."""
