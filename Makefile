@@ -16,6 +16,8 @@ ALL_INSTALLED := .venv/.all_installed
 # The package of the tests' Node.js agent, where there is Node.js; without it those tests are skipped.
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where it is set, each of a run's processes compiles every module that it imports anew, verl's for minutes.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
 .PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local clean

@@ -29,15 +29,10 @@ HANDED_ON = {
 
 def main() -> None:
     arguments = sys.argv[1:]
-    # Python compiles a module when it is first imported and keeps the result, unless it is told not to: then every
-    # process would compile anew, which takes the backbone verl's dozen processes minutes.
-    now = sys.dont_write_bytecode
-    with_uv = [*UV, "install", "--python", sys.executable, *["--compile-bytecode"] * now, *arguments]
-    if has_uv() and install(with_uv, uv_environment()):
+    if has_uv() and install([*UV, "install", "--python", sys.executable, *arguments], uv_environment()):
         return
     print("uv cannot install this here; pip does, which takes a few minutes longer.", flush=True)
-    with_pip = [*PIP, "install", "--no-input", *["--no-compile"] * (not now), *arguments]
-    sys.exit(0 if install(with_pip) else 1)
+    sys.exit(0 if install([*PIP, "install", "--no-input", "--no-compile", *arguments]) else 1)
 
 
 def has_uv() -> bool:
