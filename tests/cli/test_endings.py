@@ -142,9 +142,13 @@ def test_D4_a_forked_child_of_the_agent_ends_by_sigterm_as_it_would_without_us(t
 import os, signal, time
 from ajet.cli import _sigterm_is_ctrl_c
 _sigterm_is_ctrl_c()
+ready, tell = os.pipe()
 child = os.fork()
 if child == 0:
+    os.write(tell, b"x")  # Python forgets signals that reach a child before it runs
     time.sleep(60)
+    os._exit(1)
+os.read(ready, 1)
 os.kill(child, signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
