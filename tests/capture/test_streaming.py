@@ -31,6 +31,8 @@ from tests import tokenizers
 from tests.engines import SECONDS, Waiting, with_patience
 from tests.properties import examples
 
+from ..plugins.programs import calling
+
 CLOSED = "http://127.0.0.1:9/v1"
 URL = f"{CLOSED}/chat/completions"
 TOOL: Any = {
@@ -155,6 +157,26 @@ def test_reasoning_and_usage_chunks(bench, tokenizer, sdk) -> None:
     assert chunks[-1].choices == [] and all(c.usage is None for c in chunks[:-1])
     assert chunks[-1].usage.completion_tokens == len(session.record.calls[0].generation.token_ids)
     assert all("usage" not in c.model_fields_set for c in plain), "as only those who ask for it expect it"
+
+
+@pytest.mark.parametrize(("kept", "parent"), [(-1, 0), (-2, None)], ids=["last", "another"])
+def test_the_last_piece_of_the_reasoning_is_what_nodes_client_sends_back(
+    bench, tokenizer, sdk, kept: int, parent: int | None
+) -> None:
+    """openai's Node.js client replaces each piece of a field that it does not know by the next one."""
+    said = "<think>\nOne, two, three.\n</think>\n\n" + calling("add", a=1)
+    with bench(ScriptedEngine(tokenizer, lambda r, p: said)).session() as session:
+        deltas = [
+            c.choices[0].delta for c in sdk.chat.completions.create(model="m", messages=USER, stream=True)
+        ]
+        thoughts = [t for d in deltas if (t := getattr(d, "reasoning_content", None))]
+        calls = [call.model_dump(exclude={"index"}) for d in deltas for call in d.tool_calls or ()]
+        calls = [{**calls[0], "function": {"name": "add", "arguments": '{"a": 1}'}}]
+        assert len(thoughts) > 2
+        sent = {"role": "assistant", "reasoning_content": thoughts[kept], "tool_calls": calls}
+        result = {"role": "tool", "tool_call_id": calls[0]["id"], "content": "2"}
+        sdk.chat.completions.create(model="m", messages=[*USER, sent, result])
+    assert [call.parent for call in session.record.calls] == [None, parent]
 
 
 def test_stop_strings_and_length(bench, tokenizer, sdk) -> None:

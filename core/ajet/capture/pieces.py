@@ -28,6 +28,8 @@ class Pieces:
         """Content that may be the beginning of a stop string."""
         self._stopped = False
         self._emitted: dict[Kind, str] = {"reasoning": "", "content": ""}
+        self.last: dict[Kind, str] = {"reasoning": "", "content": ""}
+        """The last piece of each kind."""
         self._begun = False
 
     def sampled(self, tokens: Iterable[int]) -> None:
@@ -52,6 +54,7 @@ class Pieces:
     def _send(self, kind: Kind, text: str) -> None:
         if text:
             self._emitted[kind] += text
+            self.last[kind] = text
             self._emit(Piece(self._choice, kind, text))
 
     def _before_stop(self, text: str) -> str:

@@ -344,7 +344,8 @@ class Session:
         logprobs = _logprobs(chat, generation) if asked.request.logprobs else None
         stops = asked.request.stop if reason == "stop" else ()
         stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
-        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop)
+        last = pieces.last["reasoning"] if pieces else ""
+        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop, last)
         return Choice(number, asked, answer, _Sampled(prompt, sampling, generation))
 
     async def _generate(self, wanted: GenerateRequest, pieces: Pieces | None) -> Generation:
@@ -448,6 +449,8 @@ class Session:
             ),
             message,
         )
+        if answer:
+            answer.last_reasoning = choice.answer.last_reasoning
         return answer
 
     def _seed(self, number: int) -> int:

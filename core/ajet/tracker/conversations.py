@@ -3,8 +3,8 @@
 Each message is a node below the message before it; a request walks down from the root. A message is
 found by its `fingerprint`, the raw form in which a client said it (cheap: less than parsing its JSON);
 a form not met before is brought into normal form once and found by its `exact` text. A message that is
-no known one may be a recorded reply in another form: without its reasoning, with a name, with numbers as
-JavaScript writes them. It is then that reply, and what the client sent is kept beside it. Under the policy
+no known one may be a recorded reply in another form: without its reasoning, with the last streamed piece of it, with a
+name, with numbers as JavaScript writes them. It is then that reply, and what the client sent is kept beside it. Under the policy
 ``text`` a reply may also be found by its loose text, which counts as drift.
 """
 
@@ -37,7 +37,17 @@ class _Form:
 class Said:
     """A message (in normal form) after all those above it."""
 
-    __slots__ = ("children", "depth", "ends", "forms", "heard", "message", "parent", "replies")
+    __slots__ = (
+        "children",
+        "depth",
+        "ends",
+        "forms",
+        "heard",
+        "last_reasoning",
+        "message",
+        "parent",
+        "replies",
+    )
 
     def __init__(self, parent: Said | None, message: Message) -> None:
         self.parent = parent
@@ -54,6 +64,9 @@ class Said:
         """Those that are recorded answers, by canonical text in short."""
         self.forms: dict[Hashable, _Form] = {}
         """Other forms of these, by fingerprint."""
+        self.last_reasoning = ""
+        """The last piece of a streamed reply's reasoning. openai's Node.js client replaces each piece by the next one, so
+        this is what its users send back."""
 
     def say(self, message: Message) -> Said:
         """The node of a message in normal form, said next."""
@@ -100,23 +113,23 @@ class Said:
         return node
 
     def _reply(self, plain: Message, by_text: bool) -> _Form | None:
-        """The first recorded reply that a client's message is: without its reasoning or with the same."""
+        """The first recorded reply that a client's message is: without its reasoning, or with what the client got."""
         assert self.replies is not None
         told = thoughts(plain)
         alike = self.replies.get(_short(canonical(plain)), ())
-        found = [node for node in alike if not told or thoughts(node.message) == told]
+        found = [node for node in alike if node._thought(told)]
         loosely = not found and by_text
         if loosely:
             text = loose(plain)
             replies = (node for nodes in self.replies.values() for node in nodes)
-            found = [
-                node
-                for node in replies
-                if loose(node.message) == text and (not told or thoughts(node.message) == told)
-            ]
+            found = [node for node in replies if loose(node.message) == text and node._thought(told)]
         if not found:
             return None
         return _Form(min(found, key=lambda node: node.ends[0].number), plain, loosely)
+
+    def _thought(self, told: str) -> bool:
+        """Whether a client that sends this reply back may send it with the reasoning ``told``."""
+        return not told or told in (thoughts(self.message), self.last_reasoning.strip())
 
     def path(self) -> list[Said]:
         """The nodes that lead here, the first message first."""

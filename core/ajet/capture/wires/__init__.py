@@ -73,6 +73,8 @@ class Answer:
     """How many of the completion's tokens are reasoning, its marks included; None where nobody counted."""
     stop: str | None = None
     """The stop string of the request that ended the answer, if one did."""
+    last_reasoning: str = ""
+    """The last piece of reasoning that was streamed."""
 
 
 @dataclass(frozen=True, slots=True)
