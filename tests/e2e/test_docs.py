@@ -68,7 +68,7 @@ def test_B5_the_readmes_example_learns_with_the_default_model(project, example) 
 @pytest.mark.parametrize(("wrong", "reward"), [(False, 1.0), (True, 0.0)])
 def test_B12_the_readmes_judge_compares_numbers(example, project, answer, wrong, reward) -> None:
     judge = load_object(f"{project.folder / 'my_agent.py'}:judge", "judge")
-    task = Task("t", "What is 3 + 4?", {"answer": "7"})
+    task = Task("t", "What is 3 + 4?", metadata={"answer": "7"})
     response = answer.replace("7", "17") if wrong else answer
     assert judge(task, WorkflowOutput(response=response)) == reward
 
