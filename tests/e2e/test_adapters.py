@@ -51,6 +51,7 @@ def adapter_bytes(checkpoint: Path, name: str) -> bytes:
     return (checkpoint / "adapters" / name / "adapter_model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_run_of_two_adapters_ends_bit_equal_to_the_uninterrupted_one(targets: Any) -> None:
     targets.ajet("run", "job.yaml", "--set", "run.dir=whole")
     (whole,) = targets.runs("whole")
@@ -75,6 +76,7 @@ def test_an_asynchronous_run_trains_adapters(targets: Any) -> None:
     assert any(np.any(array) for name, array in last.items() if "lora_B" in name)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_exported_and_trained_on(targets: Any) -> None:
     targets.ajet("run", "job.yaml", "--set", "run.dir=first")
     (run_dir,) = targets.runs("first")

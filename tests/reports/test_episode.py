@@ -142,9 +142,9 @@ def test_answers_of_a_chat_model_are_shown_as_chat_and_said_to_have_no_tokens(
 
 
 def test_the_strip_brackets_what_was_trained_and_shows_white_space(folder: Folder, live: Any) -> None:
-    folder.write(live(answers=lambda r, p: "a b\n"))
+    folder.write(live(answers=lambda r, p: "1 2\n"))
     strip = text(folder.report("1.0/t0/0")).split("next token\n")[1]
-    assert "⟦a|·|b|↵\n|<|im_end|>⟧↵\n<|im_start|>user↵\nsure?" in strip
+    assert "⟦1|·|2|↵\n|<|im_end|>⟧↵\n<|im_start|>user↵\nsure?" in strip
 
 
 def test_tokens_carry_position_id_logprob_version_call_and_agent(folder: Folder, live: Any) -> None:

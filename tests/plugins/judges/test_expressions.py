@@ -142,6 +142,7 @@ CLASSES = [
 ]
 
 
+@pytest.mark.slow
 def test_it_agrees_with_math_verify_wherever_two_expressions_are_compared() -> None:
     """Notations of equal and of different values, boxed as answers are: what math-verify says of them, asked directly."""
     from math_verify import parse, verify

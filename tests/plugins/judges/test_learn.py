@@ -138,6 +138,7 @@ def test_twenty_labels_make_a_rubric_that_ranks_new_responses(
     assert re.search(r"judge model: \d+ calls, .* tokens", out)
 
 
+@pytest.mark.slow
 def test_shuffled_labels_teach_nothing(model: JudgeModel, tmp_path: Path) -> None:
     scores = []
     for seed in range(8):

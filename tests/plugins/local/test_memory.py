@@ -357,6 +357,7 @@ torch.save(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_tree_of_64_branches_keeps_to_the_memory_limit_by_splitting_with_equal_gradients(
     tmp_path, tokenizer

@@ -585,6 +585,7 @@ torch.save(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits address space and reads /proc")
 def test_a_tree_of_64_branches_trains_within_a_memory_limit_by_splitting(tmp_path):
     command = [sys.executable, "-c", WITHIN_A_LIMIT, str(tmp_path / "weights.pt")]
