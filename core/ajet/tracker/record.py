@@ -15,7 +15,7 @@ from ajet.tracker.tree import Node, TokenTree
 from ajet.types import AjetError, Generation, GenerationDelta, Int32
 
 if TYPE_CHECKING:
-    from ajet.chat_incremental import Rendered
+    from ajet.chat_continue import Written
 
 Message = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ class EpisodeClosed(AjetError):
 class Basis:
     """How the prompt of a call came to be what it is."""
 
-    rendered: Rendered | None = None
+    rendered: Written | None = None
     """What the chat format knows of its rendering."""
     rendered_messages: int = 0
     """Messages at the beginning that were rendered; those after them follow stored ids."""
