@@ -15,21 +15,28 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ajet.chat_continue import REWRITTEN, THINKING, TOOLS, ByTemplate, ByTokens, Changed, Continuing, Texts
+from ajet.chat_continue import (
+    REWRITTEN,
+    THINKING,
+    TOOLS,
+    ByTemplate,
+    ByTokens,
+    Changed,
+    Continuing,
+    Texts,
+    Written,
+)
 from ajet.chat_family import find_family
 from ajet.chat_harmony import find_harmony
 from ajet.chat_stream import CLOSE, OPEN, AnswerReader, Reader, Rules
 from ajet.chat_template import Template, given, plain_copy, refusal
 from ajet.messages import canonical_tool_arguments
 from ajet.types import AjetError
-
-if TYPE_CHECKING:
-    from ajet.chat_incremental import Rendered
 
 Message = Mapping[str, Any]
 
@@ -82,7 +89,7 @@ class Turn:
     """How many messages the whole chat has, the new ones included."""
     whole: Callable[[], Sequence[Message]]
     """The whole chat. Costs its length, so it is asked for only where the template is not proven."""
-    rendered: Rendered | None = None
+    rendered: Written | None = None
     """What is known of the stored prompt's rendering."""
 
 
@@ -93,12 +100,12 @@ class Increment:
     ids: list[int] | None
     """None if the turn cannot be continued from its stored ids."""
     cause: str = ""
-    """Why not, one of `CAUSES`; with ids: what was continued all the same."""
+    """Why the turn cannot be continued (one of `CAUSES`). If `ids` is set: the difference that the merge policy allowed."""
     was: str = field(default="", compare=False)
     """Where the template is the cause: what it wrote, …"""
     now: str = field(default="", compare=False)
     """… and what it writes there now."""
-    rendered: Rendered | None = field(default=None, compare=False)
+    rendered: Written | None = field(default=None, compare=False)
     """What is known of the next prompt's rendering, for the turn after."""
 
 
@@ -134,7 +141,7 @@ class Chat:
         )
         self._texts: Texts = texts
         self._continuing = Continuing(texts, self._template)
-        self._rendered: dict[bytes, tuple[NDArray[np.int32], Rendered | None]] = {}
+        self._rendered: dict[bytes, tuple[NDArray[np.int32], Written]] = {}
         self._remembering = threading.Lock()
 
     # ---------------------------------------------------------------- messages to ids
@@ -144,14 +151,12 @@ class Chat:
         chat format refuses the chat. May be called from several threads."""
         return self.begin(messages, tools)[0]
 
-    def begin(
-        self, messages: Sequence[Message], tools: Sequence[Message]
-    ) -> tuple[list[int], Rendered | None]:
+    def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[list[int], Written]:
         """As `render`, with what `next_turn` needs to know of the rendering."""
         # The members of a group begin with the same chat.
         chat = hashlib.blake2b(json.dumps([messages, tools]).encode(), digest_size=16).digest()
         held = self._rendered.get(chat)
-        if held is None:
+        if held is None or held[1].times != self._continuing.times():
             text, rendered = self._continuing.begin(messages, tools)
             ids = self._template.encoder.encode(text) if self._template else self._texts.ids(text)
             held = np.array(ids, dtype=np.int32), rendered
@@ -160,7 +165,7 @@ class Chat:
                     del self._rendered[next(iter(self._rendered))]
                 self._rendered[chat] = held
         found: list[int] = held[0].tolist()
-        return found, held[1].copied() if held[1] else None
+        return found, held[1].copied()
 
     def _render_by_family(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         assert self._family
@@ -220,7 +225,7 @@ class Chat:
     def next_turn(self, turn: Turn, tools: Sequence[Message], *, keep_thinking: bool = False) -> Increment:
         """What follows the stored ids of a turn in the next prompt, if the template writes all before the answer
         as it did, and the answer in full. ``keep_thinking`` continues also where the template would leave
-        reasoning out. Depends on nothing but its arguments; costs the length of the answer and the new
+        reasoning out. Depends on nothing but its arguments and the template's clock; costs the length of the answer and the new
         messages where the template is proven, else that of the whole chat."""
         count = turn.count - len(turn.new) - 1
         more = [turn.answer, *turn.new]
@@ -242,7 +247,7 @@ class Chat:
                 end = self._texts.show(rest.text[at : at + _ENDING])
                 return Increment(None, REWRITTEN, self.text_of(turn.completion[-1]), end)
             drift = drift or REWRITTEN
-        return Increment(ids, drift, rendered=rest.rendered)
+        return Increment(ids, drift, rendered=rest.written)
 
     def _end_of_answer(self, rest: str, turn: Turn) -> tuple[int, str]:
         """Where the answer ends in what follows its prompt, and what of it is missing there: nothing, `THINKING`,

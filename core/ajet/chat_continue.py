@@ -8,10 +8,11 @@ the longer chat must begin with the text of the prompt. That is looked at for ev
 from __future__ import annotations
 
 import json
+import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ajet.chat_template import Template
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ajet.chat_incremental import IncrementalTemplate, Rendered
 
 Message = Mapping[str, Any]
+
+log = logging.getLogger("ajet")
 
 THINKING = "template drops thinking"
 TOOLS = "template moves tools"
@@ -33,13 +36,27 @@ _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """How a prompt was written: what must be known to go on from it."""
+
+    times: tuple[str, ...]
+    """What the template could write of the time just before."""
+    steps: Rendered | None
+    """None if the template is not proven."""
+
+    def copied(self) -> Written:
+        """The same, for a chat that is not to see what other chats go on with."""
+        return replace(self, steps=self.steps.copied() if self.steps else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Rest:
     """What follows the text of a prompt: the answer as the template writes it, and all after it."""
 
     text: str
     """With marks for the texts of special tokens in messages."""
-    rendered: Rendered | None
-    """What is needed to go on from the longer chat; None if the template is not proven."""
+    written: Written
+    """What is needed to go on from the longer chat."""
     drops_thinking: bool = False
     """Earlier reasoning is left out, and the answer's in ``text``."""
 
@@ -131,25 +148,45 @@ class Continuing:
     @property
     def proven(self) -> bool:
         """Whether longer chats need no whole rendering."""
-        return self._incremental is not None and self._incremental.proven
+        return self._proof() is not None
 
-    def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[str, Rendered | None]:
+    def _proof(self) -> IncrementalTemplate | None:
+        # Read once, as another thread may find that it does not hold.
+        proof = self._incremental
+        return proof if proof and proof.proven else None
+
+    def times(self) -> tuple[str, ...]:
+        """What the template can write of the time now."""
+        return self._template.times() if self._template else ()
+
+    def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[str, Written]:
         """A chat as text, and what is needed to go on from it. Raises AjetError if the template refuses it."""
+        times = self.times()
         text = self._texts.text(messages, tools)
-        if not self.proven:
-            return text, None
-        assert self._incremental and self._template
+        proof, only_text = self._proof(), Written(times, None)
+        if proof is None:
+            return text, only_text
+        assert self._template
         try:
-            found = self._incremental.render(self._prepared(messages), self._template.hidden(tools))
+            found = proof.render(self._prepared(messages), self._template.hidden(tools))
         except Exception:  # the template is foreign code
-            return text, None
-        if found is not None and found[0] != text:  # another environment than the tokenizer's
-            self._incremental = found = None
-        return text, found[1] if found else None
+            return text, only_text
+        if found is None:
+            return text, only_text
+        if found[0] != text:
+            if self.times() == times:  # another environment than the tokenizer's
+                log.warning(
+                    "the tokenizer of %r writes a chat otherwise than its chat template does alone; from now on each call of "
+                    "a chat costs its whole length",
+                    getattr(self._template.tokenizer, "name_or_path", "the model"),
+                )
+                self._incremental = None
+            return text, only_text
+        return text, Written(times, found[1])
 
     def rest(
         self,
-        earlier: Rendered | None,
+        earlier: Written | None,
         whole: Callable[[], Sequence[Message]],
         more: Sequence[Message],
         count: int,
@@ -159,33 +196,38 @@ class Continuing:
         """What follows the prompt of ``count`` messages when there are ``more``. ``whole`` gives all of them, and
         is asked only where the proof does not tell. ``keep_thinking``: reasoning that the template leaves out of
         the longer chat may stay. Raises Changed, and AjetError if the template refuses the chat."""
-        found = self._by_proof(earlier, more) if earlier and earlier.count == count else None
-        return found or self._by_comparing(whole(), count, tools, keep_thinking)
+        found = self._by_proof(earlier, more, count) if earlier else None
+        found = found or self._by_comparing(whole(), count, tools, keep_thinking)
+        # Both compare what the template writes now. The clock is asked after them, so that no change is missed.
+        now = self.times()
+        if earlier and earlier.times != now:
+            raise Changed(REWRITTEN, "; ".join(earlier.times), "; ".join(now))
+        return found
 
-    def _by_proof(self, earlier: Rendered, more: Sequence[Message]) -> Rest | None:
-        if not self.proven:
+    def _by_proof(self, earlier: Written, more: Sequence[Message], count: int) -> Rest | None:
+        proof, known = self._proof(), earlier.steps
+        if proof is None or known is None or known.count != count:
             return None
-        assert self._incremental
         try:
-            found = self._incremental.go_on(earlier, self._prepared(more))
+            found = proof.go_on(known, self._prepared(more))
         except Exception:  # the template is foreign code; the whole rendering says what it refuses
             return None
-        if found is None or not found[0].startswith(earlier.header):
+        if found is None or not found[0].startswith(known.header):
             return None
-        text, rendered = found
-        return Rest(text[len(earlier.header) :], rendered)
+        text, steps = found
+        return Rest(text[len(known.header) :], replace(earlier, steps=steps))
 
     def _by_comparing(
         self, whole: Sequence[Message], count: int, tools: Sequence[Message], keep_thinking: bool
     ) -> Rest:
-        after, rendered = self.begin(whole, tools)
+        after, written = self.begin(whole, tools)
         before = self._texts.text(whole[:count], tools)
         if after.startswith(before):
-            return Rest(after[len(before) :], rendered)
+            return Rest(after[len(before) :], written)
         if keep_thinking:
             rest = self._rest_without_thoughts(whole, count, tools)
             if rest is not None:
-                return Rest(rest, rendered, drops_thinking=True)
+                return Rest(rest, written, drops_thinking=True)
         raise Changed(self._cause(whole, count, tools), *self._excerpts(before, after))
 
     def _rest_without_thoughts(

@@ -11,6 +11,7 @@ of a chat is known to begin with the text of the shorter one, or nothing is clai
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,7 +30,7 @@ Message = Mapping[str, Any]
 _ITEMS = "ajet_items"
 _ABSENT: Any = object()
 _UNSET = "\ufdd0 not set"
-"""Stands for a value that a loop begins with and never reads."""
+"""Placeholder for a namespace attribute that the loop sets but never reads, so its initial value cannot matter."""
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _FROM_ELSEWHERE = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
@@ -65,10 +66,9 @@ class _Loop:
         self.depth, self.depth0 = 1, 0
 
 
-class _Piece:
-    """A piece of a template, to be run again and again. Not thread-safe."""
-
-    __slots__ = ("_context", "_run", "_scope")
+class _Piece(threading.local):
+    """A piece of a template, to be run again and again. Each thread has variables and a context of its own, since
+    large chats are rendered beside the loop."""
 
     def __init__(self, template: Any) -> None:
         self._scope: dict[str, Any] = {}
@@ -153,7 +153,7 @@ class _Statements:
     template: Any
     """None if nothing does."""
     piece: _Piece | None
-    """None if there are macros, which keep their context."""
+    """None if the statements define macros: a macro keeps the context it was defined in, so each run needs a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class _MessageLoop:
     ahead: int
     """How many of the next messages may change the text of one."""
     wrapped: int
-    """How many of the first messages may read the last ones."""
+    """How many messages at the start can reach the end of the chat through a negative index."""
     writes: tuple[tuple[str, str], ...]
     """What it leaves for the next message and for what follows."""
     reads_own: bool
@@ -221,7 +221,7 @@ class Rendered:
     chat: list[Message]
     """Its messages, and perhaps those of a longer chat after them."""
     settled: tuple[str, Mapping[str, Any]]
-    """The text of the settled statements, and the variables that they set."""
+    """Text and variables of the statements that depend on the first messages only. They are not run again."""
     count: int
     tools: Sequence[Message]
     statements: tuple[str, ...]

@@ -51,7 +51,7 @@ class Reads:
     neighbours: set[tuple[str, int]] = field(default_factory=set)
     """(variable, n): the item n places after the own position."""
     near: set[str] = field(default_factory=set)
-    """Lists that are searched for the own message, or read at the place before it where there is one."""
+    """Lists in which the loop looks up the current message (`messages.index(message)`) or reads the previous one."""
     writes: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, attribute) that are set."""
     uses_loop: bool = False
@@ -82,7 +82,7 @@ def examine(body: Sequence[nodes.Node], target: str) -> Reads:
 
 
 def free_of_loops(macro: nodes.Macro) -> Reads:
-    """What a macro reads. Raises Unproven."""
+    """Return what a macro reads. Raises Unproven if that cannot be told."""
     return examine([*macro.body, *macro.defaults], "")
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ajet.types import AjetError
@@ -25,6 +26,7 @@ _FIRST = 0xF0000
 """Private-use characters after `_LITERAL` number the texts that it stands for."""
 _HIDDEN = re.compile(f"{_LITERAL}[\U000f0000-\U000ffffd]")
 _OPENED = re.compile(r"<think>\s*\Z")
+_CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
 _ANCHORS = ("\n", "a", ".")
 """Texts before which tokenizers put no prefix space of their own to what follows."""
 
@@ -216,6 +218,7 @@ class Template:
     def __init__(self, tokenizer: Any, plain: Any, options: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self._options = dict(options or {})
+        self._clock_forms = [form for _, form in _CLOCK.findall(str(tokenizer.chat_template))]
         self.encoder = Encoder(tokenizer, plain, self._control_tokens())
         self._arguments_as_text = self._needs_text()
         self._text_or_thoughts = False
@@ -254,6 +257,11 @@ class Template:
         """The template itself; empty if the tokenizer chooses among several."""
         template = self.tokenizer.chat_template
         return template if isinstance(template, str) else ""
+
+    def times(self) -> tuple[str, ...]:
+        """What the template writes of the time, in the forms that stand in its source."""
+        now = datetime.now()
+        return tuple(now.strftime(form) for form in self._clock_forms)
 
     def constants(self) -> dict[str, Any]:
         """Variables that the template is given with every chat."""

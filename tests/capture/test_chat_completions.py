@@ -408,7 +408,7 @@ def test_an_answer_without_the_form_asked_for_is_an_error_and_is_recorded(
         ({**NAMED, "tools": [{**TOOL, "function": {"name": "sub"}}]}, "'add', but it is not among the tools"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}},
-            "schema is none",
+            "not a valid JSON schema",
         ),
         ({"response_format": {"type": "json_schema"}}, "schema must be an object"),
     ],

@@ -25,6 +25,8 @@ NAME = {"type": "string", "pattern": "^[a-z]+$"}
         {"properties": {"a": {}}, "unevaluatedProperties": False},
         {"propertyNames": NAME},
         {"items": {"type": "integer"}, "uniqueItems": True},
+        {"uniqueItems": True},
+        {"unevaluatedItems": False, "allOf": [{"prefixItems": [{}]}]},
         {"prefixItems": [{"type": "integer"}], "items": False},
         {"contains": {"const": 1}, "maxContains": 1},
         {"enum": ["a", 1, [1, 2]]},
@@ -41,6 +43,13 @@ def test_a_value_fits_where_the_standard_says_so(schema: dict[str, Any]) -> None
     values: list[Any] = [
         *(None, 1, 2, "a", "A1", [], [1], [1, 2], [1, 1], [[]], {}, {"a": 1}, {"a": "b"}, {"a": 1, "b": 2}),
         *({"x1": 1}, {"x1": 0}, {"x1": "a"}, {"B": 1}, {"pattern": 1}, {"$schema": "a"}, [1, 2, 3]),
+        *(
+            [1, True],
+            [1, 1.0],
+            [{"a": 1}, {"a": True}],
+            [{"a": [1], "b": 2}, {"b": 2.0, "a": [1]}],
+            [None, 0, False],
+        ),
     ]
     ready, reference = make_schema(schema), Draft202012Validator(schema)
     assert [ready.fault(v) is None for v in values] == [reference.is_valid(v) for v in values]
@@ -71,8 +80,12 @@ def test_C1_regular_expressions_take_time_linear_in_the_text() -> None:
         ({"patternProperties": {"(": {}}}, "cannot be used"),
         ({"pattern": "a\ud800"}, "cannot be used"),
         ({"pattern": "a{1,1000}" * 1000}, "too large"),
-        ({"type": "nothing"}, "schema is none: 'nothing'"),
+        ({"type": "nothing"}, "not a valid JSON schema: 'nothing'"),
         ({"unevaluatedProperties": False, "patternProperties": {"a": {}}}, "both unevaluatedProperties"),
+        ({"unevaluatedProperties": False, "dependentSchemas": {"a": {}}}, "Properties and dependentSchemas"),
+        ({"unevaluatedProperties": False, "$dynamicRef": "#"}, r"unevaluatedProperties and \$dynamicRef"),
+        ({"unevaluatedItems": False, "if": {}}, "both unevaluatedItems and if here; leave one of them out"),
+        ({"type": [True, *range(2, 9_000)]}, "not a valid JSON schema"),
         ({"properties": {f"p{n}": {} for n in range(MOST_NODES)}}, "parts; at most"),
         ({"description": "a" * (1 << 19)}, "characters; at most"),
     ],
@@ -92,18 +105,22 @@ def test_C1_a_schema_that_is_nested_too_deeply_is_refused(levels: int) -> None:
         make_schema(schema)
 
 
-def doubling(levels: int) -> dict[str, Any]:
-    """A schema whose references double at every level."""
+def doubling(levels: int, last: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A schema whose references double at every level, to ``last`` in the end."""
     defs: dict[str, Any] = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(levels)}
-    return {"$ref": "#/$defs/a0", "$defs": {**defs, f"a{levels}": {"type": "string"}}}
+    return {"$ref": "#/$defs/a0", "$defs": {**defs, f"a{levels}": last or {"type": "string"}}}
 
 
 def test_C1_a_check_ends_after_so_many_steps_whatever_the_schema_says() -> None:
     assert make_schema(doubling(5)).fault("a") is None
     anchors = {f"d{n}": {"$anchor": f"x{n}"} for n in range(2_000)}
+    next_ = [{"$ref": f"#/$defs/a{n + 1}"} for n in range(40)]
+    both = {**{f"a{n}": {**ref, "allOf": [ref]} for n, ref in enumerate(next_)}, "a40": {}}
     for schema, value in (
         (doubling(60), "a"),
-        ({"uniqueItems": True}, [{"a": n} for n in range(5_000)]),
+        (doubling(11, {f"unknown{n}": 1 for n in range(9_000)}), 1),
+        ({"unevaluatedProperties": False, "$ref": "#/$defs/a0", "$defs": both}, {"a": 1}),
+        ({"anyOf": [{"type": "string"}] * 1_000}, {"a": "x" * 40_000}),
         ({"items": {"$ref": "#x7"}, "$defs": anchors}, [1] * 1_000),
         ({"items": {"enum": [[n] for n in range(2_000)]}}, [[1_999]] * 1_000),
         (
@@ -130,3 +147,17 @@ def test_a_large_answer_is_checked_to_its_end() -> None:
         "$[3000].a",
         "1 is not of type 'string'",
     )
+
+
+def test_that_items_are_unique_costs_no_more_than_the_items_whatever_they_are() -> None:
+    unique = make_schema({"uniqueItems": True})
+    assert unique.fault([True, *range(2, 20_000)]) is None
+    assert unique.fault([{"a": n} for n in range(5_000)]) is None
+    assert unique.fault([{"a": 1}, *range(5_000), {"a": 1.0}]) is not None
+
+
+def test_an_error_is_paid_for_once_however_deep_its_place_is() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(40):
+        schema = {"allOf": [schema]}
+    assert make_schema(schema).fault({"a": ["b"] * 10_000}) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from ajet.chat import CAUSES, Chat, Increment, Turn
+from ajet.chat_incremental import prove
 from ajet.types import AjetError
-from tests import tokenizers
+from tests import templates, tokenizers
 
 ADD: Any = {
     "type": "function",
@@ -569,6 +571,38 @@ def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.Monke
 
     few, many = converse(50), converse(200)
     assert {k: many[k] <= 5 * few[k] for k in many} == dict.fromkeys(many, True), (few, many)
+
+
+def test_a_proven_template_writes_one_chat_while_another_thread_writes_another() -> None:
+    source = (
+        "{%- set who = messages[0].content -%}{%- for m in messages -%}{{ who ~ m.content }}{%- endfor -%}"
+    )
+    template = prove(source, {})
+    assert template
+    others = [{"role": "user", "content": text} for text in ("other", "chat")]
+
+    class Interrupted:
+        def __str__(self) -> str:
+            thread = threading.Thread(target=template.render, args=(others, []))
+            thread.start()
+            thread.join()
+            return "b"
+
+    found = template.render([{"role": "user", "content": text} for text in ("a", Interrupted(), "c")], [])
+    assert found and found[0] == "aaabac"
+
+
+def test_a_tokenizer_that_writes_otherwise_than_its_template_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tokenizer = copy.copy(templates.tokenizer("plain"))
+    usual = tokenizer.apply_chat_template
+    tokenizer.apply_chat_template = lambda *args, **options: usual(*args, **options) + " "
+    chat = Chat(tokenizer)
+    for n in range(2):
+        assert chat.tokenizer.decode(chat.render([{"role": "user", "content": str(n)}], [])).endswith(" ")
+    (said,) = caplog.messages
+    assert "costs its whole length" in said and not chat._continuing.proven
 
 
 # ------------------------------------------------------------------ parsing

@@ -448,6 +448,18 @@ def test_26_another_tool_list_starts_a_new_timeline(family: Family) -> None:
     assert len(script.lines()) == 2 and causes(script) == ["tool list changed"]
 
 
+def test_26_a_tool_whose_keys_come_in_another_order_is_written_as_it_came() -> None:
+    a, b = {"a": {"type": "number"}}, {"b": {"type": "string"}}
+    script, tools = Script("template plain"), []
+    for properties in ({**a, **b}, {**b, **a}):
+        parameters = {"type": "object", "properties": properties}
+        tools.append([{"type": "function", "function": {"name": "add", "parameters": parameters}}])
+    x = script.call([S, U], "two", tools=tools[0])
+    script.call([S, U, x, U2], "four", tools=tools[1])
+    assert len(script.lines()) == 2 and causes(script) == ["tool list changed"]
+    assert script.engine.requests[1].prompt_ids.tolist() == script.chat.render([S, U, x, U2], tools[1])
+
+
 @families
 def test_27_a_tool_without_parameters_works(family: Family) -> None:
     script = Script(family)

@@ -42,6 +42,41 @@ def long(chat: list[Any]) -> list[Any]:
     return [S, *shots, *chat]
 
 
+# ------------------------------------------------------------------ templates that write the time
+
+TIMED = "{{- '<|system|>' ~ strftime_now('%f') ~ '<|end|>' -}}"
+
+
+@pytest.mark.parametrize("before", ["", "{%- if loop.length > 99 -%}x{%- endif -%}"], ids=["proven", "not"])
+def test_a_prompt_whose_time_has_passed_is_rendered_anew(
+    before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"timed{len(before)}"
+    monkeypatch.setitem(templates.TEMPLATES, name, TIMED + templates._loop(before=before))
+    script = Script(f"template {name}")
+    x = script.call([S, U], "two")
+    script.call([S, U, x, U2], "four")
+    times = [seen(script, n)[len("<|system|>") :].partition("<|end|>")[0] for n in range(2)]
+    assert times[0] != times[1] and [c.parent for c in script.record.calls] == [None, None]
+    found = the_break(script)
+    assert found.cause == "template rewrites history" and found.before != found.now
+    assert script.chat._continuing.proven == (not before), "another time is no reason to doubt the proof"
+    script.call([S, U], "two")
+    assert seen(script, 2) != seen(script, 0), (
+        "what was rendered a while ago is not what the template writes now"
+    )
+
+
+def test_a_prompt_whose_time_is_the_same_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        templates.TEMPLATES, "century", TIMED.replace("%f", "in the century %C") + templates._loop()
+    )
+    script = Script("template century")
+    x = script.call([S, U], "two")
+    script.call([S, U, x, U2], "four")
+    assert "in the century 2" in seen(script, 1) and len(script.lines()) == 1
+
+
 # ------------------------------------------------------------------ replies that look alike
 
 

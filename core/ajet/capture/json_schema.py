@@ -1,7 +1,7 @@
 """JSON schemas that clients send: checked with bounded work, whatever they say.
 
 Regular expressions run on RE2, whose time is linear in the text. Everything else that a schema can blow up
-(references that double at every level, comparisons of every item with every other) is paid for in steps, of
+(references that double at every level, errors that quote the whole answer) is paid for in steps, of
 which a check has a fixed number. Steps and not seconds, so that a check ends alike on every machine.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +20,20 @@ MOST_NODES = 10_000
 """Objects, lists and values of a schema."""
 _MOST_CHARACTERS = 1 << 18
 MOST_STEPS = 200_000
-"""Of one check: a keyword of the schema that meets a value costs one, and one for each part of either."""
+"""Limit of one check. Applying a keyword to a value costs 1, plus the size of the keyword's value and of the instance.
+Coming to a schema costs its size, known keywords or not; an error costs all that its message may quote."""
 _MOST_LEVELS = 100
 _PATTERN_BYTES = 1 << 20
 """Memory of a compiled pattern, which bounds how long it takes for each character."""
 _CHARACTERS_PER_STEP = 16
 _DATA = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are data and no schemas."""
+_NOT_TOGETHER = {
+    "unevaluatedProperties": ("$dynamicRef", "dependentSchemas", "if", "patternProperties"),
+    "unevaluatedItems": ("$dynamicRef", "if"),
+}
+"""Where the library looks for what was evaluated, it follows the latter without applying them, so that they cost no
+steps, and matches patterns with Python's own regular expressions."""
 
 
 class BadSchema(AjetError):
@@ -71,7 +78,6 @@ def make_schema(schema: Mapping[str, Any]) -> Schema:
 
 @functools.lru_cache(32)
 def _make_schema(written: str) -> Schema:
-    from jsonschema import Draft202012Validator, SchemaError
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
@@ -79,13 +85,15 @@ def _make_schema(written: str) -> Schema:
     nodes = _count(schema)
     if nodes > MOST_NODES:
         raise BadSchema(f"the JSON schema has {nodes:,} parts; at most {MOST_NODES:,} are read")
-    if '"unevaluatedProperties"' in written and '"patternProperties"' in written:
-        # The library would look the patterns up with Python's own regular expressions.
-        raise BadSchema("a JSON schema cannot have both unevaluatedProperties and patternProperties here")
-    try:
-        Draft202012Validator.check_schema(schema, format_checker=None)
-    except SchemaError as error:
-        raise BadSchema(f"the JSON schema is none: {one_line(error)}") from None
+    for unevaluated, others in _NOT_TOGETHER.items():
+        both = [other for other in others if f'"{unevaluated}"' in written and f'"{other}"' in written]
+        if both:
+            raise BadSchema(
+                f"a JSON schema cannot have both {unevaluated} and {both[0]} here; leave one of them out"
+            )
+    fault = next(_schema_validator().iter_errors(schema), None)
+    if fault is not None:
+        raise BadSchema(f"not a valid JSON schema: {one_line(fault)}")
     _check_patterns(schema)
     # Nothing but the schema itself: references lead nowhere else. It is searched for anchors once, not each time.
     registry: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema)).crawl()
@@ -168,39 +176,83 @@ class _Steps:
     left: int
     nodes: int
     """Of the schema."""
+    error: Any = None
+    """The error that was paid for last."""
+
+    def pay(self, steps: int) -> None:
+        """Take steps. Raises BadSchema if there are not so many."""
+        self.left -= steps
+        if self.left < 0:
+            raise BadSchema(
+                f"checking the answer against the JSON schema takes more than {MOST_STEPS:,} steps; use a simpler schema"
+            )
 
 
-_steps: ContextVar[_Steps] = ContextVar("ajet-schema-steps")
+_steps: ContextVar[_Steps | None] = ContextVar("ajet-schema-steps", default=None)
+"""None while no value is checked."""
 
 Keyword = Callable[[Any, Any, Any, Any], Any]
 """(validator, the keyword's value, the instance, the schema around it) -> errors."""
 
 
 @functools.cache
-def _bounded_validator() -> Any:
+def _schema_validator() -> Any:
+    """What checks schemas themselves, in time linear in their size."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
+    from jsonschema_specifications import REGISTRY
+    from referencing.jsonschema import DRAFT202012
+
+    # Where a part of the meta-schema names its dialect, the library would go on with its own validator.
+    parts = ((uri, REGISTRY.contents(uri)) for uri in REGISTRY if "draft/2020-12" in uri)
+    nameless = [(uri, {k: v for k, v in part.items() if k != "$schema"}) for uri, part in parts]
+    registry = REGISTRY.with_resources(
+        (uri, DRAFT202012.create_resource(part)) for uri, part in nameless
+    ).crawl()
+    checks = extend(Draft202012Validator, {"uniqueItems": _unique_items})
+    return checks(dict(nameless)["https://json-schema.org/draft/2020-12/schema"], registry=registry)
+
+
+@functools.cache
+def _bounded_validator() -> Any:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import create
 
     own: dict[str, Keyword] = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
     }
     keywords = {**Draft202012Validator.VALIDATORS, **own}
-    return extend(Draft202012Validator, {name: _paid(name, check) for name, check in keywords.items()})
+    return create(
+        Draft202012Validator.META_SCHEMA,
+        {name: _paid(name, check) for name, check in keywords.items()},
+        type_checker=Draft202012Validator.TYPE_CHECKER,
+        applicable_validators=_keywords,
+    )
+
+
+def _keywords(schema: Any) -> Any:
+    """All keywords of a schema, which the library looks through whether it knows them or not."""
+    steps = _steps.get()
+    if steps:
+        steps.pay(len(schema))
+    return schema.items()
 
 
 def _paid(name: str, check: Keyword) -> Keyword:
-    """A keyword's check that takes its steps first."""
+    """A keyword's check that takes its steps first, and for each error that it makes."""
 
     def pay(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         steps = _steps.get()
-        steps.left -= 1 + _size(value) + _size(instance) + _more(name, value, instance, schema, steps.nodes)
-        if steps.left < 0:
-            raise BadSchema(
-                f"checking the answer against the JSON schema takes more than {MOST_STEPS:,} steps; use a simpler schema"
-            )
-        return check(validator, value, instance, schema)
+        assert steps
+        steps.pay(1 + _size(value) + _size(instance) + _more(name, value, instance, schema, steps.nodes))
+        for error in check(validator, value, instance, schema) or ():
+            if error is not steps.error:  # it comes up through the keywords around it, too
+                steps.error = error
+                steps.pay(_whole_size(value) + _whole_size(instance))
+            yield error
 
     return pay
 
@@ -213,8 +265,13 @@ def _more(name: str, value: Any, instance: Any, schema: Any, nodes: int) -> int:
         return nodes if isinstance(instance, list | dict) else 0
     if name == "dependentRequired":
         return nodes
-    if name == "uniqueItems":  # items that cannot be sorted are compared each with each
-        return len(instance) ** 2 // 2 if isinstance(instance, list) and not _is_sortable(instance) else 0
+    if name == "uniqueItems":
+        return _whole_size(instance)
+    if name in (
+        "unevaluatedProperties",
+        "unevaluatedItems",
+    ):  # references are followed, and all names compared
+        return nodes * _size(instance) if isinstance(instance, list | dict) else 0
     if name in ("patternProperties", "additionalProperties"):
         return _size(instance) * _size(schema.get("patternProperties"))
     return 0
@@ -226,8 +283,11 @@ def _size(value: Any) -> int:
     return len(value) // _CHARACTERS_PER_STEP if isinstance(value, str) else 0
 
 
-def _is_sortable(items: list[Any]) -> bool:
-    return all(isinstance(i, str) for i in items) or all(isinstance(i, int | float) for i in items)
+def _whole_size(value: Any) -> int:
+    """The size of a value and of all that is in it."""
+    if isinstance(value, dict):
+        return len(value) + sum(_size(k) + _whole_size(v) for k, v in value.items())
+    return len(value) + sum(map(_whole_size, value)) if isinstance(value, list) else _size(value)
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -239,6 +299,23 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
     if validator.is_type(instance, "string") and not _matches(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """In time linear in the items. The library compares each with each where they cannot be sorted."""
+    from jsonschema import ValidationError
+
+    if wanted and validator.is_type(instance, "array") and len(set(map(_identity, instance))) < len(instance):
+        yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _identity(value: Any) -> Hashable:
+    """Equal for values that JSON schemas call equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, dict):
+        return dict, frozenset((k, _identity(v)) for k, v in value.items())
+    if isinstance(value, list):
+        return list, tuple(map(_identity, value))
+    return (bool, value) if isinstance(value, bool) else value
 
 
 def _pattern_properties(validator: Any, by_pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ CAUSES = {
     "arguments re-serialised": "Send tool-call arguments back as the JSON text that came, not parsed and written again.",
     "tool-call ids changed": "Send tool calls and results back with their ids; rollout.merge: text helps for answers.",
     "prefill sent apart": "Send a prefill and the answer that goes on with it back as one assistant message.",
-    "tool list changed": "Offer the same tools, in the same order, in every call of a conversation.",
+    "tool list changed": "Offer the same tools, in the same order down to their keys, in every call of a conversation.",
     "history summarised": "Nothing is wrong: the model now sees other text. Summarise less often to train longer timelines.",
     "window slid": "Nothing is wrong: the oldest turns are gone. Keep more turns, or drop many at once instead of one by one.",
     "turns removed": "Nothing is wrong: the agent cut messages out. The filter discarded_attempts leaves such attempts untrained.",

@@ -15,7 +15,7 @@ from ajet.tracker.tree import Node, TokenTree
 from ajet.types import AjetError, Generation, GenerationDelta, Int32
 
 if TYPE_CHECKING:
-    from ajet.chat_incremental import Rendered
+    from ajet.chat_continue import Written
 
 Message = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ class EpisodeClosed(AjetError):
 class Basis:
     """How the prompt of a call came to be what it is."""
 
-    rendered: Rendered | None = None
+    rendered: Written | None = None
     """What the chat format knows of its rendering."""
     rendered_messages: int = 0
     """Messages at the beginning that were rendered; those after them follow stored ids."""
@@ -157,8 +157,9 @@ def sampled(calls: Iterable[Call]) -> int:
 
 
 def merging_key(target: str, tools: Sequence[Message]) -> str:
-    """Calls of equal keys may share a timeline: same target, same tool list."""
-    text = json.dumps(list(tools), sort_keys=True, ensure_ascii=False, default=str)
+    """Calls of equal keys may share a timeline: same target, same tool list, its keys in the same order, as chat
+    templates write them so."""
+    text = json.dumps(list(tools), ensure_ascii=False, default=str)
     return f"{target}/{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
 
 
@@ -190,7 +191,7 @@ def check_generation(generation: Generation | GenerationDelta, vocabulary: int) 
     if not good.all():
         place = int(good.argmin())
         raise ValueError(
-            f"the logprob {logprobs[place]} for token {place} of {len(ids)}: it must be at most 0"
+            f"logprob {logprobs[place]} at token {place} of {len(ids)}; logprobs must be finite and at most 0"
         )
 
 
