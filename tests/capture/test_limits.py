@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -17,6 +18,7 @@ import pytest
 
 import ajet
 from ajet.capture import bodies, connections
+from ajet.capture.connections import Connections
 from ajet.capture.gateway import Gateway
 from ajet.capture.http_server import MOST_HEAD_BYTES
 from ajet.capture.respond import Reply, respond
@@ -249,8 +251,6 @@ def test_C4_calls_in_this_process_are_numbered_as_they_come_whatever_their_size(
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok", context_length=1 << 20))
 
     async def ask_at_once() -> None:
-        import asyncio
-
         bodies_ = (chat("words " * 20_000), chat("hi"))
         await asyncio.gather(*(respond(ChatCompletions(), session, body, "agent", None) for body in bodies_))
 
@@ -392,6 +392,7 @@ def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
 ) -> None:
     _, gateway = served
     monkeypatch.setattr(connections, "MOST_HALF_OPEN", 8)
+    monkeypatch.setattr(gateway._server.config.http.held, "most", 8)
     half_open = [connect(gateway, b"GET /health HTTP/1.1\r\nhost: ") for _ in range(40)]
     for connection in half_open[:32]:
         assert all_of(connection) == b""
@@ -403,24 +404,78 @@ def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
         connection.close()
 
 
-def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: ScriptedEngine) -> None:
-    from ajet.capture.connections import Connections
+def test_clients_that_connect_at_once_and_ask_later_are_all_answered(served: Any) -> None:
+    _, gateway = served
+    opened = [connect(gateway, b"") for _ in range(connections.MOST_HALF_OPEN + 64)]
+    assert httpx.get(f"{gateway.url}/health", timeout=SECONDS).status_code == 200, "all were accepted"
+    for connection in opened:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    assert all(all_of(connection).startswith(b"HTTP/1.1 200") for connection in opened)
 
+
+class Held:
+    """A connection that notes its end."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name = name
+        self.told = told
+
+    def give_up(self, status: int, reason: str) -> None:
+        self.told.append(f"{self.name} {status}")
+
+    def drop(self) -> None:
+        self.told.append(self.name)
+
+
+def test_connections_that_rest_outlast_many_that_ask_nothing(
+    bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_HALF_OPEN", 1)
     told: list[str] = []
 
-    class Held:
-        def __init__(self, name: str) -> None:
-            self.name = name
+    async def many() -> None:
+        open_ = Connections(most=2)
+        resting, *fresh = (Held(name, told) for name in ("resting", "first", "second", "third"))
+        open_.opened(resting)
+        open_.asks(resting)
+        open_.rests(resting)
+        for connection in fresh:
+            open_.opened(connection)
+        assert told == ["first", "second"]
+        for connection in (resting, fresh[-1]):
+            open_.closed(connection)
 
-        def give_up(self, status: int, reason: str) -> None:
-            told.append(f"{self.name} {status}")
+    bench(engine).portal.submit(many()).result(SECONDS)
 
-        def drop(self) -> None:
-            told.append(self.name)
+
+def test_late_connections_are_given_up_a_few_in_each_turn_of_the_loop(
+    bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.0)
+    told: list[str] = []
+
+    async def many() -> None:
+        open_ = Connections(most=200)
+        for n in range(200):
+            open_.opened(Held(str(n), told))
+        turns = [0]
+        while len(told) < 200:
+            await asyncio.sleep(0)
+            if len(told) > turns[-1]:
+                turns.append(len(told))
+        assert turns == [0, 64, 128, 192, 200]
+
+    bench(engine).portal.submit(many()).result(SECONDS)
+
+
+def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: ScriptedEngine) -> None:
+    told: list[str] = []
 
     async def many() -> None:
         open_ = Connections(most=3)
-        busy, resting, fresh, last, more = (Held(n) for n in ("busy", "resting", "fresh", "last", "more"))
+        busy, resting, fresh, last, more = (
+            Held(name, told) for name in ("busy", "resting", "fresh", "last", "more")
+        )
         for connection in (busy, resting):
             open_.opened(connection)
             open_.asks(connection)
