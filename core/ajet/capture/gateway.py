@@ -290,7 +290,9 @@ class _App:
         session = self._find(key) if key else None
         if session is None:
             what = (
-                "its key opens nothing: the episode has ended, or it never began" if key else "it has no key"
+                "the key is not valid: its episode has ended or was never started"
+                if key
+                else "the request has no key"
             )
             raise Refused(
                 f"{what}. Send the key of tuner.as_base_url() as `Authorization: Bearer` or `x-api-key`, or in the path as /k/<key>",
