@@ -346,6 +346,21 @@ def test_C5_the_body_of_who_has_no_key_is_not_read(served: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("length", "status"), [(b"0" * 5_000 + b"5", 413), (b"0" * 9 + b"5 ", 400)], ids=["thousands", "a few"]
+)
+def test_a_length_of_thousands_of_digits_is_a_length_too_large(
+    served: Any, length: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    b, gateway = served
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: " + length
+    assert all_of(connect(gateway, head + b"\r\n\r\n12345")).startswith(b"HTTP/1.1 401")
+    with b.session() as session:
+        key = f"\r\nx-api-key: {session.key}\r\n\r\n12345".encode()
+        assert all_of(connect(gateway, head + key)).startswith(b"HTTP/1.1 %d" % status)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
     "sent",
     [
         b"GET /health HTTP/1.1\r\nx: " + b"a" * (1 << 20),
@@ -495,7 +510,13 @@ def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: Scrip
 
 @pytest.mark.parametrize("path", ["/health", "/metrics"])
 @pytest.mark.parametrize(
-    "headers", [{"host": "attacker.example"}, {"origin": "http://attacker.example"}, {"origin": "null"}]
+    "headers",
+    [
+        {"host": "attacker.example"},
+        {"origin": "http://attacker.example"},
+        {"origin": "null"},
+        {"origin": "http://[x"},
+    ],
 )
 def test_C10_pages_without_a_key_are_not_for_web_pages_of_elsewhere(
     served: Any, path: str, headers: dict[str, str]
