@@ -279,6 +279,24 @@ def test_C4_other_requests_that_would_cost_much_are_refused(
     assert not caplog.records
 
 
+def test_of_many_faults_an_error_names_a_few(bench: Any, engine: ScriptedEngine) -> None:
+    unknown = {f"unknown_{n}": 1 for n in range(50_000)} | {"long" * 25_000: 1}
+    _, code, message = error(answer(bench(engine), chat("hi", **unknown)))
+    assert code == "unsupported_parameter" and "and 49,991 more of this request" in message
+    assert len(message) < 2_000
+
+
+def test_refusals_are_kept_as_long_as_there_are_few(
+    bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ajet.capture.session._MOST_REFUSALS", 3)
+    b = bench(engine)
+    with b.session() as session:
+        replies = [answer(b, chat("hi", unknown=1), session) for _ in range(5)]
+    assert len(session.refusals) == 3 and session.counters["refused:unsupported_parameter"] == 5
+    assert all(reply.refusal and reply.refusal.code == "unsupported_parameter" for reply in replies)
+
+
 def test_C4_a_deeply_nested_tool_is_a_fault_of_the_request(
     bench: Any, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
