@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
 from ajet.capture.clients import install_translated
+from ajet.capture.clients.translated import Ours
 from ajet.capture.context import current_label, current_session, passing_through
 from ajet.capture.hook import STRAY
 from ajet.capture.refusals import Refusal, Refusals
@@ -102,7 +103,7 @@ def _in_child() -> None:
     _forward = _Forward(capture, url, reports)
     for module in capture.patched:
         _forward.install(module)
-    _forward.undo_translated = install_translated(_forward.is_ours)
+    _forward.undo_translated = install_translated(Ours(capture.is_llm_path, _forward.is_ours))
 
 
 class _Forward:
@@ -185,7 +186,7 @@ class _Forward:
         agent = request.headers.get("x-ajet-agent") or asked.agent or label.agent
         target = request.headers.get("x-ajet-target") or asked.target or label.target
         dropped = ("host", "authorization", "x-api-key", "api-key", "content-length")
-        headers = [(k, v) for k, v in request.headers.multi_items() if k.lower() not in dropped]
+        headers = [(k, v) for k, v in request.headers.raw if k.lower().decode("latin-1") not in dropped]
         url = f"{self._url}{make_path(key, agent, target)}/v1{wire.path}"
         ours = module.Request("POST", url, headers=headers, content=body, extensions=request.extensions)
         return ours, None
