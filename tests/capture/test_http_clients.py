@@ -23,7 +23,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import ajet
+from ajet.capture.forked import ChildReports
 from ajet.capture.reach import reach
+from ajet.capture.refusals import Refusal, Refusals
 from ajet.testing import ScriptedEngine
 from tests.engines import Waiting, with_patience
 
@@ -480,6 +482,31 @@ def test_C9_a_forked_child_is_answered_through_the_gateway(
         assert (status, streamed) == (400, 400), body
         assert b"rollout.gateway: true" in body
         assert sum(r.count for r in refused) == 2 and not session.record.calls
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/chat"])
+@clients
+def test_a_forked_child_is_refused_what_its_parent_is_refused(
+    client: Client, path: str, answering: Any
+) -> None:
+    with reach(answering.capture, gateway=True) as around:
+        with answering.session():
+            asked = Asked(url=f"https://127.0.0.1:9{path}")
+            expected, answered = client.ask(asked), in_a_fork(client, asked)
+        (refused,) = around.refused()
+    assert expected[0] == 400 and answered == expected
+    assert refused.count == 2 and refused.code == "unsupported_wire"
+
+
+def test_what_forked_children_tell_comes_whole_whatever_its_size() -> None:
+    refusals = Refusals()
+    with closing(ChildReports(refusals)) as reports:
+        for _ in range(40):
+            reports.tell(Refusal("code", "message", "http://host/" + "x" * 5_000))
+        reports.tell(Refusal("code", "é" * 5_000))
+    first, second = refusals.found()
+    assert first.count == 40 and len(first.where) <= 1_000
+    assert second.count == 1 and len(second.message) <= 1_000
 
 
 def in_a_fork(client: Client, asked: Asked) -> tuple[int, bytes]:
