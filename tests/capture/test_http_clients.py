@@ -23,7 +23,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import ajet
+from ajet.capture.forked import ChildReports
 from ajet.capture.reach import reach
+from ajet.capture.refusals import Refusal, Refusals
 from ajet.testing import ScriptedEngine
 from tests.engines import Waiting, with_patience
 
@@ -366,6 +368,79 @@ def test_C9_after_capture_the_client_is_as_it_was(client: Client, bench: Any, to
     b.capture.__enter__()
 
 
+@clients
+def test_headers_beyond_ascii_go_to_servers_and_to_capture(client: Client, answering: Any, page: str) -> None:
+    headers = {"x-name": "Jos\xe9"}
+    with answering.session() as session:
+        assert client.ask(Asked(url=f"{page}/search", headers=headers)) == (200, b"hi\n")
+        assert client.ask(Asked(headers=headers))[0] == 200
+    assert len(session.record.calls) == 1
+
+
+@clients
+@pytest.mark.parametrize(
+    "address", ["http://[::1]:9", f"http://127.0.0.1:9/{'a' * 70_000}"], ids=["v6", "long"]
+)
+def test_no_address_leads_around_capture(client: Client, address: str, answering: Any) -> None:
+    status, body = client.ask(Asked(url=f"{address}/v1/chat/completions"))
+    assert status == 400 and b"outside any episode" in body
+    with answering.session() as session:
+        assert client.ask(Asked(url=f"{address}/v1/chat/completions"))[0] == 200
+    assert len(session.record.calls) == 1
+
+
+def test_urllib3_1_which_names_fewer_parameters_is_answered(
+    monkeypatch: pytest.MonkeyPatch, bench: Any, tokenizer: Any
+) -> None:
+    def urlopen(
+        self: Any,
+        method: str,
+        url: str,
+        body: Any = None,
+        headers: Any = None,
+        retries: Any = None,
+        timeout: Any = None,
+        chunked: bool = False,
+        **response_kw: Any,
+    ) -> None:
+        raise AssertionError("it was sent")
+
+    monkeypatch.setattr(urllib3.connectionpool.HTTPConnectionPool, "urlopen", urlopen)
+    with bench(ScriptedEngine(tokenizer, lambda r, p: "ok")).session():
+        pool = urllib3.HTTPSConnectionPool("127.0.0.1", 9)
+        whole = pool.urlopen("POST", "/v1/chat/completions", Asked().data)
+        part = pool.urlopen("POST", "/v1/chat/completions", Asked().data, preload_content=False)
+        assert content(whole.data) == "ok" and content(part.read()) == "ok"
+
+
+def test_the_default_timeout_of_sockets_holds_for_http_client(
+    bench: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine(tokenizer, lambda r, p: "late", seconds=600)
+
+    def ask(seconds: float) -> None:
+        monkeypatch.setattr(socket, "getdefaulttimeout", lambda: seconds)
+        with pytest.raises(TimeoutError):
+            urllib.request.urlopen(CHAT, Asked().data)
+
+    with bench(engine).session():
+        with_patience(ask, lambda: engine.requests)
+
+
+def test_aiohttp_that_waits_to_be_told_to_go_on_is_told(answering: Any) -> None:
+    async def ask() -> bytes:
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(CHAT, json=QUESTION, expect100=True) as response,
+        ):
+            return bytes(await response.read())
+
+    with answering.session() as session:
+        assert content(asyncio.run(ask())) == "one two three"
+    assert len(session.record.calls) == 1
+
+
 @pytest.fixture
 def page() -> Iterator[str]:
     """The address of a server that answers each request with a line."""
@@ -407,6 +482,31 @@ def test_C9_a_forked_child_is_answered_through_the_gateway(
         assert (status, streamed) == (400, 400), body
         assert b"rollout.gateway: true" in body
         assert sum(r.count for r in refused) == 2 and not session.record.calls
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/chat"])
+@clients
+def test_a_forked_child_is_refused_what_its_parent_is_refused(
+    client: Client, path: str, answering: Any
+) -> None:
+    with reach(answering.capture, gateway=True) as around:
+        with answering.session():
+            asked = Asked(url=f"https://127.0.0.1:9{path}")
+            expected, answered = client.ask(asked), in_a_fork(client, asked)
+        (refused,) = around.refused()
+    assert expected[0] == 400 and answered == expected
+    assert refused.count == 2 and refused.code == "unsupported_wire"
+
+
+def test_what_forked_children_tell_comes_whole_whatever_its_size() -> None:
+    refusals = Refusals()
+    with closing(ChildReports(refusals)) as reports:
+        for _ in range(40):
+            reports.tell(Refusal("code", "message", "http://host/" + "x" * 5_000))
+        reports.tell(Refusal("code", "é" * 5_000))
+    first, second = refusals.found()
+    assert first.count == 40 and len(first.where) <= 1_000
+    assert second.count == 1 and len(second.message) <= 1_000
 
 
 def in_a_fork(client: Client, asked: Asked) -> tuple[int, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -17,6 +18,7 @@ import pytest
 
 import ajet
 from ajet.capture import bodies, connections
+from ajet.capture.connections import Connections
 from ajet.capture.gateway import Gateway
 from ajet.capture.http_server import MOST_HEAD_BYTES
 from ajet.capture.respond import Reply, respond
@@ -249,8 +251,6 @@ def test_C4_calls_in_this_process_are_numbered_as_they_come_whatever_their_size(
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok", context_length=1 << 20))
 
     async def ask_at_once() -> None:
-        import asyncio
-
         bodies_ = (chat("words " * 20_000), chat("hi"))
         await asyncio.gather(*(respond(ChatCompletions(), session, body, "agent", None) for body in bodies_))
 
@@ -277,6 +277,24 @@ def test_C4_other_requests_that_would_cost_much_are_refused(
     found = error(answer(bench(engine), body))
     assert found[1] == code and reason in found[2]
     assert not caplog.records
+
+
+def test_of_many_faults_an_error_names_a_few(bench: Any, engine: ScriptedEngine) -> None:
+    unknown = {f"unknown_{n}": 1 for n in range(50_000)} | {"long" * 25_000: 1}
+    _, code, message = error(answer(bench(engine), chat("hi", **unknown)))
+    assert code == "unsupported_parameter" and "and 49,991 more of this request" in message
+    assert len(message) < 2_000
+
+
+def test_refusals_are_kept_as_long_as_there_are_few(
+    bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ajet.capture.session._MOST_REFUSALS", 3)
+    b = bench(engine)
+    with b.session() as session:
+        replies = [answer(b, chat("hi", unknown=1), session) for _ in range(5)]
+    assert len(session.refusals) == 3 and session.counters["refused:unsupported_parameter"] == 5
+    assert all(reply.refusal and reply.refusal.code == "unsupported_parameter" for reply in replies)
 
 
 def test_C4_a_deeply_nested_tool_is_a_fault_of_the_request(
@@ -346,6 +364,21 @@ def test_C5_the_body_of_who_has_no_key_is_not_read(served: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("length", "status"), [(b"0" * 5_000 + b"5", 413), (b"0" * 9 + b"5 ", 400)], ids=["thousands", "a few"]
+)
+def test_a_length_of_thousands_of_digits_is_a_length_too_large(
+    served: Any, length: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    b, gateway = served
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: " + length
+    assert all_of(connect(gateway, head + b"\r\n\r\n12345")).startswith(b"HTTP/1.1 401")
+    with b.session() as session:
+        key = f"\r\nx-api-key: {session.key}\r\n\r\n12345".encode()
+        assert all_of(connect(gateway, head + key)).startswith(b"HTTP/1.1 %d" % status)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
     "sent",
     [
         b"GET /health HTTP/1.1\r\nx: " + b"a" * (1 << 20),
@@ -392,6 +425,7 @@ def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
 ) -> None:
     _, gateway = served
     monkeypatch.setattr(connections, "MOST_HALF_OPEN", 8)
+    monkeypatch.setattr(gateway._server.config.http.held, "most", 8)
     half_open = [connect(gateway, b"GET /health HTTP/1.1\r\nhost: ") for _ in range(40)]
     for connection in half_open[:32]:
         assert all_of(connection) == b""
@@ -403,24 +437,78 @@ def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
         connection.close()
 
 
-def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: ScriptedEngine) -> None:
-    from ajet.capture.connections import Connections
+def test_clients_that_connect_at_once_and_ask_later_are_all_answered(served: Any) -> None:
+    _, gateway = served
+    opened = [connect(gateway, b"") for _ in range(connections.MOST_HALF_OPEN + 64)]
+    assert httpx.get(f"{gateway.url}/health", timeout=SECONDS).status_code == 200, "all were accepted"
+    for connection in opened:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    assert all(all_of(connection).startswith(b"HTTP/1.1 200") for connection in opened)
 
+
+class Held:
+    """A connection that notes its end."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name = name
+        self.told = told
+
+    def give_up(self, status: int, reason: str) -> None:
+        self.told.append(f"{self.name} {status}")
+
+    def drop(self) -> None:
+        self.told.append(self.name)
+
+
+def test_connections_that_rest_outlast_many_that_ask_nothing(
+    bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_HALF_OPEN", 1)
     told: list[str] = []
 
-    class Held:
-        def __init__(self, name: str) -> None:
-            self.name = name
+    async def many() -> None:
+        open_ = Connections(most=2)
+        resting, *fresh = (Held(name, told) for name in ("resting", "first", "second", "third"))
+        open_.opened(resting)
+        open_.asks(resting)
+        open_.rests(resting)
+        for connection in fresh:
+            open_.opened(connection)
+        assert told == ["first", "second"]
+        for connection in (resting, fresh[-1]):
+            open_.closed(connection)
 
-        def give_up(self, status: int, reason: str) -> None:
-            told.append(f"{self.name} {status}")
+    bench(engine).portal.submit(many()).result(SECONDS)
 
-        def drop(self) -> None:
-            told.append(self.name)
+
+def test_late_connections_are_given_up_a_few_in_each_turn_of_the_loop(
+    bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.0)
+    told: list[str] = []
+
+    async def many() -> None:
+        open_ = Connections(most=200)
+        for n in range(200):
+            open_.opened(Held(str(n), told))
+        turns = [0]
+        while len(told) < 200:
+            await asyncio.sleep(0)
+            if len(told) > turns[-1]:
+                turns.append(len(told))
+        assert turns == [0, 64, 128, 192, 200]
+
+    bench(engine).portal.submit(many()).result(SECONDS)
+
+
+def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: ScriptedEngine) -> None:
+    told: list[str] = []
 
     async def many() -> None:
         open_ = Connections(most=3)
-        busy, resting, fresh, last, more = (Held(n) for n in ("busy", "resting", "fresh", "last", "more"))
+        busy, resting, fresh, last, more = (
+            Held(name, told) for name in ("busy", "resting", "fresh", "last", "more")
+        )
         for connection in (busy, resting):
             open_.opened(connection)
             open_.asks(connection)
@@ -440,7 +528,13 @@ def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: Scrip
 
 @pytest.mark.parametrize("path", ["/health", "/metrics"])
 @pytest.mark.parametrize(
-    "headers", [{"host": "attacker.example"}, {"origin": "http://attacker.example"}, {"origin": "null"}]
+    "headers",
+    [
+        {"host": "attacker.example"},
+        {"origin": "http://attacker.example"},
+        {"origin": "null"},
+        {"origin": "http://[x"},
+    ],
 )
 def test_C10_pages_without_a_key_are_not_for_web_pages_of_elsewhere(
     served: Any, path: str, headers: dict[str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -12,12 +13,20 @@ MOST_BYTES = 32 << 20
 MOST_HELD = 256 << 20
 """Bytes of the bodies of all requests that are being read or answered."""
 _SECONDS = 60.0
+_MOST_DIGITS = 19
+"""Python refuses to read a number of thousands of digits."""
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class Gone(Exception):
     """The client has gone away."""
+
+
+def announced(headers: Mapping[str, str]) -> float:
+    """The bytes that a request says its body has; infinite if that is no number that a body could have."""
+    length = headers.get("content-length", "0").strip()
+    return int(length) if length.isdecimal() and len(length) <= _MOST_DIGITS else math.inf
 
 
 class Bodies:
@@ -30,8 +39,7 @@ class Bodies:
     async def read(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         """A request's body, which is held until it is released. Raises Refused for one that is too large or does
         not come, Gone if the client went away."""
-        announced = headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced) > self._most_bytes:
+        if announced(headers) > self._most_bytes:
             raise self._too_large()
         parts: list[bytes] = []
         size = 0

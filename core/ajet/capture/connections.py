@@ -1,18 +1,22 @@
 """How many connections a server holds, and for how long those may say nothing.
 
-A connection without a whole request head costs the client nothing, so there are few of them: when one too many comes,
-the oldest goes. Of those that wait for a next request the oldest goes when there are too many connections at all.
+Opening a connection and sending nothing is free for a client. Honest clients that open hundreds at once do the same for
+a while, so nothing is closed before there are too many connections at all. Then the oldest one without a whole request
+head goes, as long as there are more than `MOST_HALF_OPEN` of them; else the oldest one that waits for a next request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Protocol
 
 MOST_HALF_OPEN = 256
-"""Connections without a whole request head."""
+"""So many connections without a whole request head are let be when others have to go."""
 HEAD_SECONDS = 10.0
 """How long a request's head may take, from the connection or its first byte on."""
+_GIVEN_UP_AT_ONCE = 64
+"""Late connections that are answered in one turn of the loop: the other clients wait for its end."""
 _MOST = 8_192
 _FILES_LEFT = 256
 """Files that the rest of the process may open."""
@@ -46,7 +50,7 @@ class Connections:
         self._open.add(connection)
         self.begins_head(connection)
         if len(self._open) > self.most:
-            self._drop(next(iter(self._idle), None) or next(iter(self._half_open)))
+            self._make_room()
 
     def begins_head(self, connection: Held) -> None:
         """A request's head has begun, or is waited for, and is not whole yet."""
@@ -55,8 +59,6 @@ class Connections:
         self._half_open.setdefault(connection, loop.time())
         if self._sweep is None:
             self._sweep = loop.call_later(1.0, self._give_up_slow_ones, loop)
-        if len(self._half_open) > MOST_HALF_OPEN:
-            self._drop(next(iter(self._half_open)))
 
     def asks(self, connection: Held) -> None:
         """A request's head is whole."""
@@ -73,16 +75,21 @@ class Connections:
         self._open.discard(connection)
         self.asks(connection)
 
-    def _drop(self, connection: Held) -> None:
+    def _make_room(self) -> None:
+        resting = self._idle if len(self._half_open) <= MOST_HALF_OPEN else ()
+        connection = next(itertools.chain(resting, self._half_open))
         self.closed(connection)
         connection.drop()
 
     def _give_up_slow_ones(self, loop: asyncio.AbstractEventLoop) -> None:
-        slow = [c for c, since in self._half_open.items() if loop.time() - since > HEAD_SECONDS]
+        begun_before = loop.time() - HEAD_SECONDS
+        oldest = itertools.islice(self._half_open.items(), _GIVEN_UP_AT_ONCE)
+        slow = [connection for connection, since in oldest if since < begun_before]
         for connection in slow:
             self.closed(connection)
             connection.give_up(408, f"the request's head did not come within {HEAD_SECONDS:g} s")
-        self._sweep = loop.call_later(1.0, self._give_up_slow_ones, loop) if self._half_open else None
+        wait = 0.0 if len(slow) == _GIVEN_UP_AT_ONCE else 1.0
+        self._sweep = loop.call_later(wait, self._give_up_slow_ones, loop) if self._half_open else None
 
 
 def _most_files() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
 from ajet.capture.clients import install_translated
-from ajet.capture.context import current_label, current_session, passing_through
+from ajet.capture.clients.translated import Ours
+from ajet.capture.context import current_label, current_session
 from ajet.capture.hook import STRAY
 from ajet.capture.refusals import Refusal, Refusals
-from ajet.capture.respond import find_wire, refuse
+from ajet.capture.respond import refuse
 from ajet.capture.wires import Refused, Wire
+from ajet.capture.wires.unanswered import Unanswered
 
 if TYPE_CHECKING:
     from ajet.capture.gateway import Gateway
@@ -33,6 +36,9 @@ _NO_GATEWAY = (
     "rollout.gateway: true, or start them with the variables of tuner.as_base_url().environment()"
 )
 
+_LONGEST_TOLD = 1_000
+"""Characters of each text of a refusal that is told, so that buffers take many."""
+
 _live: tuple[Capture, Gateway, ChildReports] | None = None
 _forward: _Forward | None = None
 """Of this process, if it is a forked child."""
@@ -40,35 +46,32 @@ _registered = False
 
 
 class ChildReports:
-    """A pipe by which forked children tell this process of calls that they refused: their errors may be lost with
-    them, as those of a pool are that cannot be pickled."""
+    """Sockets by which forked children tell this process of calls that they refused: their errors may be lost with
+    them, as those of a pool are that cannot be pickled. They take datagrams, of which none is torn."""
 
     def __init__(self, refusals: Refusals) -> None:
         self._refusals = refusals
-        self._read, self._write = os.pipe()
+        self._read, self._write = socket.socketpair(type=socket.SOCK_DGRAM)
         for end in (self._read, self._write):
-            os.set_blocking(end, False)
+            end.setblocking(False)
 
     def tell(self, refusal: Refusal) -> None:
-        """In a child. What a full pipe does not take is lost."""
-        line = json.dumps(asdict(refusal)).encode() + b"\n"
+        """In a child. What full buffers do not take is lost."""
+        told = {name: text[:_LONGEST_TOLD] for name, text in asdict(refusal).items()}
         with suppress(OSError):
-            os.write(self._write, line)
+            self._write.send(json.dumps(told).encode())
 
     def collect(self) -> None:
-        """Add what children told since the last time. No line is torn, as each is written at once."""
-        told = b""
+        """Add what children told since the last time."""
         with suppress(BlockingIOError):
-            while part := os.read(self._read, 1 << 16):
-                told += part
-        for line in told.splitlines():
-            self._refusals.add(Refusal(**json.loads(line)))
+            while told := self._read.recv(1 << 16):
+                self._refusals.add(Refusal(**json.loads(told)))
 
     def close(self) -> None:
-        """Collect the rest, and close the pipe."""
+        """Collect the rest, and close the sockets."""
         self.collect()
-        os.close(self._read)
-        os.close(self._write)
+        self._read.close()
+        self._write.close()
 
 
 @contextmanager
@@ -102,7 +105,7 @@ def _in_child() -> None:
     _forward = _Forward(capture, url, reports)
     for module in capture.patched:
         _forward.install(module)
-    _forward.undo_translated = install_translated(_forward.is_ours)
+    _forward.undo_translated = install_translated(Ours(capture.is_llm_path, _forward.is_ours))
 
 
 class _Forward:
@@ -156,12 +159,9 @@ class _Forward:
         return self._wire(request) is not None
 
     def _wire(self, request: Any) -> Wire | None:
-        if request.method != "POST" or passing_through.get():
-            return None
         if self._url and str(request.url).startswith(f"{self._url}/"):
             return None  # it speaks to the gateway itself
-        wire = find_wire(self._capture.wires, request.url.path)
-        return wire if self._capture.strict or self._key(request) else None
+        return self._capture.match(request)
 
     def _key(self, request: Any) -> str | None:
         given = key_in(request.headers.get), _asked(request).key
@@ -172,8 +172,8 @@ class _Forward:
     def _rewritten(self, module: ModuleType, wire: Wire, request: Any, body: bytes) -> tuple[Any, Any]:
         """The request as the gateway is to get it, or the response that refuses it."""
         key = self._key(request)
-        if key is None or self._url is None:
-            error = Refused(_NO_GATEWAY, code="no_gateway") if key else Refused(STRAY, code="outside_episode")
+        if key is None or self._url is None or isinstance(wire, Unanswered):
+            error = _refused(wire, key)
             refusal = Refusal(error.code, str(error))
             self._capture.locate(refusal, request)
             self._reports.tell(refusal)
@@ -185,10 +185,17 @@ class _Forward:
         agent = request.headers.get("x-ajet-agent") or asked.agent or label.agent
         target = request.headers.get("x-ajet-target") or asked.target or label.target
         dropped = ("host", "authorization", "x-api-key", "api-key", "content-length")
-        headers = [(k, v) for k, v in request.headers.multi_items() if k.lower() not in dropped]
+        headers = [(k, v) for k, v in request.headers.raw if k.lower().decode("latin-1") not in dropped]
         url = f"{self._url}{make_path(key, agent, target)}/v1{wire.path}"
         ours = module.Request("POST", url, headers=headers, content=body, extensions=request.extensions)
         return ours, None
+
+
+def _refused(wire: Wire, key: str | None) -> Refused:
+    """Why a child's call is not sent to the gateway."""
+    if key is None:
+        return Refused(STRAY, code="outside_episode")
+    return wire.refusal if isinstance(wire, Unanswered) else Refused(_NO_GATEWAY, code="no_gateway")
 
 
 def _asked(request: Any) -> Caller:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from ajet.capture.address import Caller, key_in, make_path, split_path
-from ajet.capture.bodies import MOST_BYTES, Bodies, Gone, Receive
+from ajet.capture.bodies import MOST_BYTES, Bodies, Gone, Receive, announced
 from ajet.capture.listening import QUEUED, listen, url_of
 from ajet.capture.meter import Meter
 from ajet.capture.origin import foreign
@@ -290,7 +290,9 @@ class _App:
         session = self._find(key) if key else None
         if session is None:
             what = (
-                "its key opens nothing: the episode has ended, or it never began" if key else "it has no key"
+                "the key is not valid: its episode has ended or was never started"
+                if key
+                else "the request has no key"
             )
             raise Refused(
                 f"{what}. Send the key of tuner.as_base_url() as `Authorization: Bearer` or `x-api-key`, or in the path as /k/<key>",
@@ -365,8 +367,7 @@ def _start(status: int, headers: Mapping[str, str], *further: tuple[bytes, bytes
 
 def _is_long(headers: Mapping[str, str]) -> bool:
     """Whether a request announces more of a body than is read in vain."""
-    announced = headers.get("content-length", "0")
-    return "transfer-encoding" in headers or not announced.isdecimal() or int(announced) > _LONG_BODY
+    return "transfer-encoding" in headers or announced(headers) > _LONG_BODY
 
 
 async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] = ()) -> None:

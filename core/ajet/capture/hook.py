@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from ajet.capture import propagation
 from ajet.capture.address import Caller, split_path
 from ajet.capture.clients import httpx, install_translated
+from ajet.capture.clients.translated import Ours
 from ajet.capture.context import current_label, current_session, passing_through
 from ajet.capture.portal import Portal
 from ajet.capture.refusals import Refusal, Refusals
@@ -95,7 +96,7 @@ class Capture:
         self.patched = [importlib.import_module(name) for name in _MODULES if importlib.util.find_spec(name)]
         for module in self.patched:
             self._undo.enter_context(httpx.patched(module, self))
-        self._undo.callback(install_translated(lambda request: self.match(request) is not None))
+        self._undo.callback(install_translated(Ours(self.is_llm_path, lambda r: self.match(r) is not None)))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -121,6 +122,10 @@ class Capture:
     def session_of(self, key: str) -> Session | None:
         """The open session that a key belongs to."""
         return self._sessions.get(key)
+
+    def is_llm_path(self, raw_path: bytes) -> bool:
+        """Whether a URL's path is one of LLM calls, whoever makes them."""
+        return _place(tuple(self.wires), raw_path)[0] is not None
 
     def match(self, request: Any) -> Wire | None:
         """The wire of a request that is ours to answer; None lets it go to the network."""

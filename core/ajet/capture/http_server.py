@@ -36,7 +36,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._beside = 0
-        """Bytes since the last head or piece of a body."""
+        """Bytes received since the last complete request head or piece of a body."""
         self._in_head = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

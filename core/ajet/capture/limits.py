@@ -23,7 +23,7 @@ LEAST_MESSAGES = 1_024
 MESSAGE_TOKENS = 4
 """No chat format writes a message in fewer tokens."""
 MOST_CONTEXTS = 4
-"""A chat's texts may have so many times the tokens of the context: templates leave some of them out."""
+"""A request may hold this many contexts of text, because templates may leave parts of a chat out."""
 _CHUNK = 1 << 14
 
 

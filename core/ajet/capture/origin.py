@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 
 def foreign(headers: Mapping[str, str], listens_on: str) -> str | None:
@@ -13,9 +13,9 @@ def foreign(headers: Mapping[str, str], listens_on: str) -> str | None:
     A browser names the page in ``Origin``. A page whose name was made to lead here (DNS rebinding) needs none, but
     its name stands in ``Host``, where a server on loopback expects loopback.
     """
-    host = _name(f"//{headers.get('host', '')}")
+    host = _split(f"//{headers.get('host', '')}").hostname or ""
     origin = headers.get("origin")
-    if origin is not None and (not host or urlsplit(origin).netloc.lower() != headers["host"].lower()):
+    if origin is not None and (not host or _split(origin).netloc.lower() != headers["host"].lower()):
         return f"a web page of {origin[:100]} may not ask here"
     if host and is_loopback(listens_on) and not is_loopback(host):
         return f"the name {host[:100]} in the Host header is not of this machine: use localhost"
@@ -32,8 +32,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _name(url: str) -> str:
+def _split(url: str) -> SplitResult:
+    """The parts of a URL; they are empty if it is none."""
     try:
-        return urlsplit(url).hostname or ""
+        return urlsplit(url)
     except ValueError:
-        return ""
+        return SplitResult("", "", "", "", "")

@@ -83,7 +83,8 @@ async def respond(
         answers = session.take(request, choices, reply_id)
         return Reply(200, _json(wire.reply(request, answers, reply_id)))
     except Exception as error:
-        return refuse(wire, _as_refused(session, error), session.refusals[-1])
+        refused = _as_refused(session, error)
+        return refuse(wire, refused, session.note(refused))
 
 
 async def _stream(
@@ -156,7 +157,9 @@ class EventStream(AsyncIterator[bytes]):
             return ready or self._end()
         except Exception as error:
             self._ended = True
-            return self._events.fail(_as_refused(self._session, error))
+            refused = _as_refused(self._session, error)
+            self._session.note(refused)
+            return self._events.fail(refused)
 
     async def aclose(self) -> None:
         """Stop the generation if it is not over; no more events come."""
@@ -186,14 +189,12 @@ class EventStream(AsyncIterator[bytes]):
 
 
 def _as_refused(session: Session, error: Exception) -> Refused:
-    """What the client is told of a failure; it is counted."""
+    """What the client is told of a failure."""
     if isinstance(error, RecursionError):
         error = Refused("the request is nested too deeply", code="invalid_request")
     elif not isinstance(error, Refused):
         log.error("an LLM call of %s failed", session.episode, exc_info=error)
         error = Refused(f"{type(error).__name__}: {error}", code="internal_error")
-    session.counters[f"refused:{error.code}"] += 1
-    session.refusals.append(Refusal(error.code, str(error)))
     return error
 
 

@@ -44,6 +44,9 @@ from ajet.types import (
 
 T = TypeVar("T")
 _KEY_PREFIX = "ajet-"
+_MOST_REFUSALS = 1_000
+_LONGEST_REFUSAL = 1_000
+"""Characters of a message that is kept."""
 _KEY = re.compile(rf"{_KEY_PREFIX}[\w-]{{32}}")
 
 
@@ -116,6 +119,7 @@ class Session:
     record: EpisodeRecord = field(default_factory=EpisodeRecord)
     counters: Counter[str] = field(default_factory=Counter)
     refusals: list[Refusal] = field(default_factory=list)
+    """The first of them; `counters` count all."""
     engine_error: str | None = None
     in_flight: int = 0
     on_change: Callable[[], None] = lambda: None
@@ -123,6 +127,14 @@ class Session:
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _replies: dict[str, tuple[Choice, Said]] = field(default_factory=dict)
     """Each reply by its id, with its place among the conversations; of several choices the first."""
+
+    def note(self, error: Refused) -> Refusal:
+        """Count a refused call, and keep it unless there are too many."""
+        self.counters[f"refused:{error.code}"] += 1
+        refusal = Refusal(error.code, str(error)[:_LONGEST_REFUSAL])
+        if len(self.refusals) < _MOST_REFUSALS:
+            self.refusals.append(refusal)
+        return refusal
 
     async def answer(
         self, request: ChatRequest, agent: str, target: str | None, blocks_loop: bool

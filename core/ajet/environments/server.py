@@ -313,7 +313,7 @@ class _Instance:
 
     @property
     def idle_seconds(self) -> float:
-        """How long nobody asked for it; a call that does not end counts a tenth."""
+        """Seconds since the last request. While a call is running, time counts a tenth."""
         idle = time.monotonic() - self._used
         return idle / 10 if self._turn.locked() else idle
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import ModuleType
 
 from ajet.capture.clients import aiohttp, http_client, lm15, urllib3
-from ajet.capture.clients.translated import IsOurs
+from ajet.capture.clients.translated import Ours
 from ajet.patching import when_imported
 
 _ADAPTERS = {
@@ -26,20 +26,20 @@ _ADAPTERS = {
 """By the module that they patch."""
 
 
-def install_translated(is_ours: IsOurs) -> Callable[[], None]:
-    """Answer those requests of clients other than httpx for which ``is_ours(request)`` is true, until
-    the returned function is called or given up."""
+def install_translated(ours: Ours) -> Callable[[], None]:
+    """Answer those requests of clients other than httpx that are ``ours``, until the returned function is
+    called or given up."""
     installed = ExitStack()
     for name, patched in _ADAPTERS.items():
-        installed.callback(when_imported(name, _with(patched, is_ours)))
+        installed.callback(when_imported(name, _with(patched, ours)))
     return installed.close
 
 
 def _with(
-    patched: Callable[[ModuleType, IsOurs], AbstractContextManager[None]], is_ours: IsOurs
+    patched: Callable[[ModuleType, Ours], AbstractContextManager[None]], ours: Ours
 ) -> Callable[[ModuleType], AbstractContextManager[None]]:
     def patch(module: ModuleType) -> AbstractContextManager[None]:
-        return patched(module, is_ours)
+        return patched(module, ours)
 
     patch.__doc__ = patched.__doc__  # says what a failure costs
     return patch

@@ -16,19 +16,19 @@ from typing import Any
 import httptools
 import httpx2
 
-from ajet.capture.clients.translated import IsOurs, on_the_wire_async, send_async, translated, with_body
+from ajet.capture.clients.translated import Ours, on_the_wire_async, send_async, translated, with_body
 from ajet.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
+def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
     """LLM calls by aiohttp are answered."""
     own = module.BaseConnector.connect
     handler = importlib.import_module("aiohttp.client_proto").ResponseHandler
     connection = importlib.import_module("aiohttp.connector").Connection
 
     async def connect(connector: Any, req: Any, *rest: Any, **options: Any) -> Any:
-        asked = translated(is_ours, req.method, str(req.url), req.headers)
+        asked = translated(ours, req.method, str(req.url), req.headers)
         if asked is None:
             return await own(connector, req, *rest, **options)
         loop = asyncio.get_running_loop()
@@ -92,6 +92,12 @@ class _Line(asyncio.Transport):
         self._may_read.set()
 
     # ---------------------------------------------------------------- what the parser found
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header of the request. One that expects something is told to go on, in the next turn of the loop, when
+        aiohttp has written the whole head and waits for that."""
+        if name.lower() == b"expect":
+            self._loop.call_soon(self._protocol.data_received, b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, part: bytes) -> None:
         """A part of the request's body."""

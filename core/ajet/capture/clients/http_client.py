@@ -12,12 +12,21 @@ from typing import Any
 
 import httpx2
 
-from ajet.capture.clients.translated import IsOurs, as_bytes, on_the_wire, send, translated, with_body
+from ajet.capture.clients.translated import (
+    Ours,
+    address_of,
+    as_bytes,
+    on_the_wire,
+    seconds_of,
+    send,
+    translated,
+    with_body,
+)
 from ajet.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
+def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
     """LLM calls by http.client are answered."""
     own_request = module.HTTPConnection.request
     own_getresponse = module.HTTPConnection.getresponse
@@ -33,13 +42,12 @@ def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
         encode_chunked: bool = False,
     ) -> None:
         headers = headers or {}
-        asked = translated(is_ours, method, _url(connection, url, headers), headers)
+        asked = translated(ours, method, _url(connection, url, headers), headers)
         if asked is None:
             waiting.pop(connection, None)
             own_request(connection, method, url, body, headers, encode_chunked=encode_chunked)
             return
-        seconds = connection.timeout if isinstance(connection.timeout, int | float) else None
-        waiting[connection] = with_body(asked, as_bytes(body, "latin-1"), seconds)
+        waiting[connection] = with_body(asked, as_bytes(body, "latin-1"), seconds_of(connection.timeout))
 
     def getresponse(connection: Any) -> Any:
         asked = waiting.pop(connection, None)
@@ -66,7 +74,8 @@ def _url(connection: Any, target: str, headers: Mapping[str, Any]) -> str:
         return target
     scheme = "https" if connection.default_port == http.client.HTTPS_PORT else "http"
     named = next((str(value) for name, value in headers.items() if name.lower() == "host"), None)
-    return f"{scheme}://{named or f'{connection.host}:{connection.port}'}{target}"
+    address = f"{scheme}://{named}" if named else address_of(scheme, connection.host, connection.port)
+    return f"{address}{target}"
 
 
 class _Connected:

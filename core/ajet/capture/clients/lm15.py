@@ -9,21 +9,21 @@ from typing import Any
 
 import httpx2
 
-from ajet.capture.clients.translated import IsOurs, send, send_async, translated, with_body
+from ajet.capture.clients.translated import Ours, send, send_async, translated, with_body
 from ajet.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
+def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
     """LLM calls by dspy's own HTTP client are answered."""
     own, own_async = module.StdlibTransport.stream, module.StdlibAsyncTransport.stream
 
     def stream(transport: Any, request: Any) -> Any:
-        asked = translated(is_ours, request.method, request.url, dict(request.headers))
+        asked = translated(ours, request.method, request.url, dict(request.headers))
         return own(transport, request) if asked is None else _answered(module, asked, request)
 
     def stream_async(transport: Any, request: Any) -> Any:
-        asked = translated(is_ours, request.method, request.url, dict(request.headers))
+        asked = translated(ours, request.method, request.url, dict(request.headers))
         return own_async(transport, request) if asked is None else _answered_async(module, asked, request)
 
     with (

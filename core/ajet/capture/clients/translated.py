@@ -3,38 +3,60 @@
 from __future__ import annotations
 
 import functools
+import re
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 
-IsOurs = Callable[[httpx2.Request], bool]
-"""Whether capture answers a request."""
 
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Which requests capture answers."""
+
+    path: Callable[[bytes], bool]
+    """Whether a URL's path is that of an LLM call: nothing else is translated."""
+    request: Callable[[httpx2.Request], bool]
+    """Whether capture answers a request to such a path."""
+
+
+_PATH = re.compile(r"[^/?#]*//[^/?#]*([^?#]*)")
+_LONGEST_PATH = 1_000
+"""Characters at the end of a path by which capture knows it."""
 _FRAMING = ("connection", "content-length", "expect", "keep-alive", "transfer-encoding")
 """Headers about one connection: they do not survive the translation."""
 
 
-def translated(is_ours: IsOurs, method: str, url: str, headers: Mapping[str, Any]) -> httpx2.Request | None:
+def translated(ours: Ours, method: str, url: str, headers: Mapping[Any, Any]) -> httpx2.Request | None:
     """A request without its body, in the words of httpx2; None lets the client send it itself."""
-    if method.upper() != "POST":
+    found = _PATH.match(url) if method.upper() == "POST" else None
+    path = found[1].encode(errors="replace") if found else b""
+    if not ours.path(path):
         return None
-    kept = [
-        (name, value.decode("latin-1") if isinstance(value, bytes) else str(value))
-        for name, value in headers.items()
-        if name.lower() not in _FRAMING
-    ]
-    try:
-        request = httpx2.Request("POST", url, headers=kept)
-    except httpx2.InvalidURL:
-        return None
-    return request if is_ours(request) else None
+    kept = [(_header(name), _header(value)) for name, value in headers.items()]
+    request = httpx2.Request("POST", _url(url, path), headers=_without_framing(kept))
+    return request if ours.request(request) else None
+
+
+def address_of(scheme: str, host: str, port: int | None) -> str:
+    """``https://host:443`` or ``http://[::1]:80``."""
+    if ":" in host:
+        host = f"[{host.strip('[]')}]"
+    return f"{scheme}://{host}:{port}" if port else f"{scheme}://{host}"
+
+
+def seconds_of(timeout: Any) -> float | None:
+    """A client's timeout as seconds: a number, None for ever, or what stands for the default of sockets."""
+    return timeout if timeout is None or isinstance(timeout, int | float) else socket.getdefaulttimeout()
 
 
 def with_body(request: httpx2.Request, body: bytes, seconds: float | None) -> httpx2.Request:
     """The whole request. ``seconds`` is how long the client waits for the response to begin, and for each part
     of it."""
-    headers = [(k, v) for k, v in request.headers.multi_items() if k not in _FRAMING]
+    headers = _without_framing(request.headers.raw)
     timeout = {"timeout": {"read": seconds}}
     return httpx2.Request("POST", request.url, headers=headers, content=body, extensions=timeout)
 
@@ -98,6 +120,29 @@ def framed(response: httpx2.Response, part: bytes) -> bytes:
 def end_of(response: httpx2.Response) -> bytes:
     """What follows the body."""
     return b"" if "content-length" in response.headers else b"0\r\n\r\n"
+
+
+def _url(url: str, path: bytes) -> httpx2.URL:
+    try:
+        return httpx2.URL(url)
+    except (httpx2.InvalidURL, UnicodeError):
+        # The client may well reach a server there. Capture decides by the path, so it gets the call all the same.
+        end = quote(path, safe="/:%")[-_LONGEST_PATH:]
+        return httpx2.URL(f"http://address.invalid/{end.lstrip('/')}")
+
+
+def _header(text: Any) -> bytes:
+    """A name or a value as clients send it."""
+    if isinstance(text, bytes):
+        return text
+    try:
+        return str(text).encode("latin-1")
+    except UnicodeEncodeError:
+        return str(text).encode(errors="replace")
+
+
+def _without_framing(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name.lower().decode("latin-1") not in _FRAMING]
 
 
 @functools.cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -13,12 +12,20 @@ from typing import Any
 import httpx2
 
 from ajet.capture.clients.http_client import response_of
-from ajet.capture.clients.translated import IsOurs, as_bytes, send, translated, with_body
+from ajet.capture.clients.translated import (
+    Ours,
+    address_of,
+    as_bytes,
+    seconds_of,
+    send,
+    translated,
+    with_body,
+)
 from ajet.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
+def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
     """LLM calls by urllib3 and requests are answered."""
     package = importlib.import_module("urllib3")
     own = module.HTTPConnectionPool.urlopen
@@ -27,7 +34,7 @@ def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
     def urlopen(
         pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *rest: Any, **options: Any
     ) -> Any:
-        asked = translated(is_ours, method, _url(pool, url), pool.headers if headers is None else headers)
+        asked = translated(ours, method, _url(pool, url), pool.headers if headers is None else headers)
         if asked is None:
             return own(pool, method, url, body, headers, *rest, **options)
         given = parameters.bind(pool, method, url, body, headers, *rest, **options)
@@ -40,6 +47,8 @@ def patched(module: ModuleType, is_ours: IsOurs) -> Iterator[None]:
 
 def _answered(package: ModuleType, pool: Any, url: str, asked: httpx2.Request, given: dict[str, Any]) -> Any:
     seconds = _seconds(package, given["timeout"], pool.timeout)
+    # urllib3 1.x has no names for these two parameters.
+    reading = {"preload_content": True, "decode_content": True, **given, **given["response_kw"]}
     try:
         response = response_of(send(with_body(asked, as_bytes(given["body"], "utf-8"), seconds)))
     except httpx2.ReadTimeout:
@@ -52,8 +61,8 @@ def _answered(package: ModuleType, pool: Any, url: str, asked: httpx2.Request, g
         status=response.status,
         version=response.version,
         reason=response.reason,
-        preload_content=given["preload_content"],
-        decode_content=given["decode_content"],
+        preload_content=reading["preload_content"],
+        decode_content=reading["decode_content"],
         original_response=response,
         pool=pool,
         request_method="POST",
@@ -64,8 +73,7 @@ def _answered(package: ModuleType, pool: Any, url: str, asked: httpx2.Request, g
 def _url(pool: Any, target: str) -> str:
     if target.startswith(("http://", "https://")):  # by way of a proxy
         return target
-    port = f":{pool.port}" if pool.port else ""
-    return f"{pool.scheme}://{pool.host}{port}{target}"
+    return f"{address_of(pool.scheme, pool.host, pool.port)}{target}"
 
 
 def _seconds(package: ModuleType, timeout: Any, default: Any) -> float | None:
@@ -76,5 +84,4 @@ def _seconds(package: ModuleType, timeout: Any, default: Any) -> float | None:
         timeout = default
     begun = timeout.clone()
     begun.start_connect()
-    seconds = begun.read_timeout
-    return seconds if seconds is None or isinstance(seconds, int | float) else socket.getdefaulttimeout()
+    return seconds_of(begun.read_timeout)

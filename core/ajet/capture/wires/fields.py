@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -17,10 +18,12 @@ MOST_STOPS = 64
 """Texts that end an answer: each is looked for in every piece of it."""
 _LONGEST = 60
 """Characters of a client's value in an error, which is one line."""
+_MOST_NAMED = 10
+"""Faults of a request that an error names."""
 
 
 class Faults:
-    """What cannot be honoured of a request: collected, so that one error names all of it."""
+    """What cannot be honoured of a request: collected, so that one error names it together."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
@@ -33,7 +36,8 @@ class Faults:
         """All parameters that are not known; null, false and empty ones ask for nothing."""
         for name in sorted(data.keys() - known):
             if data[name]:
-                self.parameter(where + (name if name.isidentifier() else brief(name)))
+                is_plain = len(name) <= _LONGEST and name.isidentifier()
+                self.parameter(where + (name if is_plain else brief(name)))
 
     def content(self, where: str, kind: Any) -> None:
         """A part of a message that is not text."""
@@ -44,7 +48,9 @@ class Faults:
         if self._found:
             codes = set(self._found.values())
             code = codes.pop() if len(codes) == 1 else "unsupported_parameter"
-            names = ", ".join(self._found)
+            names = ", ".join(itertools.islice(self._found, _MOST_NAMED))
+            if (more := len(self._found) - _MOST_NAMED) > 0:
+                names += f", … and {more:,} more"
             raise Refused(f"cannot honour {names} of this request; remove it ({supported})", code=code)
 
 

@@ -40,9 +40,14 @@ class Unanswered:
         self._dialect = dialect
         self._reason = reason
 
+    @property
+    def refusal(self) -> Refused:
+        """What every request is told."""
+        return Refused(f"{self.path} is not captured: {self._reason}", code="unsupported_wire")
+
     def parse(self, body: bytes) -> NoReturn:
         """Raises Refused."""
-        raise Refused(f"{self.path} is not captured: {self._reason}", code="unsupported_wire")
+        raise self.refusal
 
     def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
         return self._dialect.reply(request, answers, reply_id)
