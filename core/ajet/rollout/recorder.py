@@ -87,7 +87,8 @@ class RunRecorder:
         *,
         keep_best: bool = False,
     ) -> Path:
-        """See `write_checkpoint`. What was recorded up to this step is on the disk before it is."""
+        """See `write_checkpoint`. What was recorded up to this step is on the disk before it is. May be called in another
+        thread, while episodes are appended."""
         for lines in (self._journal, self._metrics):
             lines.sync()
         return write_checkpoint(self.dir, step, save, state, keep_last, keep_best=keep_best)
