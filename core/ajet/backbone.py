@@ -48,7 +48,7 @@ class Trainer(Protocol):
 
     def save(self, path: Path) -> None:
         """Write tokenizer, optimizers' states, and the model (Hugging Face layout) or the adapters (peft's
-        layout, ``adapters/<name>/``) into a new folder."""
+        layout, ``adapters/<name>/``) into a new folder. Blocking, and called while the engine may be sampling."""
         ...
 
     def load(self, path: Path) -> None:

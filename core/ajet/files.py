@@ -57,6 +57,14 @@ def replace(new: Path, old: Path) -> None:
     _sync_one(old.parent)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, so that after a crash or a power failure it is there whole, or as it was before. Raises AjetError."""
+    partial = path.with_name(f".{path.name}")
+    with writing(path):
+        partial.write_text(text, encoding="utf-8")
+        replace(partial, path)
+
+
 def _sync_one(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

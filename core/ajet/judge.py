@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ajet.base import Plugin
-from ajet.signature import Binding, bind
+from ajet.signature import Binding, bind, takes
 from ajet.threads import called
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from ajet.workflow import WorkflowFailed
@@ -29,16 +29,11 @@ class Judge(Plugin):
         super().__init_subclass__(**options)
         for method, values in (("judge", JUDGED), ("score_group", ("task", "episodes"))):
             function = inspect.getattr_static(cls, method, None)
-            if inspect.isfunction(function):
-                try:
-                    positional = bind(function, values, len(values), skip=1).positional == values
-                except TypeError:
-                    positional = False
-                if not positional:
-                    raise TypeError(
-                        f"{cls.__qualname__}.{method} must take (self, {', '.join(values)}), but takes "
-                        f"{inspect.signature(function)}"
-                    )
+            if inspect.isfunction(function) and not takes(function, ("self", *values)):
+                raise TypeError(
+                    f"{cls.__qualname__}.{method} must take (self, {', '.join(values)}), but takes "
+                    f"{inspect.signature(function)}"
+                )
 
     @abstractmethod
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:

@@ -49,7 +49,7 @@ def check_model(model: str, key: str = "model") -> None:
         recipes = sorted(name for kind, name in load_plugins().classes if kind == "recipe")
         raise ConfigError(
             f"{key} {model}: no such recipe or folder{nearest(model, recipes)}. Name a recipe ({', '.join(recipes)}), "
-            "a folder, or a Hugging Face id in the form owner/name."
+            "a folder, or a Hugging Face id in the form owner/name, such as openai-community/gpt2."
         )
 
 

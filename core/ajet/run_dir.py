@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ajet.files import writing
+from ajet.files import write_whole, writing
 from ajet.job import Job, resolved_yaml
 from ajet.progress import Progress
 from ajet.rollout.checkpoints import CHECKPOINT_STATE
@@ -25,7 +25,8 @@ TOKENIZER = "tokenizer"
 LOCK = "run.lock"
 """Locked by the process that writes into the run folder. The system releases it however that process ends."""
 RUNNING = "running.json"
-"""Names that process. It is removed when the process ends with a word, so one that is left tells of a crash."""
+"""Names the process that writes here. Deleted when the run ends or fails normally; if it is still there, the process was
+killed or crashed."""
 TASKS = "tasks.json"
 """Ids of the training tasks of a deterministic run, in their order."""
 
@@ -70,7 +71,7 @@ def held(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
             return
         if (run_dir / RUNNING).exists():
             say(
-                f"{run_dir}: {_holder(run_dir)} ended without a word: it was killed, it crashed, or os._exit was called. "
+                f"{run_dir}: {_holder(run_dir)} did not shut down: it was killed, crashed, or called os._exit. "
                 "A workflow that can end its process is safer as a program of its own (workflow: cmd:...)."
             )
         with writing(run_dir / RUNNING):
@@ -104,10 +105,17 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
         return
     file, ids = run_dir / TASKS, [task.id for task in job.tasks]
     if not file.exists():
-        with writing(file):
-            file.write_text(json.dumps(ids))
+        write_whole(file, json.dumps(ids))
         return
-    began = json.loads(file.read_text())
+    try:
+        began = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(began, list):
+            raise ValueError("it is no list")
+    except ValueError as error:
+        raise AjetError(
+            f"{file}: cannot be read ({error}), so it is unknown which tasks this deterministic run began with. Bring the file "
+            "back from a copy, or go on with --no-deterministic."
+        ) from None
     if began == ids:
         return
     other = next((i for i, (one, two) in enumerate(zip(began, ids, strict=False)) if one != two), None)

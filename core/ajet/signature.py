@@ -26,10 +26,10 @@ class Binding(NamedTuple):
 def bind(call: Callable[..., Any], offered: Sequence[str], least: int, *, skip: int = 0) -> Binding:
     """How to give a function what it wants of the values ``offered``.
 
-    Parameters with these names get these values, wherever they stand. Otherwise the values go by position: the
-    first ``least`` of them at least, and a parameter with a default only up to there or by its name. ``skip``
-    leaves out the first parameters (``self``). Raises TypeError, saying which signatures are allowed, for a
-    function that fits neither way.
+    Parameters with these names get these values, wherever they stand. Otherwise values are passed by position: at
+    least the first ``least``. Further parameters that have defaults are filled only if they have a value's name.
+    ``*args`` takes by position what no parameter behind it names. ``skip`` leaves out the first parameters
+    (``self``). Raises TypeError, saying which signatures are allowed, for a function that fits neither way.
     """
     try:
         parameters = list(inspect.signature(call).parameters.values())[skip:]
@@ -39,23 +39,41 @@ def bind(call: Callable[..., Any], offered: Sequence[str], least: int, *, skip: 
     named = {p.name for p in parameters if p.kind in _BY_NAME} & set(offered)
     takes_args = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     takes_keywords = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    if named >= {p.name for p in required} and (named or (takes_keywords and not takes_args)):
+    if not takes_args and named >= {p.name for p in required} and (named or takes_keywords):
         wanted = set(offered) if takes_keywords else named
         return _in_order(parameters, wanted, offered)
     positional = [p for p in parameters if p.kind in _BY_POSITION]
     by_name = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} & set(offered)
     needed = [p for p in required if p.kind in _BY_POSITION]
-    count = max(len(needed), min(least, len(positional)))
-    if takes_args:
-        count = len(offered)
-    while count < min(len(positional), len(offered)) and positional[count].name == offered[count]:
+    passed = [n for n in offered if n not in by_name] if takes_args else list(offered)
+    count = len(passed) if takes_args else max(len(needed), min(least, len(positional)))
+    while count < min(len(positional), len(passed)) and positional[count].name == passed[count]:
         count += 1
-    misplaced = any(p.name in offered and p.name not in offered[i : i + 1] for i, p in enumerate(positional))
     unknown = any(p.kind is p.KEYWORD_ONLY and p.name not in offered for p in required)
-    if misplaced or unknown or not least <= count <= len(offered):
+    enough = max(least, len(needed)) <= count <= len(offered)
+    if not enough or unknown or _misplaced(positional, passed, offered):
         allowed = " or ".join(f"({', '.join(offered[:n])})" for n in range(least, len(offered) + 1))
         raise TypeError(f"must take {allowed}, but takes {inspect.signature(call)}")
-    return Binding(tuple(offered[:count]), tuple(n for n in offered[count:] if n in by_name))
+    return Binding(tuple(passed[:count]), tuple(n for n in offered if n in by_name - set(passed[:count])))
+
+
+def takes(call: Callable[..., Any], values: Sequence[str]) -> bool:
+    """Whether a function can be called with values of these names by position, and no parameter gets the value of another
+    one's name."""
+    signature = inspect.signature(call)
+    try:
+        signature.bind(*values)
+    except TypeError:
+        return False
+    positional = [p for p in signature.parameters.values() if p.kind in _BY_POSITION]
+    return not _misplaced(positional, values, values)
+
+
+def _misplaced(
+    positional: Sequence[inspect.Parameter], passed: Sequence[str], offered: Sequence[str]
+) -> bool:
+    """Whether a parameter with the name of a value is passed another one."""
+    return any(p.name in offered and p.name not in passed[i : i + 1] for i, p in enumerate(positional))
 
 
 def _in_order(parameters: Sequence[inspect.Parameter], wanted: set[str], offered: Sequence[str]) -> Binding:

@@ -1,4 +1,4 @@
-"""Plain functions of the user, called in threads so that they do not block the event loop."""
+"""Plain functions, called in threads so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def in_thread(call: Callable[[], Any], name: str) -> Any:
@@ -48,3 +51,18 @@ async def called(function: Callable[..., Any], *arguments: Any, name: str) -> An
     returned = await in_thread(lambda: function(*arguments), name)
     # A decorator or an object with an async __call__ hides that the function is a coroutine.
     return await returned if inspect.isawaitable(returned) else returned
+
+
+async def to_its_end(call: Callable[[], T]) -> T:
+    """What a function returns that is called in a thread and must not go on once its caller has ended: a cancellation
+    takes effect when the function has returned."""
+    # A task of its own would be cancelled with all others when the loop ends.
+    work = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.result()
+        raise

@@ -137,6 +137,12 @@ def test_C8_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(
     assert "context_length_exceeded" in limited, limited
 
 
+def test_a_limit_for_scripted_answers_without_any_is_refused(folder: Folder) -> None:
+    outcome = folder.ajet("check", "job.yaml", "--context-length", "4096")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: --context-length: ") and "Give --answers too" in outcome.err
+
+
 def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
     page = check(folder, "clean", "--first", "1", "--group-size", "1")
     run, episode = re.search(r"ajet show (\S+) (\S+)$", page, re.MULTILINE).groups()  # type: ignore[union-attr]

@@ -55,6 +55,35 @@ def test_version(folder: Folder) -> None:
     assert folder.ajet("--version").out.startswith("ajet ")
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&-"])
+def test_a_closed_stream_is_no_error(closed: str) -> None:
+    command = f'exec "{sys.executable}" -m ajet --version {closed}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("ajet ") == (closed == "2>&-")
+
+
+def test_an_interrupted_command_ends_although_a_thread_hangs_and_nobody_reads_its_output() -> None:
+    code = (
+        "import threading, time\n"
+        "from ajet import cli\n"
+        "def command(arguments):\n"
+        "    threading.Thread(target=time.sleep, args=(3600,)).start()\n"
+        "    print('text that is not flushed yet')\n"
+        "    return cli.INTERRUPTED\n"
+        "cli.run_program, cli.SECONDS_TO_END = command, 0.1\n"
+        "cli.main()"
+    )
+    command = [sys.executable, "-E", "-c", code]  # whatever PYTHONUNBUFFERED says
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.close()
+    try:
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+
+
 def test_an_unknown_option_is_exit_code_2(folder: Folder) -> None:
     outcome = folder.ajet("run", "--stepz", "3")
     assert outcome.code == 2 and "--stepz" in outcome.err

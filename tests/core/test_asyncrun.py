@@ -109,6 +109,76 @@ def test_D2_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given() -
     assert cleaned.is_set() and time.monotonic() - started < 50
 
 
+def test_a_run_is_told_whether_it_can_be_ended_from_outside() -> None:
+    in_thread: list[bool] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        in_thread.append(await asyncio.to_thread(end_run, loop, AjetError("over")))
+
+    asyncio.run(main())  # no `run`, like the loop of a Ray actor
+    other = threading.Thread(target=lambda: run(main()))
+    other.start()
+    other.join(60)
+    assert in_thread == [False, False]
+    with pytest.raises(AjetError, match="over"):
+        run(main())
+
+
+def test_tasks_whose_cleanup_blocks_do_not_keep_a_run_from_ending() -> None:
+    said: list[str] = []
+    release = threading.Event()
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            release.wait(60)
+
+    async def main() -> str:
+        main.tasks = [asyncio.create_task(cleans_up(), name=f"task {n}") for n in range(3)]  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        return "result"
+
+    handler = signal.getsignal(signal.SIGINT)
+    started = time.monotonic()
+    assert run(main(), said.append) == "result"
+    assert time.monotonic() - started < 50
+    release.set()  # the others clean up when they are collected
+    assert len(said) == 1 and "task " in said[0] and f"{Path(__file__).name}:" in said[0]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+NATIVE = """
+import asyncio, ctypes
+from ajet import asyncrun
+asyncrun.GRACE = 0.2
+
+async def cleans_up():
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        while True:
+            try:
+                ctypes.CDLL(None).sleep(60)
+            except KeyboardInterrupt:
+                pass
+
+async def main():
+    main.task = asyncio.create_task(cleans_up(), name="episode 7")
+    await asyncio.sleep(0)
+
+asyncrun.run(main())
+"""
+
+
+def test_a_cleanup_that_cannot_be_interrupted_takes_the_process_with_it_and_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NATIVE], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 1 and "error: episode 7 blocks the event loop" in done.stderr, done.stderr
+
+
 SCRIPT = """
 import asyncio
 from ajet import asyncrun

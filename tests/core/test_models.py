@@ -177,6 +177,7 @@ def test_folders_and_ids_are_left_alone(hub: Hub, tmp_path: Path) -> None:
             "starterr",
             "model starterr: no such recipe or folder; did you mean 'starter'. Name a recipe (starter",
         ),
+        ("gpt2", "in the form owner/name, such as openai-community/gpt2."),
         ("my model", "model my model: no such recipe or folder. Name a recipe (starter"),
         ("./nowhere", "model ./nowhere: no such folder."),
         ("a/b/c", "model a/b/c: no such folder."),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +50,7 @@ def test_B2_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
-def test_D9_a_process_that_ended_without_a_word_is_told_of(tmp_path: Path, end: str) -> None:
+def test_D9_a_process_that_did_not_shut_down_is_told_of(tmp_path: Path, end: str) -> None:
     process = holder(tmp_path, end)
     process.communicate("\n", timeout=60)
     said: list[str] = []
@@ -66,7 +68,7 @@ def test_a_torn_note_on_who_holds_a_run_folder_is_no_obstacle(tmp_path: Path, co
     said: list[str] = []
     with held(tmp_path, said.append):
         pass
-    assert "another process ended without a word" in said[0]
+    assert "another process did not shut down" in said[0]
 
 
 @pytest.fixture
@@ -103,6 +105,28 @@ def test_D9_a_deterministic_run_is_not_resumed_with_other_tasks(
     keep_same_tasks(tmp_path, job)
     with pytest.raises(ConfigError, match=f"{said}.*--no-deterministic"):
         keep_same_tasks(tmp_path, with_tasks(job, *numbers))
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}"])
+def test_a_damaged_list_of_tasks_is_named_with_the_remedy(tmp_path: Path, job: Job, content: str) -> None:
+    (tmp_path / "tasks.json").write_text(content)
+    with pytest.raises(AjetError, match=r"tasks\.json: cannot be read .*--no-deterministic"):
+        keep_same_tasks(tmp_path, job)
+
+
+def test_the_list_of_tasks_appears_whole_or_not_at_all(
+    tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        keep_same_tasks(tmp_path, job)
+    monkeypatch.undo()
+    assert not (tmp_path / "tasks.json").exists()
+    keep_same_tasks(tmp_path, job)
+    assert json.loads((tmp_path / "tasks.json").read_text()) == [f"q{n}" for n in range(6)]
 
 
 def test_a_run_that_is_not_deterministic_takes_whatever_tasks_there_are(tmp_path: Path, job: Job) -> None:

@@ -40,6 +40,9 @@ def judge(code: str) -> Any:
         ("def f(t, /, output): return t, output", ("T", "O")),
         ("def f(*args): return args", ("T", "O", "E")),
         ("def f(*args, **kwargs): return args, kwargs", (("T", "O", "E"), {})),
+        ("def f(task, *rest): return task, rest", ("T", ("O", "E"))),
+        ("def f(task, *rest, **more): return task, rest, more", ("T", ("O", "E"), {})),
+        ("def f(*rest, episode): return rest, episode", (("T", "O"), "E")),
         ("def f(output, **rest): return output, rest", ("O", {"task": "T", "episode": "E"})),
         ("def f(**all): return all", VALUES),
         ("f = functools.partial(lambda n, task, output: (n, task, output), 3)", (3, "T", "O")),
@@ -66,6 +69,8 @@ def test_B7_values_go_by_the_names_of_parameters_else_by_position(code: str, giv
         "def f(a, b, c, d): pass",
         "def f(task, output, *, strict): pass",
         "def f(output, /): pass",
+        "def f(output, *rest): pass",
+        "def f(a, b, c, d, *rest): pass",
     ],
 )
 def test_B7_other_signatures_are_refused_with_the_allowed_ones(code: str) -> None:
@@ -99,3 +104,6 @@ def test_B7_judge_classes_with_methods_that_cannot_be_called_are_refused_where_t
         async def judge(self, t: Any, o: Any, e: Any, more: int = 0) -> Any: ...
 
         async def score_group(self, *members: Any) -> Any: ...
+
+    class Passes(ajet.Judge):
+        async def judge(self, task: Any, *args: Any, **kwargs: Any) -> Any: ...

@@ -43,7 +43,7 @@ def test_B2_D3_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(proje
     process.communicate(timeout=30)
     done = live_lines(run_dir / METRICS)[-1]["step"]
     output = project.ajet("run", "--resume", str(run_dir), "--steps", str(done + 1))
-    assert f"process {process.pid} on " in output and "ended without a word" in output, output
+    assert f"process {process.pid} on " in output and "did not shut down" in output, output
     steps = Counter(line["step"] for line in live_lines(run_dir / METRICS) if line["type"] == "train")
     assert steps == dict.fromkeys(range(1, done + 2), 1)
     ids = [line["id"] for line in live_lines(run_dir / JOURNAL)]

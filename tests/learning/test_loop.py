@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,8 +58,11 @@ class Told:
         return {"reward": next(self._rewards)}
 
     def run(self, **settings: Any) -> None:
+        asyncio.run(train(self.loop(**settings), 1))
+
+    def loop(self, **settings: Any) -> Loop:
         trainer: Any = self
-        loop = Loop(
+        return Loop(
             trainer,
             self,
             self._recorder,
@@ -68,7 +72,6 @@ class Told:
             1,
             lambda *_: None,
         )
-        asyncio.run(train(loop, 1))
 
 
 def test_a_synchronous_run_samples_from_the_weights_that_it_trains(tmp_path: Path) -> None:
@@ -94,6 +97,51 @@ def test_a_failing_update_cancels_the_batch_ahead(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError):
         told.run(steps=3, asynchronous=True)
     assert told.cancelled
+
+
+def test_the_next_batch_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    class Waits(Told):
+        saving, moved = threading.Event(), threading.Event()
+
+        async def batch(self, step: int, version: int) -> RolloutBatch:
+            while step == 2 and not self.saving.is_set():
+                await asyncio.sleep(0.01)
+            if step == 2:
+                self.moved.set()
+            return await super().batch(step, version)
+
+        def save(self, path: Path) -> None:
+            self.saving.set()
+            assert self.moved.wait(30)
+            super().save(path)
+
+    Waits(RunRecorder(tmp_path)).run(steps=2, asynchronous=True, save_every=1)
+
+
+def test_a_cancelled_run_ends_when_its_checkpoint_is_whole(tmp_path: Path) -> None:
+    class Saves(Told):
+        saving, go_on = threading.Event(), threading.Event()
+
+        def save(self, path: Path) -> None:
+            self.saving.set()
+            assert self.go_on.wait(30)
+            super().save(path)
+
+    told = Saves(RunRecorder(tmp_path))
+
+    async def main() -> None:
+        run = asyncio.create_task(train(told.loop(steps=2, save_every=1), 1))
+        await asyncio.to_thread(told.saving.wait, 30)
+        for _ in range(2):
+            run.cancel()
+            await asyncio.sleep(0.01)
+        assert not run.done()
+        told.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(main())
+    assert [c.name for c in checkpoints(tmp_path)] == ["step_000001"]
 
 
 def test_keep_best_writes_a_checkpoint_whenever_a_validation_beats_all_before(tmp_path: Path) -> None:

@@ -202,6 +202,25 @@ def test_D2_a_run_whose_loop_stays_blocked_ends_with_an_error_that_names_the_lin
     assert sorted(recorded) == ["t0", "t2"], "what had ended is kept"
 
 
+def test_D2_a_workflow_that_blocks_when_it_is_cancelled_is_named_and_ends_the_run_too(bench, engine) -> None:
+    b = bench(engine)
+    enough = asyncio.Event()
+
+    async def workflow(task: Any) -> str:
+        if task.id == "t1":
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                time.sleep(3600)
+        return await asks(task)
+
+    rollout = b.rollout(workflow, lambda task, output: 1.0, loop_timeout=1.0, stall_warning=0.4, timeout=7200)
+    plans = [Plan(f"1.{n}/t{n}/0", f"{n}", Task(f"t{n}", "q"), 0, n) for n in range(2)]
+    with pytest.raises(AjetError, match=rf"1\.1/t1/0 has blocked .*{HERE}:.*loop_timeout"):
+        asyncrun.run(rollout.run(plans, lambda e: enough.set(), enough))
+    assert any("blocked the event loop" in line for line in b.lines)
+
+
 def test_D2_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:
     sync: Any = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 

@@ -53,6 +53,10 @@ DAMAGES = {
     "a file lost": (lambda c: (c / "model.safetensors").unlink(), "model.safetensors is missing"),
     "empty state": (empty("ajet.json"), "ajet.json cannot be read"),
     "empty list of files": (empty("files.json"), "files.json"),
+    "a list of files that is none": (
+        lambda c: (c / "files.json").write_text("[]"),
+        "files.json is not a JSON object",
+    ),
     "empty folder": (emptied, "it has no files.json"),
 }
 
@@ -82,6 +86,47 @@ def test_D6_a_checkpoint_whose_contents_cannot_be_read_is_skipped_too(tmp_path: 
     said: list[str] = []
     assert restore(tmp_path, load, said.append) == 1
     assert "invalid header" in said[0] and checkpoints(tmp_path) == [one]
+
+
+def test_checkpoints_that_all_cannot_be_loaded_keep_their_names(tmp_path: Path) -> None:
+    paths = written(tmp_path, 1, 2)
+
+    def load(checkpoint: Path) -> None:
+        raise CheckpointDamaged(f"{checkpoint.name}: unknown model type")
+
+    said: list[str] = []
+    with pytest.raises(AjetError, match=r"^step_000002: unknown model type\. No checkpoint .*versions\.json"):
+        restore(tmp_path, load, said.append)
+    assert checkpoints(tmp_path) == paths and not said
+
+
+def test_an_incomplete_checkpoint_between_the_refused_and_the_loaded_one_is_named_too(tmp_path: Path) -> None:
+    one, two, three = written(tmp_path, 1, 2, 3)
+    emptied(two)
+
+    def load(checkpoint: Path) -> None:
+        if checkpoint == three:
+            raise CheckpointDamaged("invalid header")
+
+    said: list[str] = []
+    assert restore(tmp_path, load, said.append) == 1
+    assert [line.partition(" is damaged")[0] for line in said] == [f"checkpoint {three}", f"checkpoint {two}"]
+    assert checkpoints(tmp_path) == [one]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"type": "episode", "step": 1}', 'has no "id"'),
+        ('{"type": "superseded", "step": 1}', 'has no "from_step"'),
+        ('{"type": "train"}', 'has no "step"'),
+        ("[]", "is not a JSON object"),
+    ],
+)
+def test_a_line_of_the_journal_that_lacks_a_field_is_named(tmp_path: Path, line: str, fault: str) -> None:
+    (tmp_path / "episodes.jsonl").write_text(f"{line}\n")
+    with pytest.raises(AjetError, match=rf"episodes\.jsonl:1: {fault}, so the file was damaged"):
+        RunRecorder(tmp_path)
 
 
 def test_D6_a_run_without_an_intact_checkpoint_does_not_begin_anew_in_silence(tmp_path: Path) -> None:

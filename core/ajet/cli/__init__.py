@@ -39,13 +39,16 @@ SECONDS_TO_END = 10.0
 
 def main() -> None:
     """The entry point."""
+    _open_streams()
     faulthandler.enable()  # a crash of native code prints where it happened
     terminated = _sigterm_is_ctrl_c()
     code = 0
 
     def end_at_once() -> None:
-        sys.stdout.flush()
-        os._exit(code)
+        try:
+            sys.stdout.flush()
+        finally:  # nobody may be reading any more
+            os._exit(code)
 
     def end_what_is_left_behind() -> None:
         if _left_behind():
@@ -62,6 +65,14 @@ def main() -> None:
         timer.daemon = True
         timer.start()
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Open what the caller has closed (``2>&-``) as /dev/null. Otherwise errors have nowhere to go, and a file that is
+    opened later gets the stream's number and with it what native code prints there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
 
 
 def _sigterm_is_ctrl_c() -> threading.Event:

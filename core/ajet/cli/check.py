@@ -53,7 +53,13 @@ def check(
     from ajet.job import prepare
     from ajet.progress import told_to
     from ajet.runtime import answering_engine, scripted_engine
+    from ajet.types import ConfigError
 
+    if context_length is not None and answers is None:
+        raise ConfigError(
+            "--context-length: limits the calls that --answers answers; a model has its own limit. Give --answers too, or leave "
+            "it out."
+        )
     layers = job_layers(job_file)
     lay_flag(layers, "--workflow", "workflow", workflow)
     lay_tasks(layers, "--tasks", "task.reader", tasks)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from ajet.backbone import Trainer
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings
 from ajet.rollout.recorder import RunRecorder
+from ajet.threads import to_its_end
 from ajet.types import AjetError, Metrics
 
 
@@ -92,9 +94,10 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
             state["validation_reward"] = after["reward"]
         is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
         if last or is_best or step % settings.save_every == 0:
-            checkpoint = recorder.checkpoint(
-                step, trainer.save, state, settings.keep_last, keep_best=settings.keep_best
-            )
+            keep = settings.keep_last
+            save = partial(recorder.checkpoint, step, trainer.save, state, keep, keep_best=settings.keep_best)
+            # Saving takes long: the next step's episodes may be running, and nobody else may have the folder meanwhile.
+            checkpoint = await to_its_end(save)
     return LoopResult(before, after, checkpoint, seconds)
 
 

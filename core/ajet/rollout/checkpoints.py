@@ -14,14 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ajet.backbone import CheckpointDamaged
-from ajet.files import replace, writing
+from ajet.files import replace, write_whole, writing
 from ajet.types import AjetError, Metrics
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_STATE = "ajet.json"
 """Beside what the trainer writes: the step, the weight version, the validation reward at that step."""
 FILES = "files.json"
-"""The size of each file of the checkpoint but of itself and of `CHECKPOINT_STATE`, which a validation may rewrite."""
+"""Maps each file of the checkpoint to its size. Leaves out itself and `ajet.json`, which is rewritten when a validation
+score is added."""
 DAMAGED = "damaged_"
 """Before the name of a checkpoint that was set aside."""
 
@@ -52,6 +53,8 @@ def fault(checkpoint: Path) -> str | None:
         return f"it has no {Path(error.filename).name}"
     except (OSError, ValueError, LookupError, TypeError) as error:
         return f"its {FILES} or {CHECKPOINT_STATE} cannot be read ({error})"
+    if not isinstance(sizes, dict):
+        return f"its {FILES} is not a JSON object"
     found = _sizes(checkpoint)
     for name, size in sizes.items():
         if name not in found:
@@ -100,22 +103,30 @@ def add_validation(run_dir: Path, step: int, reward: float) -> None:
     """Add the validation reward to the checkpoint of a step, if one was written before it was validated."""
     checkpoint = run_dir / CHECKPOINTS / f"step_{step:06d}"
     if checkpoint in checkpoints(run_dir):
-        state = checkpoint / CHECKPOINT_STATE
-        partial = state.with_name(f".{state.name}")
-        with writing(state):
-            partial.write_text(json.dumps({**_state(checkpoint), "validation_reward": reward}))
-            replace(partial, state)
+        state = {**_state(checkpoint), "validation_reward": reward}
+        write_whole(checkpoint / CHECKPOINT_STATE, json.dumps(state))
 
 
 def restore(run_dir: Path, load: Callable[[Path], None], say: Callable[[str], None]) -> int:
-    """Load the newest checkpoint that is intact; its step, 0 if the run has none yet. See `newest`."""
-    while (checkpoint := newest(run_dir, say)) is not None:
+    """Load the newest checkpoint that can be loaded; its step, 0 if the run has none yet. See `newest`. Those after it are
+    renamed once it is loaded. Raises AjetError, and renames none, if none can be loaded: that is hardly their fault."""
+    if newest(run_dir, say) is None:
+        return 0
+    refused: dict[Path, CheckpointDamaged] = {}
+    for checkpoint in reversed(checkpoints(run_dir)):
         try:
             load(checkpoint)
-            return step_of(checkpoint)
         except CheckpointDamaged as error:
-            _set_aside(checkpoint, str(error), say)
-    return 0
+            refused[checkpoint] = error
+            continue
+        for damaged, error in refused.items():
+            _set_aside(damaged, str(error), say)
+        return step_of(newest(run_dir, say))
+    first = next(iter(refused.values()))
+    raise AjetError(
+        f"{first}. No checkpoint of {run_dir} can be loaded, so the environment may be to blame, and none is renamed. Compare "
+        f"what is installed with {run_dir / 'versions.json'}, or bring a checkpoint back from a copy."
+    ) from first
 
 
 def newest(run_dir: Path, say: Callable[[str], None]) -> Path | None:

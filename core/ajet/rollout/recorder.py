@@ -26,6 +26,8 @@ from ajet.types import AjetError, Metrics
 
 Line = TypeVar("Line")
 JOURNAL, METRICS = "episodes.jsonl", "metrics.jsonl"
+_FIELDS = {"episode": ("step", "id"), "superseded": ("from_step",)}
+"""What a line needs by its type; those of other types are metrics, which need a step."""
 
 
 class Recorder(Protocol):
@@ -87,7 +89,8 @@ class RunRecorder:
         *,
         keep_best: bool = False,
     ) -> Path:
-        """See `write_checkpoint`. What was recorded up to this step is on the disk before it is."""
+        """See `write_checkpoint`. What was recorded up to this step is on the disk before it is. May be called in another
+        thread, while episodes are appended."""
         for lines in (self._journal, self._metrics):
             lines.sync()
         return write_checkpoint(self.dir, step, save, state, keep_last, keep_best=keep_best)
@@ -172,8 +175,11 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
                 line = json.loads(raw)
             except ValueError as error:
                 raise _damaged(path, number, f"is not JSON ({error})") from None
-            if not isinstance(line, dict) or "type" not in line or not line.keys() & {"step", "from_step"}:
-                raise _damaged(path, number, 'is not a JSON object with a "type" and a "step"')
+            if not isinstance(line, dict):
+                raise _damaged(path, number, "is not a JSON object")
+            for name in ("type", *_FIELDS.get(str(line.get("type")), ("step",))):
+                if name not in line:
+                    raise _damaged(path, number, f'has no "{name}"')
             yield line
 
 

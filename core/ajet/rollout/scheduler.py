@@ -71,19 +71,20 @@ class Rollout:
         whole = asyncio.ensure_future(finish())
         stopped = asyncio.ensure_future(enough.wait()) if enough else None
         settings = self.settings
-        try:
-            with watched_loop(self.board, settings.stall_warning, settings.loop_timeout, self.say):
+        # Cancelling runs code of workflows, too, which may block.
+        with watched_loop(self.board, settings.stall_warning, settings.loop_timeout, self.say):
+            try:
                 await asyncio.wait(
                     [whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED
                 )
-            if whole.done():
-                whole.result()
-            ended = [judging[p.id] for p in plans if p.id in judging and judging[p.id].done()]
-        finally:
-            pending = [watcher, whole, *([stopped] if stopped else []), *workers, *judging.values()]
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+                if whole.done():
+                    whole.result()
+                ended = [judging[p.id] for p in plans if p.id in judging and judging[p.id].done()]
+            finally:
+                pending = [watcher, whole, *([stopped] if stopped else []), *workers, *judging.values()]
+                for task in pending:
+                    task.cancel()
+                await asyncio.gather(*pending, return_exceptions=True)
         return [task.result() for task in ended]
 
     async def _work(

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from ajet.asyncrun import end_run
 from ajet.breakpoints import under_debugger
@@ -59,10 +60,18 @@ async def watch(board: Board, after: float, say: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def watched_loop(board: Board, after: float, limit: float, say: Callable[[str], None]) -> Iterator[None]:
+def watched_loop(
+    board: Board,
+    after: float,
+    limit: float,
+    say: Callable[[str], None],
+    end: Callable[[AjetError], bool] | None = None,
+) -> Iterator[None]:
     """A block of a coroutine. If a call blocks the event loop for ``after`` seconds without any progress, say which one,
-    each time; after ``limit`` seconds end the run. A debugger may block it for as long as it likes."""
-    watch = _LoopWatch(asyncio.get_running_loop(), board, after, limit, say)
+    each time; after ``limit`` seconds ``end`` is called in the watching thread, by default `end_run`, and told of if it
+    returns False. A debugger may block it for as long as it likes."""
+    loop = asyncio.get_running_loop()
+    watch = _LoopWatch(loop, board, after, limit, say, end or partial(end_run, loop))
     thread = threading.Thread(target=watch.run, name="ajet-watchdog", daemon=True)
     thread.start()
     try:
@@ -81,6 +90,7 @@ class _LoopWatch:
         after: float,
         limit: float,
         say: Callable[[str], None],
+        end: Callable[[AjetError], bool],
     ) -> None:
         self.ended = threading.Event()
         self._loop = loop
@@ -89,6 +99,7 @@ class _LoopWatch:
         self._after = after
         self._limit = limit
         self._say = say
+        self._end = end
         self._look = min(after, limit, 5.0) / 2
 
     def run(self) -> None:
@@ -117,14 +128,16 @@ class _LoopWatch:
                 self._say(self._describe(still, "No other episode moves meanwhile, and no deadline is kept."))
             if still >= self._limit and not ended:
                 ended = True
-                why = f"The run was ended, as rollout.loop_timeout is {self._limit:g} s."
-                end_run(self._loop, AjetError(self._describe(still, why)))
+                limit = f"rollout.loop_timeout is {self._limit:g} s"
+                if not self._end(AjetError(self._describe(still, f"Ended, as {limit}."))):
+                    no_remedy = f"{limit}, but only a run in the main thread can be ended. End this process."
+                    self._say(self._describe(still, no_remedy))
 
     def _describe(self, seconds: float, consequence: str) -> str:
         task = asyncio.current_task(self._loop)
         place = place_on_stack(sys._current_frames().get(self._thread))
         return (
             f"{task.get_name() if task else 'a callback'} has blocked the event loop for {seconds:.0f} s"
-            f"{f' at {place}' if place else ''}. {consequence} Await something async there or asyncio.to_thread(...), or write a "
-            "plain function (def), which is called in a thread."
+            f"{f' at {place}' if place else ''}. {consequence} Use an async call or `await "
+            "asyncio.to_thread(...)` there, or make it a plain `def` function, which runs in a thread."
         )

@@ -51,6 +51,8 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
     drawn = (uniforms[:, None] * cdf[:, -1:]).long()
     # side="right" and a number below the total: a token of probability 0 is never drawn.
     tokens = torch.searchsorted(cdf, torch.minimum(drawn, cdf[:, -1:] - 1), right=True)
+    # Of logits that are not numbers any token will do: its logprob tells.
+    tokens.clamp_(0, logits.shape[1] - 1)
     greedy = [row for row, sampling in enumerate(settings) if sampling.greedy]
     if greedy:
         tokens[greedy] = logprobs[greedy].argmax(-1, keepdim=True)

@@ -143,7 +143,7 @@ OURS: Mapping[str, str] = {
     "rollout.judge_timeout": "by the conductor",
     "rollout.retries": "by the episode runners, and on another one when a runner dies",
     "rollout.stall_warning": "by the episode runners",
-    "rollout.loop_timeout": "by the episode runners",
+    "rollout.loop_timeout": "by the episode runners: one whose loop stays blocked is ended and started anew",
     "rollout.strict": "by capture, in the episode runners",
     "rollout.missed": "by capture, in the episode runners",
     "rollout.gateway": "on the runner's node",

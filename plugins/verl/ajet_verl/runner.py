@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import pickle
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
+
+import ray
 
 from ajet.capture.missed import Missed
 from ajet.capture.sampling import SamplingPolicy
@@ -16,7 +21,7 @@ from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json, episode_to_json
 from ajet.rollout.watchdog import watch, watched_loop
 from ajet.runtime import Runtime, open_runtime
-from ajet.types import WorkflowOutput
+from ajet.types import AjetError, WorkflowOutput
 from ajet_verl.clock import Clock
 from ajet_verl.engine import VerlEngine
 from ajet_verl.spec import read_spec, recorder_of
@@ -63,6 +68,14 @@ class Sent:
         return found
 
 
+def _end_process(recorder: Any, error: AjetError) -> NoReturn:
+    """Say the error and end this process: nothing else frees its event loop, which runs in a thread of Ray's. The pool
+    starts another runner."""
+    with contextlib.suppress(Exception):
+        ray.get(recorder.say.remote(f"an episode runner: {error}"), timeout=10.0)
+    os._exit(1)
+
+
 class Runner:
     """Made a Ray actor by `ajet_verl.pool`. Runs many attempts at once; `open` comes first."""
 
@@ -96,7 +109,10 @@ class Runner:
             )
             self._runtime.set_result(runtime)
             rollout = job.config.rollout
-            with watched_loop(runtime.board, rollout.stall_warning, rollout.loop_timeout, job.progress.say):
+            end = partial(_end_process, recorder_of(self._config))
+            with watched_loop(
+                runtime.board, rollout.stall_warning, rollout.loop_timeout, job.progress.say, end
+            ):
                 await self._closing.wait()
             watcher.cancel()
 

@@ -42,6 +42,12 @@ def test_recorded_logprobs_are_those_of_scoring_at_the_temperature(running, prom
     running(scenario)
 
 
+@pytest.mark.parametrize("size", [1, 2, 125, 128, 1000, 151_936])
+def test_logits_that_are_not_numbers_are_told_by_the_logprob_at_any_size_of_vocabulary(size: int) -> None:
+    (token,), (logprob,) = sample(torch.full((1, size), torch.nan), [Sampler(Sampling(seed=0))])
+    assert 0 <= token < size and np.isnan(logprob)
+
+
 def test_logprobs_are_before_top_p_and_top_k(running):
     async def scenario(engine):
         asked = request(PROMPTS[0], top_p=0.3, top_k=5, seed=1)
