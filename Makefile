@@ -16,7 +16,7 @@ ALL_INSTALLED := .venv/.all_installed
 # The package of the tests' Node.js agent, where there is Node.js; without it those tests are skipped.
 NODE_INSTALLED := tests/node/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Where it is set, each of a run's processes compiles every module that it imports anew, verl's for minutes.
+# If this is set, every process recompiles every module it imports, which takes minutes with verl.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 

@@ -33,7 +33,7 @@ class Algorithm(Plugin):
         """float64[E] rewards of one group's episodes -> float64[E] advantages. Where 0, nothing is learned."""
 
     def normalize(self, advantages: Float64) -> Float64:
-        """float64[E] advantages of all episodes of the batch -> float64[E]; default: as they are."""
+        """float64[E] advantages of all episodes of the batch that are trained -> float64[E]; default: as they are."""
         return advantages
 
     def weights(self, tokens: Float64) -> Float64:

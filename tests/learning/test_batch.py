@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ajet.learning.algorithms import GRPO
-from ajet.learning.batch import build_batch
+from ajet.learning.algorithms import GRPO, RejectionSampling
+from ajet.learning.batch import Selection, batch_of, build_batch
 from ajet.reader import tasks_of_step
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.record import Call, EpisodeRecord, as_ids
@@ -60,6 +61,17 @@ def test_failed_members_leave_their_groups_statistics_finite() -> None:
     )
     assert {s.episode for s in batch.batch.samples} == {"1.0/t/0", "1.0/t/2"}
     assert all(np.isfinite(s.advantages).all() for s in batch.batch.samples)
+
+
+@pytest.mark.parametrize("emptied", [(), (2, 3), (0,), (0, 3)])
+def test_rejection_sampling_is_the_mean_over_what_it_imitates_whatever_filters_have_emptied(
+    emptied: tuple[int, ...],
+) -> None:
+    episodes = [Selection().learnable(episode(0, m, float(m < 2), [[1]])) for m in range(4)]
+    left = [replace(e, lines=() if e.member in emptied else e.lines) for e in episodes if e]
+    found = batch_of(left, RejectionSampling(), mini_batches=1, learning_rate=1.0, seed="s")
+    assert found is not None
+    assert sum(float((s.weights * s.advantages).sum()) for s in found.batch.samples) == pytest.approx(1.0)
 
 
 def test_no_judged_episode_means_no_batch() -> None:

@@ -153,7 +153,7 @@ def batch_of(
     used = [e for group in groups.values() for e in group if e.lines]
     if not used:
         return None
-    found = advantages(algorithm, groups)
+    found = advantages(algorithm, groups, lambda episode: bool(episode.lines))
     samples: list[Sample] = []
     minis = []
     for numbers in _split(list(groups), mini_batches, seed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -27,14 +27,20 @@ class Rewarded(Protocol):
         ...
 
 
+Member = TypeVar("Member", bound=Rewarded)
+
+
 def advantages(
-    algorithm: Algorithm, groups: Mapping[Key, Sequence[Rewarded]]
+    algorithm: Algorithm,
+    groups: Mapping[Key, Sequence[Member]],
+    trained: Callable[[Member], bool] = lambda episode: True,
 ) -> dict[Key, list[dict[str, float]]]:
     """The advantages of each episode of each group: `EPISODE`'s, and one for each name that has a reward of
     its own in the group.
 
     A name's rewards are compared with its own in the other episodes of the group, where it has none there
-    with the episode's. See `advantage_of` for whose tokens they are.
+    with the episode's. See `advantage_of` for whose tokens they are. Episodes that are not ``trained`` count in their
+    group, but not in what is normalized over the batch: `Algorithm.weights` does not see them either.
     """
     found: dict[Key, list[dict[str, float]]] = {key: [{} for _ in group] for key, group in groups.items()}
     for name in sorted({EPISODE}.union(*(e.rewards for group in groups.values() for e in group))):
@@ -43,7 +49,8 @@ def advantages(
             for key, group in groups.items()
             if name == EPISODE or any(name in e.rewards for e in group)
         }
-        for key, values in batch_advantages(algorithm, among).items():
+        counted = [trained(episode) for key in among for episode in groups[key]]
+        for key, values in batch_advantages(algorithm, among, counted).items():
             for advantage, episode in zip(values, found[key], strict=True):
                 episode[name] = float(advantage)
     return found
@@ -54,9 +61,16 @@ def advantage_of(found: Mapping[str, float], agent: str, target: str) -> float:
     return next(found[name] for name in (agent, target, EPISODE) if name in found)
 
 
-def batch_advantages(algorithm: Algorithm, rewards: Mapping[Key, Float64]) -> dict[Key, Float64]:
-    """Rewards of each group of a batch -> advantages of each, normalized over all of them."""
+def batch_advantages(
+    algorithm: Algorithm, rewards: Mapping[Key, Float64], counted: Sequence[bool] | None = None
+) -> dict[Key, Float64]:
+    """Rewards of each group of a batch -> advantages of each, normalized over all episodes of them that are ``counted``
+    (default: all); the others keep what their group gives them."""
+    if not rewards:
+        return {}
     found = [algorithm.advantages(group) for group in rewards.values()]
-    ends = np.cumsum([len(group) for group in found])
-    whole = algorithm.normalize(np.concatenate(found)) if found else np.zeros(0)
-    return dict(zip(rewards, np.split(whole, ends[:-1]), strict=True)) if found else {}
+    whole = np.concatenate(found)
+    among = np.ones(len(whole), bool) if counted is None else np.array(counted, bool)
+    if among.any():
+        whole[among] = algorithm.normalize(whole[among])
+    return dict(zip(rewards, np.split(whole, np.cumsum([len(group) for group in found])[:-1]), strict=True))

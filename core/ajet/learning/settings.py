@@ -78,13 +78,13 @@ class TrainSettings(Settings):
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant",
-        description="How the learning rate goes on after the warm-up: it stays, or falls until the last step.",
+        description="Learning rate after the warm-up: `constant` keeps it, `linear` and `cosine` lower it until the last step.",
     )
     final_share: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Share of the learning rate that the last step has, with schedule linear or cosine; default 0.1.",
+        description="Learning rate of the last step as a fraction of `learning_rate`. Only with `linear` or `cosine`. Default: 0.1.",
     )
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     adam_epsilon: float = Field(

@@ -24,7 +24,8 @@ class Credit:
     notes: Sequence[str]
 
     def advantages(self, entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
-        """Advantages of each judged episode of a step with a token to train, by id, as `build_batch` has them."""
+        """Advantages of each judged episode of a step with a token to train, by id, as `build_batch` has them where
+        filters have left something of each."""
         groups: dict[Hashable, list[Entry]] = {}
         for entry in entries:
             if entry.failure is None and entry.trainable and entry.group is not None:

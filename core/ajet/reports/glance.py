@@ -161,7 +161,7 @@ def _rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
 
 
 def _curves(rows: Sequence[Row], validates: str) -> dict[str, tuple[tuple[int, float], ...]]:
-    """Those of at least two points; the training steps' first, and alone it may be missing."""
+    """The curves with at least two points. Training reward comes first, if it has enough."""
     trained = [(row.step, row.reward) for row in rows]
     found = {
         f"Mean reward of {sum(value is not None for _, value in trained)} training steps": trained,

@@ -21,7 +21,7 @@ from ajet.reports.glance import Count, Glance, Pick
 from ajet.reports.pieces import readable, visible
 
 _MARK = "\0"
-"""Where the template's content belongs; no text on a page holds it."""
+"""Marks where the content goes in the template. A NUL, because no text on a page contains one."""
 LEVELS = ((0.5, "≥ 50 %"), (0.2, "≥ 20 %"), (0.05, "≥ 5 %"), (0.01, "≥ 1 %"), (0.0, "< 1 %"))
 """Least probability of each colour of a trained token, and its words."""
 

@@ -119,8 +119,8 @@ def restore(run_dir: Path, load: Callable[[Path], None], say: Callable[[str], No
         except CheckpointDamaged as error:
             refused[checkpoint] = error
             continue
-        for damaged, error in refused.items():
-            _set_aside(damaged, str(error), say)
+        for damaged, why in refused.items():
+            _set_aside(damaged, str(why), say)
         return step_of(newest(run_dir, say))
     first = next(iter(refused.values()))
     raise AjetError(

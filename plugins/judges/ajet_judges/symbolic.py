@@ -47,7 +47,8 @@ class Symbolic:
         return bool(found["equal"])
 
     async def close(self) -> None:
-        """End the processes. Those of open questions end with these."""
+        """Stop all idle processes. A process that is still answering is stopped when its question is cancelled or times
+        out."""
         while self._idle:
             await _end(self._idle.pop())
 

@@ -21,7 +21,8 @@ _PATIENCE = 2.0
 
 
 class Cgroup:
-    """A cgroup that belongs to this process as long as it lives: the lock on its folder says so."""
+    """A cgroup owned by this process. A lock on its folder marks the owner; the kernel releases the lock when the process
+    dies."""
 
     mechanism = "cgroup v2"
 

@@ -177,8 +177,8 @@ def fitting_tokens(demand: Demand, limit: int) -> int | None:
 
 def fit(demand: Demand, limit: int, *, tokens: int | None, cache: int | None) -> Demand:
     """The demand with a micro-batch and a cache that fit into ``limit`` bytes. Those that are given stay; otherwise the
-    cache is a quarter of the limit, halved until there is room for the rest, down to `LEAST_CACHED` tokens. Raises
-    ConfigError by `refuse` if nothing fits."""
+    cache is a quarter of the limit, halved until there is room for the rest, down to `LEAST_CACHED` tokens. The result
+    may still exceed the limit. Callers compare `total` with it and raise `refuse`."""
     least = min(demand.shape.cached(LEAST_CACHED, demand.number), limit // 4) if cache is None else cache
     demand = replace(demand, cache=limit // 4 if cache is None else cache, tokens=tokens or FEWEST_TOKENS)
     while demand.total > limit and demand.cache > least:

@@ -86,7 +86,7 @@ def too_long(line: bytes, most: int) -> bool:
 
 
 def _lines(file: BinaryIO, path: Path, most: int, packed: bool) -> Iterator[bytes]:
-    """Raises ConfigError once a packed file turns out to hold next to nothing many times over."""
+    """Raises ConfigError if a .gz file expands far more than real data would (a decompression bomb)."""
     allowed = max(_HARMLESS, _MOST_PACKED * path.stat().st_size) if packed else math.inf
     whole, passed = True, 0
     while part := file.readline(most + 1 if whole else MiB):
