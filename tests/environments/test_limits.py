@@ -60,34 +60,33 @@ STEP = {**HANGING, "messages": [{"role": "assistant", "content": "go"}]}
 
 
 @pytest.fixture
-def hanging() -> Iterator[tuple[str, threading.Event]]:
-    """A service with its only instance, `HANGING`, whose steps last until the event."""
-    go_on = threading.Event()
+def hanging() -> Iterator[tuple[str, threading.Event, threading.Event]]:
+    """A service with its only instance, `HANGING`, whose steps set the first event and last until the second."""
+    going, go_on = threading.Event(), threading.Event()
 
     class Hanging(Counting):
         env_type = "hanging"
 
         def step(self, message: Any) -> Any:
+            going.set()
             go_on.wait(SECONDS)
             return super().step(message)
 
     with serving(Hanging, most_instances=1) as url:
         post(url, "/create", HANGING)
-        yield url, go_on
+        yield url, going, go_on
         go_on.set()
 
 
 def test_C10_an_instance_whose_thread_does_not_end_keeps_its_place(
-    hanging: tuple[str, threading.Event], monkeypatch: pytest.MonkeyPatch
+    hanging: tuple[str, threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, go_on = hanging
+    url, going, go_on = hanging
     monkeypatch.setattr(service, "_CLOSE_SECONDS", 0.1)
     stepping = threading.Thread(target=post, args=(url, "/step", STEP))
     stepping.start()
-    while not any(t.name == "ajet-environment" for t in threading.enumerate()):
-        pass
-    while post(url, "/release", HANGING).json()["data"] is not True:
-        pass
+    assert going.wait(SECONDS)
+    assert post(url, "/release", HANGING).json()["data"] is True
     assert health(url)["open"] == 0
     again = {**HANGING, "instance_id": "b"}
     assert post(url, "/create", again).status_code == 429
@@ -99,9 +98,9 @@ def test_C10_an_instance_whose_thread_does_not_end_keeps_its_place(
 
 
 def test_C10_calls_that_wait_for_one_instance_are_bounded(
-    hanging: tuple[str, threading.Event], monkeypatch: pytest.MonkeyPatch
+    hanging: tuple[str, threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, go_on = hanging
+    url, _, go_on = hanging
     monkeypatch.setattr(service, "_MOST_WAITING", 3)
     statuses: list[int] = []
 
