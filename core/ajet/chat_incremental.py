@@ -66,9 +66,10 @@ class _Loop:
         self.depth, self.depth0 = 1, 0
 
 
-class _Piece(threading.local):
-    """A piece of a template, to be run again and again. Each thread has variables and a context of its own, since
-    large chats are rendered beside the loop."""
+class _Piece:
+    """A piece of a template, to be run again and again. Not thread-safe."""
+
+    __slots__ = ("_context", "_run", "_scope")
 
     def __init__(self, template: Any) -> None:
         self._scope: dict[str, Any] = {}
@@ -93,6 +94,13 @@ class _Piece(threading.local):
         """The variables that it set."""
         stored: Mapping[str, Any] = self._context.vars
         return stored
+
+
+class _Own(threading.local):
+    """A piece of a template for each thread that asks, since large chats are rendered beside the loop."""
+
+    def __init__(self, template: Any) -> None:
+        self.piece = _Piece(template)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -152,7 +160,7 @@ class _Statements:
 
     template: Any
     """None if nothing does."""
-    piece: _Piece | None
+    own: _Own | None
     """None if the statements define macros: a macro keeps the context it was defined in, so each run needs a new one."""
 
 
@@ -160,7 +168,7 @@ class _Statements:
 class _MessageLoop:
     """A loop over messages whose body is proven."""
 
-    body: _Piece
+    body: _Own
     target: str
     items: str
     """The variable that it runs over; empty for an expression."""
@@ -181,7 +189,7 @@ class _MessageLoop:
 class _Searching:
     """A search for the last message with a property."""
 
-    wanted: _Piece
+    wanted: _Own
     """Writes something for such a message."""
     search: Search
 
@@ -357,7 +365,7 @@ class IncrementalTemplate:
     def _run_statements(self, step: _Statements, scope: dict[str, Any]) -> str:
         if step.template is None:
             return ""
-        piece = (step.piece or _Piece(step.template)).begin(scope)
+        piece = (step.own.piece if step.own else _Piece(step.template)).begin(scope)
         text = piece.written()
         scope.update(piece.stored)
         return text
@@ -370,8 +378,9 @@ class IncrementalTemplate:
         if old and old.start != chat.start:
             raise _Rewritten
         known, found = (old.count, old.found) if old else (0, -1)
+        wanted = step.wanted.piece
         for index in range(len(chat) - 1, known - 1, -1):
-            if step.wanted.written(**{search.target: list.__getitem__(chat, index)}):
+            if wanted.written(**{search.target: list.__getitem__(chat, index)}):
                 found = index
                 break
         if found >= 0 and getattr(namespace, search.flag, False):
@@ -387,7 +396,7 @@ class IncrementalTemplate:
         start, count = items.start, len(chat) - items.start
         inputs = self._inputs(step, scope, start, old.start + old.count if old else len(chat))
         before = _states(step, scope)
-        body = step.body.begin(scope)
+        body = step.body.piece.begin(scope)
         first: tuple[str, ...] = ()
         if old:
             if start != old.start or (step.reads_own and not _same(before, old.before)):
@@ -498,7 +507,7 @@ class IncrementalTemplate:
             places.update(range(max(0, low - 1), min(high + 2, old.count - len(old.last))))
         texts = []
         for values in (old.inputs, inputs):
-            body = step.body.begin(_with_inputs(scope, values))
+            body = step.body.piece.begin(_with_inputs(scope, values))
             texts.append([self._written(body, step, chat, old.start, index) for index in sorted(places)])
         if texts[0] != texts[1]:
             raise _Rewritten
@@ -541,7 +550,7 @@ class IncrementalTemplate:
         if (reads.writes and reads.wrapped) or (whole & aliases):
             return None
         return _MessageLoop(
-            _Piece(self._compiled(body)),
+            _Own(self._compiled(body)),
             target,
             node.iter.name if isinstance(node.iter, nodes.Name) else "",
             reads,
@@ -561,11 +570,11 @@ class IncrementalTemplate:
             return _Statements(None, None)
         template = self._compiled(body)
         macros = any(isinstance(node, nodes.Macro) or node.find(nodes.Macro) for node in body)
-        return _Statements(template, None if macros else _Piece(template))
+        return _Statements(template, None if macros else _Own(template))
 
     def _searching(self, search: Search) -> _Searching:
         says_so = nodes.Output([nodes.TemplateData("found")])
-        return _Searching(_Piece(self._compiled([nodes.If(search.wanted, [says_so], [], [])])), search)
+        return _Searching(_Own(self._compiled([nodes.If(search.wanted, [says_so], [], [])])), search)
 
     def _compiled(self, body: Sequence[nodes.Node]) -> Any:
         tree = nodes.Template(list(body), lineno=1)
