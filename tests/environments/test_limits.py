@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -115,6 +116,20 @@ def test_C10_calls_that_wait_for_one_instance_are_bounded(
     for thread in threads:
         thread.join(SECONDS)
     assert statuses.count(429) == 4 and statuses.count(200) == 4
+
+
+def test_calls_that_come_in_one_turn_of_the_loop_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_MOST_WAITING", 3)
+
+    async def ask() -> list[Any]:
+        instance = service._Instance(lambda: Counting("9", {}), set())
+        calls = (instance.call("info", {}) for _ in range(8))
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        await instance.close()
+        return answers
+
+    refused = [answer for answer in asyncio.run(ask()) if isinstance(answer, Exception)]
+    assert [str(answer) for answer in refused] == ["3 calls of the instance wait for their turn already"] * 4
 
 
 def test_C10_names_are_short_and_few_of_unknown_ones_are_kept(

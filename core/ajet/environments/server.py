@@ -303,7 +303,8 @@ class _Instance:
     def __init__(self, make: Callable[[], ServedEnvironment], living: set[_Instance]) -> None:
         living.add(self)
         self._living = living
-        self._waiting = 0
+        self._calls = 0
+        """That run or wait for their turn."""
         self._used = time.monotonic()
         self._make = make
         self._environment: ServedEnvironment | None = None
@@ -319,23 +320,25 @@ class _Instance:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """What a method returns, one call after the other. A caller who leaves does not stop it."""
-        if self._waiting >= _MOST_WAITING:
-            raise _Refused(429, f"{self._waiting} calls of the instance wait for their turn already")
+        if self._calls > _MOST_WAITING:
+            raise _Refused(429, f"{_MOST_WAITING} calls of the instance wait for their turn already")
+        self._calls += 1
         return await asyncio.shield(asyncio.ensure_future(self._call(method, arguments)))
 
     async def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        self._waiting += 1
-        async with self._turn:
-            self._waiting -= 1
-            if self._closing:
-                raise _Refused(404, "the instance is released")
-            self._used = time.monotonic()
-            try:
-                if self._environment is None:
-                    self._environment = await self._thread.run(self._make)
-                return await self._run(getattr(self._environment, method), *arguments)
-            finally:
+        try:
+            async with self._turn:
+                if self._closing:
+                    raise _Refused(404, "the instance is released")
                 self._used = time.monotonic()
+                try:
+                    if self._environment is None:
+                        self._environment = await self._thread.run(self._make)
+                    return await self._run(getattr(self._environment, method), *arguments)
+                finally:
+                    self._used = time.monotonic()
+        finally:
+            self._calls -= 1
 
     async def close(self) -> None:
         """Close the environment when its turn comes; waits for that a few seconds, as a step may hang."""
