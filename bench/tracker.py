@@ -361,8 +361,9 @@ VERIFIED_CALLS, REPEATED = 12, 25
 def verification(seed: int) -> dict[str, float]:
     """CPU of verifying a prompt, beside reading its request's JSON: all that continuing a chat takes, less what
     rendering and encoding the answer and the new messages costs alone. The tokenizer's own work counts in
-    neither."""
-    print(f"\n{'us a call':24}{'JSON':>8}{'continue':>10}{'render new':>12}{'verify':>8}{'ratio':>7}")
+    neither; of it, verifying adds the decoding of the answer, which has a column of its own."""
+    columns = f"{'JSON':>8}{'continue':>10}{'render new':>12}{'verify':>8}{'ratio':>7}{'decode':>8}"
+    print(f"\n{'us a call':24}{columns}")
     ratios = {
         (template, log): verified(template, log, seed) for template in (*COMMON, COMPARED) for log in AGENTS
     }
@@ -380,7 +381,7 @@ def verified(template: str, name: str, seed: int) -> float:
     messages = [normalise(m, 0) for m in log[-1].messages]
     rendered = chat.begin(messages[: log[0].said], ())[1]
     chosen = set(range(0, len(log) - 1, max(1, len(log) // VERIFIED_CALLS)))
-    spent = np.zeros(3)
+    raw, spent = tokenizer_of(template), np.zeros(4)
     for place, (call, later) in enumerate(itertools.pairwise(log)):
         turn = turn_of(chat, messages[: later.said], call.said, rendered)
         if place in chosen:
@@ -389,12 +390,14 @@ def verified(template: str, name: str, seed: int) -> float:
                 least(lambda body=body: json.loads(body)),
                 least(lambda turn=turn: chat.next_turn(turn, ())),
                 least(alone(chat, turn)),
+                least(lambda turn=turn: raw.decode(turn.completion)),
             ]
         rendered = chat.next_turn(turn, ()).rendered
-    reading, continuing, new = 1e6 * spent / len(chosen)
+    reading, continuing, new, decoding = 1e6 * spent / len(chosen)
     ratio = float((continuing - new) / reading)
     print(
         f"{template:12}{name:12}{reading:8.1f}{continuing:10.1f}{new:12.1f}{continuing - new:8.1f}{ratio:7.2f}"
+        f"{decoding:8.1f}"
     )
     return ratio
 
@@ -410,10 +413,20 @@ def tokenizer_of(template: str) -> Any:
 
 
 def with_memory(tokenizer: Any) -> Any:
-    """A copy that encodes no text twice, so that encoding costs nothing when it is repeated."""
+    """A copy that encodes and decodes nothing twice, so that both cost nothing when they are repeated."""
     found = copy.copy(tokenizer)
     encode = functools.cache(lambda text: tokenizer.encode(text, add_special_tokens=False))
     found.encode = lambda text, **options: encode(text)
+    decoded: dict[tuple[Any, ...], tuple[Any, str]] = {}
+
+    def decode(ids: Any, **options: Any) -> str:
+        key = (len(ids), ids[0], ids[-1], options.get("skip_special_tokens"))
+        if key not in decoded:
+            decoded[key] = list(ids), tokenizer.decode(ids, **options)
+        same, text = decoded[key]
+        return text if same == ids else tokenizer.decode(ids, **options)
+
+    found.decode = decode
     return found
 
 

@@ -462,9 +462,7 @@ class Chat:
 
 def _first(wanted: frozenset[int], ids: list[int]) -> int:
     """The place of the first of some tokens, or the end."""
-    if wanted.isdisjoint(ids):
-        return len(ids)
-    return next(n for n, i in enumerate(ids) if i in wanted)
+    return min(map(ids.index, wanted.intersection(ids)), default=len(ids))
 
 
 def _spelled(calls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
