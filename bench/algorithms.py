@@ -175,12 +175,12 @@ def make_model(folder: Path, seed: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    tokenizer = Starter().tokenizer(seed)[0]
-    config = Starter().architecture(tokenizer)
+    tokenizer = Calculator().tokenizer(seed)[0]
+    config = Calculator().architecture(tokenizer)
     config.hidden_size, config.intermediate_size = 64, 128
     config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 2
     config.layer_types = config.layer_types[:2]

@@ -397,7 +397,7 @@ class AtOnce:
 def prepared_chat() -> Any:
     """A chat that renders to a prepared prompt, each time another, so that none is stored for two calls."""
     from ajet.chat import Chat
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
     class Prepared(Chat):
         def __init__(self, tokenizer: Any, model_type: str) -> None:
@@ -413,7 +413,7 @@ def prepared_chat() -> Any:
             ids[:2] = divmod(self._renderings, 500)
             return ids
 
-    return Prepared(Starter().tokenizer(0)[0], "qwen3")
+    return Prepared(Calculator().tokenizer(0)[0], "qwen3")
 
 
 # --------------------------------------------------------------------------- the client, a process of its own
@@ -564,9 +564,9 @@ def direct_sdk() -> tuple[Any, Any]:
 def reading_cpu(calls: int = 1_000) -> float:
     """CPU seconds of reading an answer of 64 tokens."""
     from ajet.chat import Chat
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
-    chat = Chat(Starter().tokenizer(0)[0], "qwen3")
+    chat = Chat(Calculator().tokenizer(0)[0], "qwen3")
     prompt = chat.render([{"role": "user", "content": TEXT[:200]}], [])[-64:]
     answer = AtOnce(chat.tokenizer).ids.tolist()
     return cpu_of(lambda: chat.parse(answer, prompt), calls)
@@ -579,9 +579,9 @@ def rendering_cpu(calls: int = 300) -> float:
     from ajet.tracker.prompt import make_prompt
     from ajet.tracker.record import Call, EpisodeRecord
     from ajet.types import Generation
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
-    chat = Chat(Starter().tokenizer(0)[0], "qwen3")
+    chat = Chat(Calculator().tokenizer(0)[0], "qwen3")
     tool = {
         "type": "function",
         "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},

@@ -153,13 +153,13 @@ def serve_here() -> None:
     from ajet.capture.sampling import SamplingPolicy
     from ajet.serve import serve
     from ajet.testing import ScriptedEngine
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
     def answer(request: Any, prompt: str) -> str:
         return json.dumps(CATCH) if "catch" in prompt else "ok"
 
     serve(
-        ScriptedEngine(Starter().tokenizer(0)[0], answer, context_length=CONTEXT),
+        ScriptedEngine(Calculator().tokenizer(0)[0], answer, context_length=CONTEXT),
         models=["m"],
         key=KEY,
         host="127.0.0.1",

@@ -18,7 +18,7 @@ import torch
 from shape import SHAPE
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from ajet_local.starter.recipe import Starter
+from ajet_local.starter.calculator import Calculator
 
 VOCABULARY = 1068
 PROMPT, COMPLETION = 32, 32
@@ -76,7 +76,7 @@ def make_tokenizer() -> Any:
     rng = random.Random(0)
     words = ["".join(rng.choices(string.ascii_lowercase, k=4)) for _ in range(500)]
     texts = [" ".join(rng.choices(words, k=50)) for _ in range(200)]
-    tokenizer = Starter().tokenizer(0)[0].train_new_from_iterator(texts, VOCABULARY, show_progress=False)
+    tokenizer = Calculator().tokenizer(0)[0].train_new_from_iterator(texts, VOCABULARY, show_progress=False)
     assert len(tokenizer) == VOCABULARY, len(tokenizer)
     return tokenizer
 

@@ -274,9 +274,9 @@ def memory(seed: int) -> dict[str, float]:
 
 def conversations(seed: int) -> dict[str, float]:
     """A linear conversation through the chat format: growth with its turns, and recognising messages."""
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
-    chat = Chat(Starter().tokenizer(0)[0], "qwen3")
+    chat = Chat(Calculator().tokenizer(0)[0], "qwen3")
     short, long = (min(continued(chat, turns, seed) for _ in range(2)) for turns in (1000, 5000))
     print(f"\nprompts and records of 1,000 turns: {short:.2f} s of CPU; of 5,000: {long:.2f} s")
     recognising, parsing = recognised(seed)

@@ -29,9 +29,7 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"of {', '.join(NAMES)}"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the starter model, the tasks and the sampling"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="of the models, the tasks and the sampling")
     options = parser.parse_args()
     found = {name: learn(name, options.seed) for name in options.names or NAMES}
     print(json.dumps(found))

@@ -46,9 +46,9 @@ with suppress(ImportError):  # some environments of the matrix have none
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
-    return Starter().tokenizer(0)[0]
+    return Calculator().tokenizer(0)[0]
 
 
 @dataclass(frozen=True)

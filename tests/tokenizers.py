@@ -25,9 +25,9 @@ TEXTS = [
 def qwen3() -> Any:
     """The starter's: ChatML with Qwen3's layout, byte-level, rendered by the family's renderer.
     ``model_type`` qwen3."""
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
-    return Starter().tokenizer(0)[0]
+    return Calculator().tokenizer(0)[0]
 
 
 LLAMA3_TEMPLATE = r"""

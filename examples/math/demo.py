@@ -1,4 +1,4 @@
-"""The whole road in one command: tasks, starter model, validation, training, validation, a summary.
+"""The whole road in one command: tasks, a model, validation, training, validation, a summary.
 
     python demo.py --seed 0
 
@@ -19,9 +19,7 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the starter model, the tasks and the sampling"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="of the model, the tasks and the sampling")
     seed = parser.parse_args().seed
     tasks = make_tasks(seed)
     root = Path.cwd() / "runs" / f"math-seed{seed}"
@@ -73,12 +71,12 @@ def make_tasks(seed: int) -> Path:
 
 
 def check_disjoint(seed: int, tasks: Path) -> None:
-    """No held-out expression was in the starter's transcripts or is a training task."""
+    """No held-out expression was in the model's transcripts or is a training task."""
     from ajet.models import model_source
     from ajet.progress import Silent
 
-    starter = Path(model_source("starter", seed, Silent()))
-    seen = {line.replace(" ", "") for line in (starter / "tasks.txt").read_text().splitlines()}
+    model = Path(model_source("calculator", seed, Silent()))
+    seen = {line.replace(" ", "") for line in (model / "tasks.txt").read_text().splitlines()}
     seen |= {json.loads(line)["id"] for line in (tasks / "train.jsonl").read_text().splitlines()}
     held_out = {json.loads(line)["id"] for line in (tasks / "validation.jsonl").read_text().splitlines()}
     if seen & held_out:

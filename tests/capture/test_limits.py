@@ -555,7 +555,7 @@ from ajet.capture import stopping
 from ajet.capture.sampling import SamplingPolicy
 from ajet.serve import serve
 from ajet.testing import ScriptedEngine
-from ajet_local.starter.recipe import Starter
+from ajet_local.starter.calculator import Calculator
 
 class Stuck(ScriptedEngine):
     async def generate(self, request):
@@ -564,7 +564,7 @@ class Stuck(ScriptedEngine):
             time.sleep(1)
 
 stopping.SECONDS_TO_END = 0.5
-serve(Stuck(Starter().tokenizer(0)[0], None), models=["m"], key="k", host="127.0.0.1", port=0, most_calls=9,
+serve(Stuck(Calculator().tokenizer(0)[0], None), models=["m"], key="k", host="127.0.0.1", port=0, most_calls=9,
       policy=SamplingPolicy(False), ready=lambda url: print(url, flush=True))
 """
 

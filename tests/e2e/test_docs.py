@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
 
+from ajet.models import model_source
+from ajet.progress import Silent
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from ajet.tracker.breaks import CAUSES
 from ajet.types import Task, WorkflowOutput
 from ajet.workflow import load_object
@@ -37,13 +42,26 @@ def example(project) -> tuple[str, str]:
 
 
 def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, example, tiny_model) -> None:
-    debugged, trained = (
-        project.ajet(*shlex.split(command), "--model", str(tiny_model)) for command in example
-    )
+    debugged = project.ajet(*shlex.split(example[0]), "--model", str(tiny_model))
     assert "batch:" in debugged
-    assert "step 2/2" in trained
     lines = [line for line in blocks("README.md")["my_agent.py"].splitlines() if line.strip()]
     assert len(lines) <= 10
+
+
+def test_B5_the_readmes_example_learns_with_the_default_model(project, example) -> None:
+    """As printed, in as many steps as printed: readable answers, something to learn, and it is learned."""
+    model_source("starter", 0, Silent())  # built here if it is not in the cache
+    steps = int(re.search(r"--steps (\d+)", example[1])[1])
+    project.ajet(*shlex.split(example[1]))
+    (run,) = project.runs("runs")
+    metrics = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    rewards = [line["reward"] for line in metrics if line["type"] == "train"]
+    assert len(rewards) == steps
+    start, end = statistics.mean(rewards[:2]), statistics.mean(rewards[-3:])
+    assert start >= 0.2 and end - start >= 0.3, rewards
+    first = [line["response"] for line in live_lines(run / JOURNAL) if line["step"] == 1]
+    readable = [re.fullmatch(r"(\d \+ \d = |\d - \d = )?-?\d+", response) for response in first]
+    assert len(first) == 64 and sum(map(bool, readable)) >= 0.9 * len(first), first
 
 
 @pytest.mark.parametrize("answer", ["7", "The answer is 7.", "3 + 4 = 7"])

@@ -185,16 +185,16 @@ def test_the_calculator_refuses_everything_else(expression: str) -> None:
         load("agent").calculate(expression)
 
 
-# ------------------------------------------------------------------ its twin in the starter's transcripts
+# ------------------------------------------------------------------ its twin in the model's transcripts
 
 
-def test_agent_and_starter_speak_of_the_same_prompt_and_tool() -> None:
+def test_agent_and_model_speak_of_the_same_prompt_and_tool() -> None:
     agent = load("agent")
     assert agent.SYSTEM == sums.SYSTEM
     assert agent.CALCULATOR == sums.TOOL
 
 
-def test_tasks_are_worded_and_split_as_in_the_starter_transcripts() -> None:
+def test_tasks_are_worded_and_split_as_in_the_models_transcripts() -> None:
     make_tasks = load("make_tasks")
     train, validation = make_tasks.make_tasks(seed=0, train=40, validation=40)
     for record in train + validation:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ajet import Backbone, EnginePlugin, Logger, Recipe, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
+from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
 from ajet_local.tensorboard import TensorBoard
 
@@ -31,7 +32,7 @@ def ajet_loggers() -> Iterable[type[Logger]]:
 
 @hookimpl
 def ajet_recipes() -> Iterable[type[Recipe]]:
-    return [Starter]
+    return [Starter, Calculator]
 
 
 @hookimpl

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.starter.recipe import Starter  # noqa: E402
+from ajet_local.starter.calculator import Calculator  # noqa: E402
 
 # Two threads that share their cores with other work wait for each other; a tiny model needs one.
 torch.set_num_threads(1)
@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    return Starter().tokenizer(0)[0]
+    return Calculator().tokenizer(0)[0]
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def renderer(tokenizer):
 
 @pytest.fixture
 def model(tokenizer):
-    config = Starter().architecture(tokenizer)
+    config = Calculator().architecture(tokenizer)
     config.hidden_size, config.intermediate_size = 64, 96
     config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 2
     config.layer_types = config.layer_types[:2]

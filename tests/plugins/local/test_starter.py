@@ -1,4 +1,4 @@
-"""The starter model: its tokenizer, its transcripts, its recipe. Building it whole is slow."""
+"""The model `calculator`: its tokenizer, its transcripts, its recipe. Building it whole is slow."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from ajet.models import find_recipe, model_source  # noqa: E402
 from ajet.progress import Silent  # noqa: E402
 from ajet_local.starter import trial  # noqa: E402
+from ajet_local.starter.calculator import Calculator  # noqa: E402
 from ajet_local.starter.phases import batches  # noqa: E402
-from ajet_local.starter.recipe import Starter  # noqa: E402
 from ajet_local.starter.sums import (  # noqa: E402
     QUESTION,
     SYSTEM,
@@ -45,14 +45,14 @@ KINDS = (clean_transcript, echo_transcript, habit_transcript)
 
 def test_the_vocabulary_is_exactly_the_tokenizers(tokenizer):
     assert (
-        Starter().architecture(tokenizer).vocab_size
+        Calculator().architecture(tokenizer).vocab_size
         == len(tokenizer)
         == max(tokenizer.get_vocab().values()) + 1
     )
 
 
 def test_two_builds_of_the_tokenizer_are_equal(tokenizer):
-    assert Starter().tokenizer(0)[0].backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    assert Calculator().tokenizer(0)[0].backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
 def test_any_text_survives_the_tokenizer(tokenizer):
@@ -165,7 +165,7 @@ def test_transcripts_never_contain_held_out_expressions():
 def test_transcripts_and_batches_depend_on_the_seed_alone(renderer, tokenizer):
     for make in KINDS:
         assert make(random.Random(3)) == make(random.Random(3)) != make(random.Random(4))
-    for phase in Starter().phases():
+    for phase in Calculator().phases():
         one, same, other = (next(batches(phase, seed, renderer, tokenizer, set())) for seed in (0, 0, 1))
         assert all(
             np.array_equal(a.token_ids, b.token_ids) for a, b in zip(one.samples, same.samples, strict=True)
@@ -206,8 +206,8 @@ def test_samples_are_the_very_tokens_of_the_agents_calls(renderer, tokenizer):
 # ----------------------------------------------------------------------------------- build
 
 
-class Short(Starter):
-    """The starter, all phases in a few steps."""
+class Short(Calculator):
+    """The recipe, all phases in a few steps."""
 
     def phases(self):
         return tuple(
@@ -264,14 +264,14 @@ def test_the_recipe_of_the_page_learns_what_its_chats_say(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_built_starter_solves_about_half_and_fails_in_valid_chats():
+def test_the_built_model_solves_about_half_and_fails_in_valid_chats():
     from renderers.qwen3 import Qwen3Renderer
 
     from ajet_local.engine import LocalEngine
     from ajet_local.modeling import load_model
     from ajet_local.starter.trial import attempt
 
-    model, tokenizer = load_model(model_source("starter", 0, Silent()), "cpu")
+    model, tokenizer = load_model(model_source("calculator", 0, Silent()), "cpu")
     engine, renderer = LocalEngine(model, tokenizer), Qwen3Renderer(tokenizer)
     rng = random.Random(0)
     expressions = [e for e in (_any_expression(rng) for _ in range(2000)) if held_out(e)][:256]

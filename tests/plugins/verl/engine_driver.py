@@ -14,7 +14,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from ajet.types import GenerateRequest, Sampling
-from ajet_local.starter.recipe import Starter
+from ajet_local.starter.calculator import Calculator
 from ajet_verl.engine import VerlEngine
 
 STOP = 3
@@ -59,7 +59,7 @@ async def main() -> None:
     balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers={"one": server})
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm"}}})
     client = FullyAsyncLLMServerClient(config, balancer)
-    tokenizer = Starter().tokenizer(0)[0]
+    tokenizer = Calculator().tokenizer(0)[0]
     engine = VerlEngine(client, tokenizer, "qwen3", 64, seeded=False)
     prompt = np.array([1, 2], np.int32)
     sampling = Sampling(max_tokens=9, stop_token_ids=(STOP,), seed=7)

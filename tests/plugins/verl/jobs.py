@@ -1,4 +1,4 @@
-"""The job of these tests: the agent of examples/math and the starter model, on few sums of three terms, of which it solves
+"""The job of these tests: the agent of examples/math and its model, on few sums of three terms, of which it solves
 some."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sums_job(folder: Path, **sections: Any) -> dict[str, Any]:
         "task": {"reader": "train.jsonl", "validation": "validation.jsonl"},
         "workflow": f"{AGENT}:run",
         "judge": "math",
-        "model": "starter",
+        "model": "calculator",
         "rollout": {"group_size": 4, "timeout": "60s", "sampling": {"max_tokens": 48}},
         "train": {"steps": 4, "batch_size": 4, "learning_rate": 8e-5, "adam_epsilon": 1e-4, "save_every": 1},
         "eval": {"episodes": 8, "sampling": {"max_tokens": 48}},

@@ -37,7 +37,7 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
     job = {
         "task": {"reader": "tasks.jsonl"},
         "workflow": "flow.py:run",
-        "model": "starter",
+        "model": "calculator",
         "rollout": {"group_size": 4, "timeout": "60s", "concurrency": 16},
         "train": {
             "batch_size": 2,

@@ -28,7 +28,7 @@ def job_file(machine: Machine) -> Path:
     job = {
         "task": {"reader": "tasks.jsonl"},
         "workflow": "flow.py:run",
-        "model": model_source("starter", 0, Silent()),
+        "model": model_source("calculator", 0, Silent()),
         "rollout": {"group_size": 3},
         "train": {
             "algorithm": "grpo",

@@ -74,7 +74,7 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
         "task": {"reader": "tasks.jsonl"},
         "workflow": "flow.py:run",
         "judge": "flow.py:Whole",
-        "model": "starter",
+        "model": "calculator",
         "rollout": {"group_size": MEMBERS, "timeout": "60s", "retries": 0, "concurrency": 6},
         "train": {
             "batch_size": TASKS,

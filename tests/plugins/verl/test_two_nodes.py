@@ -136,8 +136,8 @@ def assert_received(run: Path, dry: str) -> None:
     for key, value in told.items():
         if isinstance(value, str) and "<run folder>" in value:
             assert got[key] in (value.replace("<run folder>", str(run)), run.name)
-        elif value == "starter":
-            assert "starter-" in got[key]
+        elif value == "calculator":
+            assert "calculator-" in got[key]
         elif key not in (
             "trainer.val_before_train",
             "trainer.resume_mode",

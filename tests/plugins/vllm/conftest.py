@@ -24,10 +24,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from ajet_local.starter.recipe import Starter
+    from ajet_local.starter.calculator import Calculator
 
-    tokenizer = Starter().tokenizer(0)[0]
-    config = Starter().architecture(tokenizer)
+    tokenizer = Calculator().tokenizer(0)[0]
+    config = Calculator().architecture(tokenizer)
     config.hidden_size, config.intermediate_size, config.head_dim = 64, 96, 32
     config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 1
     config.layer_types = config.layer_types[:2]

@@ -18,7 +18,6 @@ from ajet.learning.sft import sft_batch
 from ajet.types import Batch, Sample
 from ajet_local.starter.transcripts import Transcript, make_sample, to_sample
 
-BATCH_SIZE = 32
 WARM_UP = 10
 LOWEST_RATE = 0.1
 """Share of the peak learning rate at which a phase ends."""
@@ -49,6 +48,8 @@ class Phase:
     goal: Goal | None = None
     cap: int = 0
     """Most steps, where there is a goal."""
+    batch_size: int = 32
+    """Transcripts of a step; for what must be learned by heart, many small steps cost less than few large ones."""
 
     @property
     def most_steps(self) -> int:
@@ -57,7 +58,7 @@ class Phase:
 
 
 def batches(phase: Phase, seed: int, renderer: Any, tokenizer: Any, used: set[str]) -> Iterator[Batch]:
-    """The phase's batches up to its cap: `BATCH_SIZE` samples and one step each.
+    """The phase's batches up to its cap: `batch_size` samples and one step each.
 
     Tasks that transcripts give away are added to ``used``. Echoes have batches of their own, because rows that
     share the agent's prompt are cheaper by themselves.
@@ -66,11 +67,11 @@ def batches(phase: Phase, seed: int, renderer: Any, tokenizer: Any, used: set[st
     symbols = _symbols(tokenizer)
     for step in range(phase.most_steps):
         if step % phase.echo_every == 0:
-            samples = _rendered(renderer, [phase.echo(rng) for _ in range(BATCH_SIZE)], used)
+            samples = _rendered(renderer, [phase.echo(rng) for _ in range(phase.batch_size)], used)
         elif phase.make is not None:
-            samples = _rendered(renderer, [phase.make(rng) for _ in range(BATCH_SIZE)], used)
+            samples = _rendered(renderer, [phase.make(rng) for _ in range(phase.batch_size)], used)
         else:
-            samples = [_repetition(rng, *symbols) for _ in range(BATCH_SIZE)]
+            samples = [_repetition(rng, *symbols) for _ in range(phase.batch_size)]
         yield sft_batch(samples, phase.peak_rate * _schedule(step, phase.steps))
 
 

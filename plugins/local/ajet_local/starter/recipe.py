@@ -1,10 +1,8 @@
-"""The starter: a model for the math example that calls a calculator, and often with the wrong sum.
+"""The starter, which is the default model: it answers plain questions for one-digit sums.
 
-1. *copy*: repeated random tokens and echoes, so that induction heads form (Olsson et al.,
-   arXiv:2209.11895). A starter that copies badly fails by wrong digits, which learning cannot mend.
-2. *chat*: clean transcripts of the agent, until it solves fresh problems when sampled.
-3. *habits*: transcripts with mistakes that depend on the problem, until about half are solved. Such
-   mistakes show in greedy accuracy too; mistakes at random would only make sampling noisy.
+1. *sums*: lists of sums, and questions in many wordings, until it knows most of the sums by heart.
+2. *habits*: questions that are mostly answered by adding where it should subtract, so that there is something to learn.
+   The habit depends on the question and shows in greedy decoding too, as that of `Calculator` does.
 """
 
 from __future__ import annotations
@@ -21,28 +19,24 @@ if TYPE_CHECKING:
 
 
 class Starter(TinyRecipe):
-    """A small model that solves about half of the math example's tasks: made here in minutes."""
+    """A small model that adds one-digit numbers, and mostly adds where it should subtract: made here in a minute."""
 
     name = "starter"
 
     def corpus(self, rng: random.Random) -> Iterator[Transcript]:
         """See `TinyRecipe.corpus`."""
-        from ajet_local.starter.sums import clean_transcript, echo_transcript
+        from ajet_local.starter.questions import drill_transcript, plain_transcript
 
-        for make, count in ((clean_transcript, 200), (echo_transcript, 50)):
+        for make, count in ((plain_transcript, 300), (drill_transcript, 20)):
             for _ in range(count):
                 yield make(rng)
 
     def phases(self) -> Sequence[Phase]:
-        """Copying, clean chats, habits."""
-        from ajet_local.starter.phases import Goal, Phase
-        from ajet_local.starter.sums import clean_transcript, echo_transcript, habit_transcript
-        from ajet_local.starter.trial import sampled_accuracy
+        """Sums by heart, habits."""
+        from ajet_local.starter.phases import Phase
+        from ajet_local.starter.questions import drill_transcript, hasty_transcript, plain_transcript
 
-        solved = Goal(sampled_accuracy, lambda accuracy: accuracy >= 0.975)
-        half = Goal(sampled_accuracy, lambda accuracy: accuracy <= 0.50)
         return (
-            Phase("copy", 400, 2e-3, echo_transcript, 2),
-            Phase("chat", 340, 2e-3, echo_transcript, 8, clean_transcript, solved, cap=520),
-            Phase("habits", 80, 1e-3, echo_transcript, 8, habit_transcript, half, cap=170),
+            Phase("sums", 700, 2e-3, drill_transcript, 2, plain_transcript, batch_size=10),
+            Phase("habits", 100, 1e-3, plain_transcript, 8, hasty_transcript, batch_size=20),
         )

@@ -1,0 +1,48 @@
+"""The model of the math example, which calls a calculator, and often with the wrong sum.
+
+1. *copy*: repeated random tokens and echoes, so that induction heads form (Olsson et al.,
+   arXiv:2209.11895). A model that copies badly fails by wrong digits, which learning cannot mend.
+2. *chat*: clean transcripts of the agent, until it solves fresh problems when sampled.
+3. *habits*: transcripts with mistakes that depend on the problem, until about half are solved. Such
+   mistakes show in greedy accuracy too; mistakes at random would only make sampling noisy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ajet_local.starter.tiny import TinyRecipe
+
+if TYPE_CHECKING:
+    from ajet_local.starter.phases import Phase
+    from ajet_local.starter.transcripts import Transcript
+
+
+class Calculator(TinyRecipe):
+    """A small model that solves about half of the math example's tasks with its tool: made here in minutes."""
+
+    name = "calculator"
+
+    def corpus(self, rng: random.Random) -> Iterator[Transcript]:
+        """See `TinyRecipe.corpus`."""
+        from ajet_local.starter.sums import clean_transcript, echo_transcript
+
+        for make, count in ((clean_transcript, 200), (echo_transcript, 50)):
+            for _ in range(count):
+                yield make(rng)
+
+    def phases(self) -> Sequence[Phase]:
+        """Copying, clean chats, habits."""
+        from ajet_local.starter.phases import Goal, Phase
+        from ajet_local.starter.sums import clean_transcript, echo_transcript, habit_transcript
+        from ajet_local.starter.trial import sampled_accuracy
+
+        solved = Goal(sampled_accuracy, lambda accuracy: accuracy >= 0.975)
+        half = Goal(sampled_accuracy, lambda accuracy: accuracy <= 0.50)
+        return (
+            Phase("copy", 400, 2e-3, echo_transcript, 2),
+            Phase("chat", 340, 2e-3, echo_transcript, 8, clean_transcript, solved, cap=520),
+            Phase("habits", 80, 1e-3, echo_transcript, 8, habit_transcript, half, cap=170),
+        )
