@@ -7,7 +7,7 @@ server-sent events. It knows nothing of engines, episodes or sockets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ajet.types import AjetError, FinishReason
@@ -73,7 +73,7 @@ class Answer:
     """How many of the completion's tokens are reasoning, its marks included; None where nobody counted."""
     stop: str | None = None
     """The stop string of the request that ended the answer, if one did."""
-    last_reasoning: str = ""
+    last_reasoning: str = field(default="", compare=False)
     """The last piece of reasoning that was streamed."""
 
 
