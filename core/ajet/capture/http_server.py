@@ -25,7 +25,50 @@ _MOST_BYTES = 1 << 16
 
 def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]:
     """The protocol of one server, for `uvicorn.Config(http=…)`."""
-    return type("LimitedProtocol", (_LimitedProtocol,), {"held": Connections(most_connections)})
+    held = {"held": Connections(most_connections)}
+    return type("FirstHead", (_FirstHead,), {**held, "then": type("Limited", (_LimitedProtocol,), held)})
+
+
+class _FirstHead(asyncio.Protocol):
+    """A new connection until its first request's head is whole; `_LimitedProtocol` takes it over from there.
+
+    A client that never asks costs the server as little as possible: neighbours wait while the loop accepts a flood of
+    such connections.
+    """
+
+    held: ClassVar[Connections]
+    then: ClassVar[type[_LimitedProtocol]]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._made_with = args, options
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self.held.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.held.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        whole = b"\r\n\r\n" in self._head or b"\n\n" in self._head or len(self._head) > MOST_HEAD_BYTES
+        if whole or not self._head[:1].isalpha():  # such as TLS, which the parser refuses at once
+            args, options = self._made_with
+            protocol = self.then(*args, **options)
+            self.held.closed(self)
+            self._transport.set_protocol(protocol)
+            protocol.connection_made(self._transport)
+            protocol.data_received(self._head)
+
+    def give_up(self, status: int, reason: str) -> None:
+        """Answer with an error and close."""
+        self._transport.write(_refusal(status, reason))
+        self._transport.close()
+
+    def drop(self) -> None:
+        """Close at once."""
+        self._transport.abort()
 
 
 class _LimitedProtocol(HttpToolsProtocol):
@@ -79,16 +122,20 @@ class _LimitedProtocol(HttpToolsProtocol):
     def give_up(self, status: int, reason: str) -> None:
         """Answer with an error and close, unless an answer is on its way."""
         if self.cycle is None or self.cycle.response_complete:
-            head = (
-                f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
-                f"content-length: {len(reason)}\r\nconnection: close\r\n\r\n{reason}"
-            )
-            self.transport.write(head.encode())
+            self.transport.write(_refusal(status, reason))
         self.transport.close()
 
     def drop(self) -> None:
         """Close at once."""
         self.transport.abort()
+
+
+def _refusal(status: int, reason: str) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        f"content-length: {len(reason)}\r\nconnection: close\r\n\r\n{reason}"
+    )
+    return head.encode()
 
 
 class _Together:
