@@ -576,7 +576,7 @@ def rendering_cpu(calls: int = 300) -> float:
     """CPU seconds of making the next prompt of a conversation with tools from its stored ids."""
     from ajet.chat import Chat
     from ajet.messages import normalise
-    from ajet.tracker.prompt import make_prompt
+    from ajet.tracker.prompt import Heard, make_prompt
     from ajet.tracker.record import Call, EpisodeRecord
     from ajet.types import Generation
     from ajet_local.starter.calculator import Calculator
@@ -596,7 +596,7 @@ def rendering_cpu(calls: int = 300) -> float:
     record = EpisodeRecord()
     said = record.chat("k")
     first = said.say(normalise(messages[0], 0)).say(normalise(messages[1], 1))
-    prompt = make_prompt(record, chat, "k", first, [tool])
+    prompt = make_prompt(record, chat, "k", Heard(first), [tool])
     ids = np.array(
         [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]],
         np.int32,
@@ -606,10 +606,10 @@ def rendering_cpu(calls: int = 300) -> float:
     answer = normalise(messages[2], 2)
     record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, said=first), answer)
     following = first.say(answer).say(normalise(messages[3], 3))
-    assert make_prompt(record, chat, "k", following, [tool]).parent == 0, (
+    assert make_prompt(record, chat, "k", Heard(following), [tool]).parent == 0, (
         "it does not continue the conversation"
     )
-    return cpu_of(lambda: make_prompt(record, chat, "k", following, [tool]), calls)
+    return cpu_of(lambda: make_prompt(record, chat, "k", Heard(following), [tool]), calls)
 
 
 def cpu_of(work: Callable[[], object], calls: int) -> float:
