@@ -576,6 +576,7 @@ def rendering_cpu(calls: int = 300) -> float:
     """CPU seconds of making the next prompt of a conversation with tools from its stored ids."""
     from ajet.chat import Chat
     from ajet.messages import normalise
+    from ajet.tracker.conversations import Recognised
     from ajet.tracker.prompt import Heard, make_prompt
     from ajet.tracker.record import Call, EpisodeRecord
     from ajet.types import Generation
@@ -596,7 +597,7 @@ def rendering_cpu(calls: int = 300) -> float:
     record = EpisodeRecord()
     said = record.chat("k")
     first = said.say(normalise(messages[0], 0)).say(normalise(messages[1], 1))
-    prompt = make_prompt(record, chat, "k", Heard(first), [tool])
+    prompt = make_prompt(record, chat, "k", Heard(Recognised(first, 0, {})), [tool])
     ids = np.array(
         [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]],
         np.int32,
@@ -606,10 +607,9 @@ def rendering_cpu(calls: int = 300) -> float:
     answer = normalise(messages[2], 2)
     record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, said=first), answer)
     following = first.say(answer).say(normalise(messages[3], 3))
-    assert make_prompt(record, chat, "k", Heard(following), [tool]).parent == 0, (
-        "it does not continue the conversation"
-    )
-    return cpu_of(lambda: make_prompt(record, chat, "k", Heard(following), [tool]), calls)
+    heard = Heard(Recognised(following, 0, {}))
+    assert make_prompt(record, chat, "k", heard, [tool]).parent == 0, "it does not continue the conversation"
+    return cpu_of(lambda: make_prompt(record, chat, "k", heard, [tool]), calls)
 
 
 def cpu_of(work: Callable[[], object], calls: int) -> float:

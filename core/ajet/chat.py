@@ -252,7 +252,7 @@ class Chat:
     def _end_of_answer(self, rest: str, turn: Turn) -> tuple[int, str]:
         """Where the answer ends in what follows its prompt, and what of it is missing there: nothing, `THINKING`,
         or more (`DROPPED`)."""
-        said = self._words(turn)
+        texts = [text.strip() for text in self._in_full(turn)]
         ends = self._texts.ends(rest)
         if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
             content = self._shown_content(turn.answer)
@@ -261,6 +261,9 @@ class Chat:
             written = self._template.ending.text  # the turn's end is plain text
             before = {end - len(written) for end in ends if rest[:end].endswith(written)}
             ends = sorted({*ends, *before})
+        if self._texts.show(rest[: ends[0]]).strip() in texts:  # mostly, and cheaper to see than equal words
+            return ends[0], ""
+        said = [text.split() for text in texts]
         for end in ends:
             words = self._texts.show(rest[:end]).split()
             if words in said:
@@ -272,13 +275,13 @@ class Chat:
         missing = [(end, self._missing(rest[:end], turn)) for end in ends[:_ENDS_TRIED]]
         return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
 
-    def _words(self, turn: Turn) -> list[list[str]]:
-        """What a template may write for an answer in full, as words: what was sampled, and for an answer that is
-        nothing but text also that text, which ends before a stop string."""
+    def _in_full(self, turn: Turn) -> list[str]:
+        """What a template may write for an answer in full, up to white space: what was sampled, and for an answer that
+        is nothing but text also that text, which ends before a stop string."""
         answer = turn.answer
-        said = [self._decode(self._upto_stop(turn.completion)).split()]
+        said = [self._decode(self._upto_stop(turn.completion))]
         if not answer.get("tool_calls") and not answer.get("reasoning_content"):
-            said.append(str(answer.get("content") or "").split())
+            said.append(str(answer.get("content") or ""))
         return said
 
     def _shown_content(self, answer: Message) -> str:
@@ -451,7 +454,7 @@ class Chat:
         return min(end, len(ids))
 
     def _upto_stop(self, ids: list[int]) -> list[int]:
-        return list(ids[: _first(self._rules.stops, ids)])
+        return ids[: _first(self._rules.stops, ids)]
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
