@@ -49,7 +49,7 @@ def test_the_tokenizer_comes_without_the_weights(tokenizer, tmp_path):
 
 
 def test_a_recipe_says_its_tokenizer_without_being_built(tokenizer):
-    loaded, model_type = VLLMEnginePlugin().tokenizer("starter", 0)
+    loaded, model_type = VLLMEnginePlugin().tokenizer("calculator", 0)
     assert loaded.get_vocab() == tokenizer.get_vocab() and model_type == "qwen3"
 
 
