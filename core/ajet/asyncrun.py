@@ -55,7 +55,7 @@ def run(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda text: 
 def end_run(loop: asyncio.AbstractEventLoop, error: AjetError) -> bool:
     """From another thread: let the `run` of this loop raise ``error``, even if something blocks the loop. Python code is
     broken off as by Ctrl-C; native code that does not return takes the process with it. Returns False, and does nothing,
-    where the loop is not of a `run` in the main thread, which alone can be interrupted."""
+    where the loop is not that of a `run` in the main thread, the only thread that Python can interrupt."""
     this = _running.get(loop)
     if this is None or not this.in_main_thread:
         return False
@@ -133,7 +133,7 @@ def _describe(task: asyncio.Task[Any]) -> str:
 def _limited(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
     """A block that runs a loop to its end, which takes seconds, so Ctrl-C is ignored meanwhile. Raises `_Blocked`, with
     the task's name, in what blocks the loop for longer; native code that does not return takes the process with it.
-    Outside of the main thread, which alone can be interrupted, there is no limit."""
+    Python can interrupt only its main thread: in any other one there is no limit."""
     if not _in_main_thread():
         yield
         return

@@ -110,7 +110,7 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
     try:
         began = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(began, list):
-            raise ValueError("it is no list")
+            raise ValueError("it is not a list")
     except ValueError as error:
         raise AjetError(
             f"{file}: cannot be read ({error}), so it is unknown which tasks this deterministic run began with. Bring the file "

@@ -420,6 +420,11 @@ def test_C5_a_head_that_does_not_come_is_not_waited_for(
     assert b"HTTP/1.1 408" in replies and replies.startswith(b"HTTP/1.1 200") is after_another
 
 
+def test_what_is_not_http_is_refused_before_its_end(served: Any) -> None:
+    _, gateway = served
+    assert all_of(connect(gateway, b"\x16\x03\x01\x02\x00\x01\x00")).startswith(b"HTTP/1.1 400")
+
+
 def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

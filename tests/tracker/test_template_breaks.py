@@ -60,7 +60,7 @@ def test_a_prompt_whose_time_has_passed_is_rendered_anew(
     assert times[0] != times[1] and [c.parent for c in script.record.calls] == [None, None]
     found = the_break(script)
     assert found.cause == "template rewrites history" and found.before != found.now
-    assert script.chat._continuing.proven == (not before), "another time is no reason to doubt the proof"
+    assert script.chat._continuing.proven == (not before), "a change of the clock does not refute the proof"
     script.call([S, U], "two")
     assert seen(script, 2) != seen(script, 0), (
         "what was rendered a while ago is not what the template writes now"

@@ -24,7 +24,7 @@ class Gone(Exception):
 
 
 def announced(headers: Mapping[str, str]) -> float:
-    """The bytes that a request says its body has; infinite if that is no number that a body could have."""
+    """Length of a request's body in bytes, by its Content-Length header: 0 without one, infinite if it is not a plausible number."""
     length = headers.get("content-length", "0").strip()
     return int(length) if length.isdecimal() and len(length) <= _MOST_DIGITS else math.inf
 

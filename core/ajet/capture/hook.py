@@ -124,7 +124,7 @@ class Capture:
         return self._sessions.get(key)
 
     def is_llm_path(self, raw_path: bytes) -> bool:
-        """Whether a URL's path is one of LLM calls, whoever makes them."""
+        """Whether capture knows this path of a URL as that of an LLM API, for any HTTP client."""
         return _place(tuple(self.wires), raw_path)[0] is not None
 
     def match(self, request: Any) -> Wire | None:

@@ -2,6 +2,7 @@
 
 A reply is then one packet and one system call instead of two, of which the first would wake the client.
 
+uvicorn's protocol begins with the first whole head (`_FirstHead`), so that connections that never ask cost little.
 The parser has no limits of its own: a head (the request line and all headers) must be whole after so many bytes, and
 within some seconds. Whatever comes beside bodies counts, also trailers and the marks of chunks.
 """
@@ -53,7 +54,8 @@ class _FirstHead(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._head += data
         whole = b"\r\n\r\n" in self._head or b"\n\n" in self._head or len(self._head) > MOST_HEAD_BYTES
-        if whole or not self._head[:1].isalpha():  # such as TLS, which the parser refuses at once
+        # What does not begin with a letter is not HTTP but TLS, say: the parser refuses it at once.
+        if whole or not self._head[:1].isalpha():
             args, options = self._made_with
             protocol = self.then(*args, **options)
             self.held.closed(self)

@@ -461,7 +461,7 @@ class Session:
             ),
             message,
         )
-        if answer:
+        if answer and choice.answer.last_reasoning:  # an equal reply may come without streaming
             answer.last_reasoning = choice.answer.last_reasoning
         return answer
 

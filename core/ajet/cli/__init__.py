@@ -47,7 +47,7 @@ def main() -> None:
     def end_at_once() -> None:
         try:
             sys.stdout.flush()
-        finally:  # nobody may be reading any more
+        finally:  # flush fails if the program that read our output has ended
             os._exit(code)
 
     def end_what_is_left_behind() -> None:

@@ -96,7 +96,8 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         if last or is_best or step % settings.save_every == 0:
             keep = settings.keep_last
             save = partial(recorder.checkpoint, step, trainer.save, state, keep, keep_best=settings.keep_best)
-            # Saving takes long: the next step's episodes may be running, and nobody else may have the folder meanwhile.
+            # A checkpoint takes long to write. In a thread it does not hold up the next step's episodes, and waiting for its
+            # end keeps the run folder locked until it is whole.
             checkpoint = await to_its_end(save)
     return LoopResult(before, after, checkpoint, seconds)
 

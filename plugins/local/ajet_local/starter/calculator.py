@@ -1,7 +1,7 @@
 """The model of the math example, which calls a calculator, and often with the wrong sum.
 
 1. *copy*: repeated random tokens and echoes, so that induction heads form (Olsson et al.,
-   arXiv:2209.11895). A model that copies badly fails by wrong digits, which learning cannot mend.
+   arXiv:2209.11895). A model that copies badly writes wrong digits, and reinforcement learning cannot correct that.
 2. *chat*: clean transcripts of the agent, until it solves fresh problems when sampled.
 3. *habits*: transcripts with mistakes that depend on the problem, until about half are solved. Such
    mistakes show in greedy accuracy too; mistakes at random would only make sampling noisy.

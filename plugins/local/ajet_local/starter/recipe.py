@@ -1,6 +1,6 @@
 """The starter, which is the default model: it answers plain questions for one-digit sums.
 
-1. *sums*: lists of sums, and questions in many wordings, until it knows most of the sums by heart.
+1. *sums*: lists of sums, and questions in many wordings, after which it knows most sums by heart.
 2. *habits*: questions that are mostly answered by adding where it should subtract, so that there is something to learn.
    The habit depends on the question and shows in greedy decoding too, as that of `Calculator` does.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Starter(TinyRecipe):
-    """A small model that adds one-digit numbers, and mostly adds where it should subtract: made here in a minute."""
+    """A small model that adds one-digit numbers, and mostly adds where it should subtract: made here in minutes."""
 
     name = "starter"
 
