@@ -404,14 +404,15 @@ def prepared_chat() -> Any:
             super().__init__(tokenizer, model_type)
             self._renderings = 0
             asked = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
-            self._prepared = np.array(super().render(asked, [])[-PROMPT:], np.int32)
+            ids, self._written_as = super().begin(asked, [])
+            self._prepared = ids[-PROMPT:]
             assert len(self._prepared) == PROMPT
 
-        def render(self, messages: Any, tools: Any) -> Any:
+        def begin(self, messages: Any, tools: Any) -> Any:
             self._renderings += 1
             ids = self._prepared.copy()
             ids[:2] = divmod(self._renderings, 500)
-            return ids
+            return ids, self._written_as.copied()
 
     return Prepared(Calculator().tokenizer(0)[0], "qwen3")
 

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ajet.chat_continue import (
     REWRITTEN,
@@ -36,7 +35,7 @@ from ajet.chat_harmony import find_harmony
 from ajet.chat_stream import CLOSE, OPEN, AnswerReader, Reader, Rules
 from ajet.chat_template import Template, given, plain_copy, refusal
 from ajet.messages import canonical_tool_arguments
-from ajet.types import AjetError
+from ajet.types import AjetError, Int32
 
 Message = Mapping[str, Any]
 
@@ -141,7 +140,7 @@ class Chat:
         )
         self._texts: Texts = texts
         self._continuing = Continuing(texts, self._template)
-        self._rendered: dict[bytes, tuple[NDArray[np.int32], Written]] = {}
+        self._rendered: dict[bytes, tuple[Int32, Written]] = {}
         self._remembering = threading.Lock()
 
     # ---------------------------------------------------------------- messages to ids
@@ -149,10 +148,11 @@ class Chat:
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         """Prompt ids of a chat, up to where the assistant begins to write. Raises AjetError if the
         chat format refuses the chat. May be called from several threads."""
-        return self.begin(messages, tools)[0]
+        ids: list[int] = self.begin(messages, tools)[0].tolist()
+        return ids
 
-    def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[list[int], Written]:
-        """As `render`, with what `next_turn` needs to know of the rendering."""
+    def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[Int32, Written]:
+        """As `render`, with what `next_turn` needs to know of the rendering. The ids are ``int32[T]``, not to be written to."""
         # The members of a group begin with the same chat.
         chat = hashlib.blake2b(json.dumps([messages, tools]).encode(), digest_size=16).digest()
         held = self._rendered.get(chat)
@@ -160,12 +160,12 @@ class Chat:
             text, rendered = self._continuing.begin(messages, tools)
             ids = self._template.encoder.encode(text) if self._template else self._texts.ids(text)
             held = np.array(ids, dtype=np.int32), rendered
+            held[0].flags.writeable = False
             with self._remembering:
                 if len(self._rendered) == REMEMBERED:
                     del self._rendered[next(iter(self._rendered))]
                 self._rendered[chat] = held
-        found: list[int] = held[0].tolist()
-        return found, held[1].copied()
+        return held[0], held[1].copied()
 
     def _render_by_family(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         assert self._family

@@ -555,7 +555,8 @@ def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.Monke
     def converse(turns: int) -> Counter[str]:
         counts.clear()
         messages: list[Any] = [*ASK]
-        ids, rendered = chat.begin(messages, tools)
+        prompt, rendered = chat.begin(messages, tools)
+        ids = prompt.tolist()
         for n in range(turns):
             ids += sampled(chat, f"It is {n}.")
             new: list[Any] = [{"role": "user", "content": f"And no. {n}?"}]

@@ -115,7 +115,7 @@ class Capture:
     async def end(self, session: Session) -> None:
         """Cancel the session's calls; its key opens nothing any more."""
         self._sessions.pop(session.key, None)
-        await self.portal.run(session.close(), here=True)
+        await self.portal.run(session.close())
         for refusal in session.refusals:
             self.refusals.add(refusal)
 

@@ -1,20 +1,16 @@
-"""A thread with an event loop of its own: the engine lives there, callers from any thread hop to it.
+"""A thread with an event loop of its own: the engine lives there, callers from any thread or loop send it coroutines.
 
-While it has nothing to do, a call goes as far as its first wait in the caller's thread (`lent_loop`); what
-ends before that needs no hop. A hop is one callback on either side: futures of `concurrent.futures`, their
-wrappers and `asyncio.wait_for` would add half of its cost or more.
+A call costs one callback on either side: futures of `concurrent.futures`, their wrappers and `asyncio.wait_for` would
+add half of that again or more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, Generic, TypeVar
-
-from ajet.capture.lent_loop import LentLoop
 
 T = TypeVar("T")
 
@@ -24,38 +20,30 @@ class Portal:
     loop with a synchronous client can therefore still be answered."""
 
     def __init__(self) -> None:
-        self.loop = LentLoop()
-        self._thread = threading.Thread(target=self.loop.run, name="ajet-engine", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="ajet-engine", daemon=True)
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Submitted[T]:
-        """Start a coroutine on the loop, in its thread."""
+        """Start a coroutine on the loop."""
         return Submitted(self.loop, coroutine)
 
     def wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        """What a coroutine returns on the loop; until its first wait it may run in this thread. Not for the
-        loop's own. Raises TimeoutError after so many seconds; whatever ends the waiting cancels it."""
-        started = time.monotonic()
-        submitted = Submitted(self.loop, coroutine, here=True)
+        """What a coroutine returns on the loop; never call it on the loop's own thread. Raises TimeoutError after so
+        many seconds; whatever ends the waiting cancels the coroutine."""
+        submitted = Submitted(self.loop, coroutine)
         try:
-            return submitted.result(seconds and max(started + seconds - time.monotonic(), 0))
+            return submitted.result(seconds)
         except BaseException:
             submitted.cancel()
             raise
 
-    async def run(
-        self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None, *, here: bool = False
-    ) -> T:
-        """As `wait`, for callers on another loop; their cancellation goes through. ``here`` allows it to
-        run in this thread until its first wait."""
+    async def run(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """As `wait`, for callers on another loop; their cancellation goes through."""
         own = asyncio.get_running_loop()
-        started = own.time()
         over: asyncio.Future[None] = own.create_future()
-        told = lambda _: own.is_closed() or own.call_soon_threadsafe(_end, over)  # noqa: E731
-        call = _Call(self.loop, coroutine, told, here)
-        if call.ended_here:
-            return call.task.result()
-        timer = None if seconds is None else own.call_at(started + seconds, _end, over, TimeoutError)
+        call = _Call(self.loop, coroutine, lambda _: own.is_closed() or own.call_soon_threadsafe(_end, over))
+        timer = None if seconds is None else own.call_later(seconds, _end, over, TimeoutError)
         try:
             await over
         except BaseException:
@@ -72,9 +60,8 @@ class Portal:
         if not self.loop.is_running():
             coroutine.close()
             return
-        is_there = asyncio._get_running_loop() is self.loop
-        submitted = Submitted(self.loop, coroutine, here=not is_there)
-        if not is_there:
+        submitted = Submitted(self.loop, coroutine)
+        if threading.current_thread() is not self._thread:
             submitted.wait(seconds)
 
     def close(self) -> None:
@@ -87,35 +74,26 @@ class Portal:
 
 
 class _Call(Generic[T]):
-    """A coroutine on its way to a loop; ``over`` is called there when it has ended, unless that was at
-    once, in the thread of its caller."""
+    """A coroutine on its way to a loop; ``over`` is called there when it has ended."""
 
-    __slots__ = ("_coroutine", "_loop", "_over", "ended_here", "task")
+    __slots__ = ("_coroutine", "_loop", "_over", "task")
 
     def __init__(
-        self, loop: LentLoop, coroutine: Coroutine[Any, Any, T], over: Callable[[Any], Any], here: bool
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, T],
+        over: Callable[[asyncio.Task[T]], object],
     ) -> None:
         self.task: asyncio.Task[T]
         """There once it has begun."""
         self._loop = loop
         self._coroutine = coroutine
         self._over = over
-        ended = loop.borrow(self._begin) if here else None
-        self.ended_here = bool(ended)
-        if ended is None:
-            loop.call_soon_threadsafe(self._begin_there)
+        loop.call_soon_threadsafe(self._begin)
 
-    def _begin(self) -> bool:
-        """Whether it has ended with that."""
-        self.task = self._loop.begin(self._coroutine)
-        if self.task.done():
-            return True
+    def _begin(self) -> None:
+        self.task = self._loop.create_task(self._coroutine)
         self.task.add_done_callback(self._over)
-        return False
-
-    def _begin_there(self) -> None:
-        if self._begin():
-            self._over(self.task)
 
     def cancel(self) -> None:
         """From any thread."""
@@ -128,12 +106,10 @@ class Submitted(_Call[T]):
 
     __slots__ = ("_running",)
 
-    def __init__(self, loop: LentLoop, coroutine: Coroutine[Any, Any, T], *, here: bool = False) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
         self._running = threading.Lock()
         self._running.acquire()
-        super().__init__(loop, coroutine, lambda _: self._running.release(), here)
-        if self.ended_here:
-            self._running.release()
+        super().__init__(loop, coroutine, lambda _: self._running.release())
 
     def wait(self, seconds: float | None = None) -> bool:
         """Whether it has ended within so many seconds."""

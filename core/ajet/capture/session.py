@@ -435,15 +435,15 @@ class Session:
     def _record(self, choice: Choice) -> Said | None:
         """Record an answer; its node among the conversations."""
         asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
-        answer = asked.said.say(message) if asked.said else None
         if sampled is None:
-            assert answer
+            assert asked.said
+            answer = asked.said.say(message)
             self.record.exchanges.append(
                 Exchange(choice.number, asked.agent, asked.target.name, asked.key, answer)
             )
             return answer
         tree, policy = self.record.tree(asked.key), self.answerer.policy
-        self.record.add(
+        node = self.record.add(
             Call(
                 number=choice.number,
                 agent=asked.agent,
@@ -461,9 +461,9 @@ class Session:
             ),
             message,
         )
-        if answer and choice.answer.last_reasoning:  # an equal reply may come without streaming
-            answer.last_reasoning = choice.answer.last_reasoning
-        return answer
+        if node and choice.answer.last_reasoning:  # an equal reply may come without streaming
+            node.last_reasoning = choice.answer.last_reasoning
+        return node
 
     def _seed(self, number: int) -> int:
         digest = hashlib.blake2b(

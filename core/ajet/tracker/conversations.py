@@ -70,7 +70,9 @@ class Said:
 
     def say(self, message: Message) -> Said:
         """The node of a message in normal form, said next."""
-        short = _short(exact(message))
+        return self._say(message, _short(exact(message)))
+
+    def _say(self, message: Message, short: str | bytes) -> Said:
         node = self.children.get(short)
         if node is None:
             node = self.children[short] = Said(self, message)
@@ -102,13 +104,14 @@ class Said:
         """The node of a client's message whose fingerprint is new here, or the reply of which it is another
         form. Raises BadMessage."""
         plain = normalise(message, index)
-        node = self.children.get(_short(exact(plain)))
+        short = _short(exact(plain))
+        node = self.children.get(short)
         if self.replies and plain["role"] == "assistant" and not (node and node.ends):
             form = self._reply(plain, by_text)
             if form is not None:
                 self.forms[fingerprint(message)] = form
                 return form
-        node = node or self.say(plain)
+        node = node or self._say(plain, short)
         self.heard[fingerprint(message)] = node
         return node
 

@@ -97,7 +97,7 @@ def _after_answer(
             refused = increment
     ids, rendered = chat.begin(as_sent(said, heard.chat.sent), tools)
     basis = Basis(rendered, said.depth, heard.chat.sent, refused.was, refused.now)
-    return Prompt(tree.extend(tree.root, as_ids(ids)), said, cause=refused.cause, basis=basis)
+    return Prompt(tree.extend(tree.root, ids), said, cause=refused.cause, basis=basis)
 
 
 def _reply(said: Said, heard: Heard) -> Call:

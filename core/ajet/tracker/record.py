@@ -108,18 +108,20 @@ class EpisodeRecord:
             self.chats[key] = new_root()
         return self.chats[key]
 
-    def add(self, call: Call, answer: Message | None = None) -> None:
-        """Record a call and the conversation that its answer makes. Raises EpisodeClosed after `close`."""
+    def add(self, call: Call, answer: Message | None = None) -> Said | None:
+        """Record a call and the conversation that its answer makes; the answer's node, if the call has messages. Raises
+        EpisodeClosed after `close`."""
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
         self.calls.append(call)
         if call.said is None or answer is None:
-            return
+            return None
         node = call.said.say(answer)
         self.exchanges.append(Exchange(call.number, call.agent, call.target, call.key, node))
         for said in (node, _prefilled(call.said, answer)):
             if said is not None:
                 said.answered_by(call)
+        return node
 
     def close(self) -> None:
         """No call is recorded any more; calls now stand in the order of their requests."""

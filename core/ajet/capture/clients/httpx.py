@@ -102,7 +102,7 @@ class _Timeout:
     async def wait_async(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `wait`, on another loop."""
         try:
-            return await portal.run(coroutine, self._seconds, here=True)
+            return await portal.run(coroutine, self._seconds)
         except TimeoutError:
             raise self._passed() from None
 
@@ -176,6 +176,6 @@ def _async_events(module: ModuleType) -> type[Any]:
         async def aclose(self) -> None:
             if self._open and self._portal.loop.is_running():
                 self._open = False
-                await asyncio.shield(self._portal.run(self._events.aclose(), here=True))
+                await asyncio.shield(self._portal.run(self._events.aclose()))
 
     return Events
