@@ -215,7 +215,7 @@ class Continuing:
         if found is None or not found[0].startswith(known.header):
             return None
         text, steps = found
-        return Rest(text[len(known.header) :], replace(earlier, steps=steps))
+        return Rest(text[len(known.header) :], Written(earlier.times, steps))
 
     def _by_comparing(
         self, whole: Sequence[Message], count: int, tools: Sequence[Message], keep_thinking: bool

@@ -396,13 +396,13 @@ class IncrementalTemplate:
         start, count = items.start, len(chat) - items.start
         inputs = self._inputs(step, scope, start, old.start + old.count if old else len(chat))
         before = _states(step, scope)
-        body = step.body.piece.begin(scope)
-        first: tuple[str, ...] = ()
         if old:
             if start != old.start or (step.reads_own and not _same(before, old.before)):
                 raise _Rewritten
             self._compare_inputs(step, scope, chat, old, inputs)
-            body.begin(scope)
+        body = step.body.piece.begin(scope)
+        first: tuple[str, ...] = ()
+        if old:
             again = range(min(step.wrapped, old.count))
             first = tuple(self._written(body, step, chat, start, index) for index in again)
             if first[: len(old.first)] != old.first:

@@ -108,7 +108,7 @@ class Encoder:
             ids = self._middle(self._encode, text) if middle else self._encode(text)
             written = sum(self.ids[t] in self._forbidden for t in self.control.findall(text))
             # More than were written: the tokenizer's normaliser has made some out of other text.
-            if sum(map(self._forbidden.__contains__, ids)) == written:
+            if sum(map(ids.count, self._forbidden.intersection(ids))) == written:
                 return ids
         found: list[int] = []
         end = 0
