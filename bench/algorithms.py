@@ -99,7 +99,7 @@ class Bench:
 
     def imitate(self) -> dict[str, Any]:
         """Supervised fine-tuning on right answers."""
-        from ajet.run import evaluate
+        from ajet.runs.train import evaluate
 
         model = self.fine_tune(self.model, "right", [(a, b, a + b) for a, b in TASKS] * 16, epochs=1)
         before, after = (evaluate(self.job("sft", m, {})) for m in (self.model, model))
@@ -111,8 +111,8 @@ class Bench:
 
     def fine_tune(self, model: Path, name: str, sums: list[tuple[int, int, int]], epochs: int) -> Path:
         """The checkpoint of a model that was shown these answers; in a folder of its own."""
-        from ajet.progress import Silent
-        from ajet.run import sft
+        from ajet.interfaces.progress import Silent
+        from ajet.runs.train import sft
 
         rows = [
             {
@@ -141,8 +141,8 @@ class Bench:
 
     def job(self, algorithm: str, model: Path, settings: dict[str, Any]) -> Any:
         """The job of one algorithm, as `ajet run` would read it."""
-        from ajet.config import Layers
-        from ajet.job import prepare
+        from ajet.job.config import Layers
+        from ajet.job.prepare import prepare
 
         values = {
             "task.reader": str(self.folder / "train.jsonl"),

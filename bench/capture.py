@@ -47,18 +47,18 @@ from gateway import (
 from ajet.capture.context import current_session, passthrough
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
-from ajet.capture.reach import reach
+from ajet.capture.process.install import reach
 from ajet.capture.respond import Reply
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import Answer
-from ajet.patching import replaced
+from ajet.interfaces.workflow import Workflow
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import EpisodeRunner, Plan
 from ajet.rollout.watchdog import Board
 from ajet.types import GenerateRequest, Generation, Task
-from ajet.workflow import Workflow
+from ajet.utils.patching import replaced
 
 ROUNDS, BLOCKS, CALLS = 9, 8, 25
 """Calls of each kind in a block, and blocks in a round."""

@@ -353,9 +353,9 @@ def run_aiohttp(pipe: Any, answer: Any) -> None:
 
 def gateway(pipe: Any) -> None:
     """Ours, over an engine that answers at once and a chat whose prompts are prepared."""
-    from ajet.capture.garbage import rare_full_collections
-    from ajet.capture.gateway import Gateway
+    from ajet.capture.gateway.server import Gateway
     from ajet.capture.portal import Portal
+    from ajet.capture.process.garbage import rare_full_collections
     from ajet.capture.sampling import SamplingPolicy
     from ajet.capture.session import Answerer, Session
     from ajet.capture.targets import Target
@@ -396,7 +396,7 @@ class AtOnce:
 
 def prepared_chat() -> Any:
     """A chat that renders to a prepared prompt, each time another, so that none is stored for two calls."""
-    from ajet.chat import Chat
+    from ajet.chat.renderer import Chat
     from ajet_local.starter.calculator import Calculator
 
     class Prepared(Chat):
@@ -564,7 +564,7 @@ def direct_sdk() -> tuple[Any, Any]:
 
 def reading_cpu(calls: int = 1_000) -> float:
     """CPU seconds of reading an answer of 64 tokens."""
-    from ajet.chat import Chat
+    from ajet.chat.renderer import Chat
     from ajet_local.starter.calculator import Calculator
 
     chat = Chat(Calculator().tokenizer(0)[0], "qwen3")
@@ -575,8 +575,8 @@ def reading_cpu(calls: int = 1_000) -> float:
 
 def rendering_cpu(calls: int = 300) -> float:
     """CPU seconds of making the next prompt of a conversation with tools from its stored ids."""
-    from ajet.chat import Chat
-    from ajet.messages import normalise
+    from ajet.chat.messages import normalise
+    from ajet.chat.renderer import Chat
     from ajet.tracker.conversations import Recognised
     from ajet.tracker.prompt import Heard, make_prompt
     from ajet.tracker.record import Call, EpisodeRecord

@@ -151,7 +151,7 @@ def cpu_seconds(pid: int) -> float:
 
 def serve_here() -> None:
     from ajet.capture.sampling import SamplingPolicy
-    from ajet.serve import serve
+    from ajet.runs.serve import serve
     from ajet.testing import ScriptedEngine
     from ajet_local.starter.calculator import Calculator
 

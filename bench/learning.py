@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from pydantic import PrivateAttr
 
-from ajet.backbone import RunResult
 from ajet.cli.progress import make_progress
-from ajet.config import Layers, read_job_file
-from ajet.job import Job, prepare
+from ajet.interfaces.backbone import RunResult
+from ajet.job.config import Layers, read_job_file
+from ajet.job.prepare import Job, prepare
 from ajet.learning.algorithms import GRPO
 from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.types import Float64

@@ -312,9 +312,9 @@ class ToClock(Logger):
 
 def train(work: Work, agent: str, clock: Clock, steps: int, seed: int) -> None:
     """Train as `ajet run` does, on the local backbone."""
-    from ajet.config import Layers
-    from ajet.job import prepare
-    from ajet.run import train_job
+    from ajet.job.config import Layers
+    from ajet.job.prepare import prepare
+    from ajet.runs.train import train_job
     from ajet_local.tensorboard import TensorBoard
 
     values = {

@@ -28,9 +28,9 @@ import numpy as np
 from call_logs import SCENARIOS, Log, LoggedCall, grow, make_log, mixed
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ajet.chat import Chat, Turn
-from ajet.chat_template import Template, plain_copy
-from ajet.messages import normalise
+from ajet.chat.messages import normalise
+from ajet.chat.renderer import Chat, Turn
+from ajet.chat.templates import Template, plain_copy
 from ajet.tracker.conversations import Recognised, new_root, recognise
 from ajet.tracker.forest import forest
 from ajet.tracker.prompt import Heard, make_prompt

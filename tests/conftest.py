@@ -17,17 +17,17 @@ from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session
 from ajet.capture.targets import Target
-from ajet.chat import Chat
-from ajet.engine import Engine
-from ajet.judge import FunctionJudge, Judge
+from ajet.chat.renderer import Chat
+from ajet.interfaces.engine import Engine
+from ajet.interfaces.judge import FunctionJudge, Judge
+from ajet.interfaces.workflow import Workflow
 from ajet.plugins import load_plugins
+from ajet.rollout.deterministic_batching import Lockstep
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
-from ajet.rollout.lockstep import Lockstep
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board
 from ajet.types import Task
-from ajet.workflow import Workflow
 
 
 def pytest_configure() -> None:

@@ -184,7 +184,7 @@ MODEL_TYPES = {
     **{"qwen3": "qwen3", "llama3": "llama", "plain": "plain", "thinker": "thinker", "base": "base"},
     "harmony": "gpt_oss",
 }
-"""What `ajet.chat.Chat` is to be told with each builder's tokenizer."""
+"""What `ajet.chat.renderer.Chat` is to be told with each builder's tokenizer."""
 
 
 def byte_level(

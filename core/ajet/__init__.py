@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 _WHERE = {
     "AjetError": "types",
-    "Algorithm": "algorithm",
-    "Backbone": "backbone",
-    "ChatModel": "engine",
-    "ChatModelPlugin": "engine",
+    "Algorithm": "interfaces.algorithm",
+    "Backbone": "interfaces.backbone",
+    "ChatModel": "interfaces.engine",
+    "ChatModelPlugin": "interfaces.engine",
     "ConfigError": "types",
-    "Engine": "engine",
-    "EnginePlugin": "engine",
+    "Engine": "interfaces.engine",
+    "EnginePlugin": "interfaces.engine",
     "EpisodeView": "types",
-    "Filter": "filter",
+    "Filter": "interfaces.filter",
     "Finding": "types",
-    "GroupJudge": "judge",
-    "Judge": "judge",
+    "GroupJudge": "interfaces.judge",
+    "Judge": "interfaces.judge",
     "JudgeOutput": "types",
-    "Logger": "logger",
-    "Plugin": "base",
-    "Reader": "reader",
-    "Recipe": "recipe",
-    "Service": "service",
-    "Settings": "base",
+    "Logger": "interfaces.logger",
+    "Plugin": "interfaces.base",
+    "Reader": "interfaces.reader",
+    "Recipe": "interfaces.recipe",
+    "Service": "interfaces.service",
+    "Settings": "interfaces.base",
     "Task": "types",
-    "Trainer": "backbone",
-    "Tuner": "workflow",
-    "Workflow": "workflow",
+    "Trainer": "interfaces.backbone",
+    "Tuner": "interfaces.workflow",
+    "Workflow": "interfaces.workflow",
     "WorkflowOutput": "types",
-    "breakpoint": "breakpoints",
+    "breakpoint": "utils.breakpoints",
     "hookimpl": "hookspecs",
     "label": "capture.context",
     "passthrough": "capture.context",
@@ -42,26 +42,27 @@ _WHERE = {
 __all__ = list(_WHERE)
 
 if TYPE_CHECKING:
-    from ajet.algorithm import Algorithm as Algorithm
-    from ajet.backbone import Backbone as Backbone
-    from ajet.backbone import Trainer as Trainer
-    from ajet.base import Plugin as Plugin
-    from ajet.base import Settings as Settings
-    from ajet.breakpoints import breakpoint as breakpoint
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
-    from ajet.engine import ChatModel as ChatModel
-    from ajet.engine import ChatModelPlugin as ChatModelPlugin
-    from ajet.engine import Engine as Engine
-    from ajet.engine import EnginePlugin as EnginePlugin
-    from ajet.filter import Filter as Filter
     from ajet.hookspecs import hookimpl as hookimpl
-    from ajet.judge import GroupJudge as GroupJudge
-    from ajet.judge import Judge as Judge
-    from ajet.logger import Logger as Logger
-    from ajet.reader import Reader as Reader
-    from ajet.recipe import Recipe as Recipe
-    from ajet.service import Service as Service
+    from ajet.interfaces.algorithm import Algorithm as Algorithm
+    from ajet.interfaces.backbone import Backbone as Backbone
+    from ajet.interfaces.backbone import Trainer as Trainer
+    from ajet.interfaces.base import Plugin as Plugin
+    from ajet.interfaces.base import Settings as Settings
+    from ajet.interfaces.engine import ChatModel as ChatModel
+    from ajet.interfaces.engine import ChatModelPlugin as ChatModelPlugin
+    from ajet.interfaces.engine import Engine as Engine
+    from ajet.interfaces.engine import EnginePlugin as EnginePlugin
+    from ajet.interfaces.filter import Filter as Filter
+    from ajet.interfaces.judge import GroupJudge as GroupJudge
+    from ajet.interfaces.judge import Judge as Judge
+    from ajet.interfaces.logger import Logger as Logger
+    from ajet.interfaces.reader import Reader as Reader
+    from ajet.interfaces.recipe import Recipe as Recipe
+    from ajet.interfaces.service import Service as Service
+    from ajet.interfaces.workflow import Tuner as Tuner
+    from ajet.interfaces.workflow import Workflow as Workflow
     from ajet.types import AjetError as AjetError
     from ajet.types import ConfigError as ConfigError
     from ajet.types import EpisodeView as EpisodeView
@@ -69,8 +70,7 @@ if TYPE_CHECKING:
     from ajet.types import JudgeOutput as JudgeOutput
     from ajet.types import Task as Task
     from ajet.types import WorkflowOutput as WorkflowOutput
-    from ajet.workflow import Tuner as Tuner
-    from ajet.workflow import Workflow as Workflow
+    from ajet.utils.breakpoints import breakpoint as breakpoint
 
 
 def __getattr__(name: str) -> Any:

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.algorithm import Algorithm
-from ajet.backbone import Backbone
-from ajet.engine import ChatModelPlugin
-from ajet.filter import Filter
 from ajet.hookspecs import hookimpl
-from ajet.service import Command, Service
+from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.backbone import Backbone
+from ajet.interfaces.engine import ChatModelPlugin
+from ajet.interfaces.filter import Filter
+from ajet.interfaces.service import Command, Service
 
 if TYPE_CHECKING:
-    from ajet.workflow import Workflow
+    from ajet.interfaces.workflow import Workflow
 
 
 @hookimpl
@@ -44,14 +44,14 @@ def ajet_filters() -> Iterable[type[Filter]]:
 
 @hookimpl
 def ajet_backbones() -> Iterable[type[Backbone]]:
-    from ajet.debug import Debug
+    from ajet.runs.debug import Debug
 
     return [Debug]
 
 
 @hookimpl
 def ajet_chat_models() -> Iterable[type[ChatModelPlugin]]:
-    from ajet.chat_models import OpenAIChatModel, ScriptChatModel
+    from ajet.services.chat_models import OpenAIChatModel, ScriptChatModel
 
     return [OpenAIChatModel, ScriptChatModel]
 
@@ -65,6 +65,6 @@ def ajet_services() -> Iterable[type[Service]]:
 def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
     if not isinstance(workflow, str) or not workflow.startswith("cmd:"):
         return None
-    from ajet.workflow_command import command_workflow
+    from ajet.services.command_workflow import command_workflow
 
     return command_workflow(workflow, folder)

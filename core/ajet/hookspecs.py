@@ -18,11 +18,11 @@ import pluggy
 if TYPE_CHECKING:
     import typer
 
-    from ajet.base import Plugin
     from ajet.capture.hook import Capture
     from ajet.capture.wires import Wire
+    from ajet.interfaces.base import Plugin
+    from ajet.interfaces.workflow import Workflow
     from ajet.types import Finding, Metrics
-    from ajet.workflow import Workflow
 
 hookspec = pluggy.HookspecMarker("ajet")
 hookimpl = pluggy.HookimplMarker("ajet")
@@ -119,7 +119,7 @@ def ajet_commands(app: typer.Typer) -> None:
 @hookspec
 def ajet_capture_install(capture: Capture) -> Callable[[], None]:  # type: ignore[empty-body]
     """Capture begins in this process: change a framework's package, if it must be, so that it says which
-    agent calls (`ajet.patching` helps), and return what undoes it. An exception is a warning."""
+    agent calls (`ajet.utils.patching` helps), and return what undoes it. An exception is a warning."""
 
 
 @hookspec(firstresult=True)

@@ -12,9 +12,9 @@ import pluggy
 from pydantic import ValidationError
 
 from ajet import hookspecs
-from ajet.base import Plugin, Settings
-from ajet.suggest import nearest, nearest_name
+from ajet.interfaces.base import Plugin, Settings
 from ajet.types import ConfigError
+from ajet.utils.suggest import nearest, nearest_name
 
 GROUP = "ajet"
 T = TypeVar("T", bound=Settings)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ajet import Task
-from ajet.reader import DrawnReader
+from ajet.interfaces.reader import DrawnReader
 
 SYSTEM = "Cross the ice. Answer left, down, right or up."
 MOST_STEPS = 10

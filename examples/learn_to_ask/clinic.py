@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ajet import Task
-from ajet.reader import DrawnReader
+from ajet.interfaces.reader import DrawnReader
 
 SYSTEM = "You are a doctor. Ask two questions, then name the condition."
 QUESTIONS = 2

@@ -72,8 +72,8 @@ def make_tasks(seed: int) -> Path:
 
 def check_disjoint(seed: int, tasks: Path) -> None:
     """No held-out expression was in the model's transcripts or is a training task."""
-    from ajet.models import model_source
-    from ajet.progress import Silent
+    from ajet.interfaces.progress import Silent
+    from ajet.job.models import model_source
 
     model = Path(model_source("calculator", seed, Silent()))
     seen = {line.replace(" ", "") for line in (model / "tasks.txt").read_text().splitlines()}

@@ -6,7 +6,7 @@ import random
 import zlib
 
 from ajet import Task
-from ajet.reader import DrawnReader
+from ajet.interfaces.reader import DrawnReader
 
 SYSTEM = "You answer the letters of customers."
 THINGS = (

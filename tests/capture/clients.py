@@ -23,7 +23,7 @@ import openai
 import pytest
 import requests
 
-from ajet.workflow import Endpoint
+from ajet.interfaces.workflow import Endpoint
 
 from ..plugins.programs import SCHEMA, SYSTEM, TOOL, Seen, calculate
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import ajet
-from ajet.capture.reach import reach
+from ajet.capture.process.install import reach
 
 from ..plugins.programs import CLOSED
 

@@ -13,7 +13,7 @@ import httpx2
 import openai
 
 from ajet.capture.wires import Answer, ChatRequest, Piece, Refused, Wire
-from ajet.messages import canonical, normalise
+from ajet.chat.messages import canonical, normalise
 
 REPLY_IDS = ("aa01", "bb02", "cc03", "dd04", "ee05")
 CALL: dict[str, Any] = {

@@ -25,13 +25,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ajet
-from ajet.capture.address import make_path, split_path
-from ajet.capture.garbage import rare_full_collections
-from ajet.capture.gateway import Gateway
-from ajet.capture.reach import reach
+from ajet.capture.gateway.address import make_path, split_path
+from ajet.capture.gateway.server import Gateway
+from ajet.capture.process.garbage import rare_full_collections
+from ajet.capture.process.install import reach
 from ajet.capture.session import Session
+from ajet.interfaces.workflow import Endpoint
 from ajet.testing import ScriptedEngine
-from ajet.workflow import Endpoint
 from tests.engines import SECONDS, Meeting, Waiting, with_patience
 
 USER: Any = [{"role": "user", "content": "hi"}]

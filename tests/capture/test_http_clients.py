@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import ajet
-from ajet.capture.forked import ChildReports
-from ajet.capture.reach import reach
+from ajet.capture.process.fork import ChildReports
+from ajet.capture.process.install import reach
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.testing import ScriptedEngine
 from tests.engines import Waiting, with_patience

@@ -18,9 +18,9 @@ import pytest
 
 import ajet
 from ajet.capture import bodies, connections
-from ajet.capture.connections import Connections
-from ajet.capture.gateway import Gateway
-from ajet.capture.http_server import MOST_HEAD_BYTES
+from ajet.capture.gateway.connections import Connections
+from ajet.capture.gateway.http_server import MOST_HEAD_BYTES
+from ajet.capture.gateway.server import Gateway
 from ajet.capture.respond import Reply, respond
 from ajet.capture.session import Session
 from ajet.capture.wires.builtin import BUILTIN_WIRES
@@ -558,7 +558,7 @@ SERVER = """
 import time
 from ajet.capture import stopping
 from ajet.capture.sampling import SamplingPolicy
-from ajet.serve import serve
+from ajet.runs.serve import serve
 from ajet.testing import ScriptedEngine
 from ajet_local.starter.calculator import Calculator
 

@@ -16,13 +16,13 @@ import openai
 import pytest
 
 import ajet
-from ajet.capture.missed import Missed, MissedCall
-from ajet.capture.reach import reach
+from ajet.capture.process.install import reach
+from ajet.capture.process.uncaptured import Missed, MissedCall
+from ajet.interfaces.workflow import Workflow
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
 from ajet.testing import ScriptedEngine
 from ajet.types import Task
-from ajet.workflow import Workflow
 
 Run = Callable[..., Episode]
 HERE = Path(__file__).name

@@ -24,7 +24,7 @@ from ajet.capture.session import Answerer, Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import ChatRequest, Piece
 from ajet.capture.wires.chat_completions import ChatCompletions
-from ajet.chat import Chat
+from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests import tokenizers

@@ -18,7 +18,7 @@ from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.responses import Responses
-from ajet.messages import BadMessage, normalise, normalise_tools
+from ajet.chat.messages import BadMessage, normalise, normalise_tools
 from ajet.testing import ScriptedEngine
 
 from ..plugins.programs import calling

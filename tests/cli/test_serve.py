@@ -19,7 +19,7 @@ import pytest
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
-from ajet.serve import Sessions
+from ajet.runs.serve import Sessions
 
 ASK: Any = [{"role": "user", "content": "hi"}]
 PATIENT = """
@@ -157,10 +157,10 @@ def test_a_full_session_gives_way_to_a_fresh_one(tokenizer: Any, monkeypatch: py
 
     from ajet.capture.respond import respond
     from ajet.capture.wires.builtin import BUILTIN_WIRES
-    from ajet.chat import Chat
+    from ajet.chat.renderer import Chat
     from ajet.testing import ScriptedEngine
 
-    monkeypatch.setattr("ajet.serve.MOST_CALLS", 3)
+    monkeypatch.setattr("ajet.runs.serve.MOST_CALLS", 3)
     engine = ScriptedEngine(tokenizer, lambda r, p: "ok")
     policy = SamplingPolicy(training=False)
     sessions = Sessions("k", Answerer(engine, Chat(tokenizer, "qwen3"), (Target("policy"),), policy))

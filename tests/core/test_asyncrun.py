@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ajet import asyncrun
-from ajet.asyncrun import end_run, run
 from ajet.types import AjetError
+from ajet.utils.asyncrun import end_run, run
 
 
 async def stubborn() -> None:
@@ -182,7 +182,7 @@ def test_a_cleanup_that_cannot_be_interrupted_takes_the_process_with_it_and_is_n
 SCRIPT = """
 import asyncio
 from ajet import asyncrun
-from ajet.asyncrun import run
+from ajet.utils.asyncrun import run
 asyncrun.GRACE = 0.5
 
 async def stubborn():

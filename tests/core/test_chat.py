@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from ajet.chat import CAUSES, Chat, Increment, Turn
-from ajet.chat_incremental import prove
+from ajet.chat.incremental import prove
+from ajet.chat.renderer import CAUSES, Chat, Increment, Turn
 from ajet.types import AjetError
 from tests import templates, tokenizers
 

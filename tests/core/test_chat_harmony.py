@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ajet.chat import REFUSED, Chat, Increment, Turn
-from ajet.chat_continue import REWRITTEN
-from ajet.chat_continue import THINKING as STRIPPED
+from ajet.chat.continuing import REWRITTEN
+from ajet.chat.continuing import THINKING as STRIPPED
+from ajet.chat.renderer import REFUSED, Chat, Increment, Turn
 from tests import harmony
 from tests.tokenizers import PreTrainedTokenizerFast
 

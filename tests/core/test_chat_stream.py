@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ajet.chat import Chat, Parsed
-from ajet.chat_stream import Decoder, partial, stop_at, stop_of
+from ajet.chat.renderer import Chat, Parsed
+from ajet.chat.streaming import Decoder, partial, stop_at, stop_of
 from tests import tokenizers
 
 FAMILIES = ["qwen3", "llama3", "plain", "thinker", "base", "harmony"]

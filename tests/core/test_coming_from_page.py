@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from ajet.cli.layers import job_layers
-from ajet.config import all_keys
-from ajet.job import prepare
+from ajet.job.config import all_keys
+from ajet.job.prepare import prepare
 from ajet.plugins import load_plugins
 
 ROOT = Path(__file__).resolve().parents[2]

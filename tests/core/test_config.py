@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ajet.config import JobConfig, Layers, explain, parse_set
+from ajet.job.config import JobConfig, Layers, explain, parse_set
 from ajet.types import ConfigError
 
 HERE = Path("/here")

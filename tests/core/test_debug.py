@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ajet import breakpoints
-from ajet.backbone import RunResult
-from ajet.config import Layers
-from ajet.job import prepare
-from ajet.progress import Silent
+from ajet.interfaces.backbone import RunResult
+from ajet.interfaces.progress import Silent
+from ajet.job.config import Layers
+from ajet.job.prepare import prepare
 from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.types import AjetError, ConfigError
 

@@ -10,10 +10,10 @@ import pytest
 
 import ajet
 from ajet import EnginePlugin
-from ajet.config import Layers
-from ajet.job import Job, prepare
+from ajet.job.config import Layers
+from ajet.job.prepare import Job, prepare
 from ajet.plugins import load_plugins
-from ajet.runtime import answering_engine, preferred_engine
+from ajet.runs.runtime import answering_engine, preferred_engine
 from ajet.types import AjetError, ConfigError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import ajet
 from ajet.plugins import Plugins
-from ajet.runtime import frameworks_prepared
+from ajet.runs.runtime import frameworks_prepared
 
 
 def plugin(name: str, done: list[str], *, fails: bool = False) -> Any:

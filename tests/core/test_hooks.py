@@ -15,12 +15,12 @@ import pytest
 
 from ajet import Backbone, Judge, JudgeOutput, Logger, hookimpl
 from ajet import plugins as plugin_module
-from ajet.backbone import Capabilities, RunResult
 from ajet.capture.wires.chat_completions import ChatCompletions
-from ajet.config import Layers
-from ajet.job import Job, prepare
+from ajet.interfaces.backbone import Capabilities, RunResult
+from ajet.interfaces.progress import Silent
+from ajet.job.config import Layers
+from ajet.job.prepare import Job, prepare
 from ajet.plugins import Plugins, load_plugins
-from ajet.progress import Silent
 from ajet.rollout.recorder import METRICS, live_lines
 from ajet.testing import ScriptedEngine
 from ajet.types import Batch, ConfigError, Metrics
@@ -125,7 +125,7 @@ def scripted_backbone(tokenizer: Any) -> type[Backbone]:
         capabilities = Capabilities()
 
         def run(self, job: Job) -> RunResult:
-            from ajet.run import train_job
+            from ajet.runs.train import train_job
 
             return train_job(job, ScriptTrainer(tokenizer))
 
@@ -145,7 +145,7 @@ class Always(Judge):
 def training(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     plugins = load_plugins.__wrapped__()
     monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
-    monkeypatch.setattr("ajet.job.load_plugins", lambda: plugins)
+    monkeypatch.setattr("ajet.job.prepare.load_plugins", lambda: plugins)
     plugins.register(plugin("always", ajet_judges=lambda: [Always]), "ajet-always", "1")
     yield Training(tmp_path, tokenizer, plugins)
 

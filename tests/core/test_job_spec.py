@@ -9,13 +9,13 @@ from pathlib import Path
 
 import yaml
 
-from ajet.config import Layers
-from ajet.job import prepare, resolved_yaml
-from ajet.job_spec import JobSpec
+from ajet.job.config import Layers
+from ajet.job.prepare import prepare, resolved_yaml
+from ajet.job.spec import JobSpec
 
 OPEN = """
 import pickle, sys
-from ajet.job import resolved_yaml
+from ajet.job.prepare import resolved_yaml
 job = pickle.loads(bytes.fromhex(sys.stdin.read())).open()
 print(job.workflow.spec, len(job.tasks), job.algorithm.name, job.filters[0].max_tokens)
 print(resolved_yaml(job))

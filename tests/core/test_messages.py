@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ajet.messages import (
+from ajet.chat.messages import (
     BadMessage,
     canonical,
     canonical_tool_arguments,

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import pytest
 
 from ajet import AjetError, ConfigError, Recipe
-from ajet.models import cached, check_model, find_recipe, model_source
-from ajet.progress import Progress, Silent
-from ajet.run_dir import checkpoint_step
+from ajet.interfaces.progress import Progress, Silent
+from ajet.job.models import cached, check_model, find_recipe, model_source
+from ajet.runs.run_dir import checkpoint_step
 
 
 class Counted(Recipe):

@@ -9,14 +9,14 @@ import pytest
 import yaml
 
 from ajet import ConfigError, Task
-from ajet.config import Layers
-from ajet.job import prepare, resolved_yaml
-from ajet.reader import DrawnReader, Reader, read_all
+from ajet.interfaces.reader import DrawnReader, Reader, read_all
+from ajet.job.config import Layers
+from ajet.job.prepare import prepare, resolved_yaml
 from ajet.testing.readers import check_reader
 
 MINE = '''
 from ajet import Filter, Task, WorkflowOutput
-from ajet.reader import DrawnReader
+from ajet.interfaces.reader import DrawnReader
 
 
 class Sums(DrawnReader):

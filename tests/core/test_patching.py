@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from ajet.patching import replaced, steps_with, when_imported
+from ajet.utils.patching import replaced, steps_with, when_imported
 
 
 @pytest.fixture

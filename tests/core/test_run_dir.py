@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from ajet.config import Layers
-from ajet.job import Job, prepare
-from ajet.run_dir import held, keep_same_tasks
+from ajet.job.config import Layers
+from ajet.job.prepare import Job, prepare
+from ajet.runs.run_dir import held, keep_same_tasks
 from ajet.types import AjetError, ConfigError
 
 HOLD = """
 import os, sys
 from pathlib import Path
-from ajet.run_dir import held
+from ajet.runs.run_dir import held
 with held(Path(sys.argv[1]), lambda text: print(text, flush=True)):
     print("held", flush=True)
     sys.stdin.readline()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import ajet
-from ajet.judge import JUDGED
-from ajet.signature import bind
+from ajet.interfaces.judge import JUDGED
+from ajet.utils.signature import bind
 
 VALUES = {"task": "T", "output": "O", "episode": "E"}
 

@@ -10,7 +10,7 @@ import pytest
 
 import ajet
 from ajet.plugins import entry_points
-from ajet.user_code import is_users
+from ajet.utils.user_code import is_users
 
 
 def test_C12_a_users_own_file_is_the_users_wherever_it_lies(tmp_path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ajet.interfaces.workflow import Tuner, coerce_output, load_object, load_workflow
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task, WorkflowOutput
-from ajet.workflow import Tuner, coerce_output, load_object, load_workflow
 
 Write = Callable[[str, str], str]
 
@@ -201,7 +201,7 @@ def test_a_plugin_turns_schemes_and_objects_into_workflows(write: Write, tmp_pat
     import pluggy
 
     from ajet import hookimpl, hookspecs
-    from ajet.workflow import Workflow
+    from ajet.interfaces.workflow import Workflow
 
     class Graphs:
         @hookimpl

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ajet import ConfigError
-from ajet.chat_models import read_script
-from ajet.config import parse_set, read_job_file
-from ajet.yaml_file import read_yaml
+from ajet.job.config import parse_set, read_job_file
+from ajet.services.chat_models import read_script
+from ajet.utils.yaml_file import read_yaml
 from ajet_judges.rubric_file import read_rubric
 
 LAUGHS = "a: &a [x]\n" + "".join(f"{n}: &{n} [*{m}{f', *{m}' * 9}]\n" for m, n in pairwise("abcdefghi"))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ajet.backbone import Backbone, Capabilities, RunResult
-from ajet.job import Job
+from ajet.interfaces.backbone import Backbone, Capabilities, RunResult
+from ajet.job.prepare import Job
 from ajet.plugins import load_plugins
 from ajet.testing import backbones as checks
 from ajet.testing.backbones import BackboneSubject

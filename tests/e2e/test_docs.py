@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ajet.models import model_source
-from ajet.progress import Silent
+from ajet.interfaces.progress import Silent
+from ajet.interfaces.workflow import load_object
+from ajet.job.models import model_source
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from ajet.tracker.breaks import CAUSES
 from ajet.types import Task, WorkflowOutput
-from ajet.workflow import load_object
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,12 +14,12 @@ from typing import Any
 import openai
 import pytest
 
-from ajet.capture.reach import reach
+from ajet.capture.process.install import reach
 from ajet.environments import environment
 from ajet.rollout.episode import Plan
+from ajet.services.command_workflow import command_workflow
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
-from ajet.workflow_command import command_workflow
 
 from .conftest import health, settled
 

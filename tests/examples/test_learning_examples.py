@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.models import find_recipe
-from ajet.workflow import load_object
+from ajet.interfaces.workflow import load_object
+from ajet.job.models import find_recipe
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask")

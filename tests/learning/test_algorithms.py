@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ajet
-from ajet.algorithm import Algorithm
+from ajet.interfaces.algorithm import Algorithm
 from ajet.learning import algorithms as a
 from ajet.learning.credit import batch_advantages
 from ajet.learning.objective import Objective, k2, k3, objective

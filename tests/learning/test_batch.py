@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.algorithms import GRPO, RejectionSampling
 from ajet.learning.batch import Selection, batch_of, build_batch
-from ajet.reader import tasks_of_step
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.record import Call, EpisodeRecord, as_ids
 from ajet.types import Generation, Task, WorkflowOutput

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ajet.config import Layers
-from ajet.filter import Filter
-from ajet.job import Job, prepare
+from ajet.interfaces.filter import Filter
+from ajet.job.config import Layers
+from ajet.job.prepare import Job, prepare
 from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, repeated
 from ajet.plugins import load_plugins
 from ajet.tracker.conversations import recognise

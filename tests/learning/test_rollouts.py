@@ -14,8 +14,8 @@ import numpy as np
 import openai
 import pytest
 
-from ajet.config import Layers
-from ajet.job import prepare
+from ajet.job.config import Layers
+from ajet.job.prepare import prepare
 from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.rollouts import RolloutSource, plan_step
@@ -315,7 +315,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, settings: Any, messag
 def test_a_backbone_that_cannot_honour_a_key_refuses_it_by_name(
     tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ajet.backbone import Capabilities
+    from ajet.interfaces.backbone import Capabilities
     from ajet_local import Local
 
     assert job(tmp_path, **settings)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet.chat import Chat
+from ajet.chat.renderer import Chat
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import (
     Transcript,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ajet.capture.reach import reach
+from ajet.capture.process.install import reach
 from ajet.plugins import load_plugins
-from ajet.runtime import frameworks_prepared
+from ajet.runs.runtime import frameworks_prepared
 from ajet.testing import ScriptedEngine
 
 

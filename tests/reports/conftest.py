@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 import ajet
-from ajet.progress import Silent
+from ajet.interfaces.progress import Silent
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import EpisodeReport, episode_report
 from ajet.reports.folder import Run, read_run
-from ajet.reports.glance import Glance, glance
-from ajet.reports.pieces import Pieces
+from ajet.reports.run_summary import Glance, glance
+from ajet.reports.token_text import Pieces
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import RunRecorder
-from ajet.run_dir import keep_tokenizer
+from ajet.runs.run_dir import keep_tokenizer
 from ajet.testing import ScriptedEngine
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import Task, WorkflowOutput

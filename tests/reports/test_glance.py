@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ajet.cli.show_text import describe_run, sparkline
-from ajet.reports.facts import ago
+from ajet.reports.labels import ago
 from ajet.rollout.recorder import RunRecorder
 from ajet.tracker.breaks import CAUSES
 

@@ -14,7 +14,7 @@ from ajet.reports.chart import ticks
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.html import page
-from ajet.reports.pieces import Pieces
+from ajet.reports.token_text import Pieces
 
 from .conftest import Folder, squeezing, two_turns
 

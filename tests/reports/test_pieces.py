@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ajet.progress import Silent
-from ajet.reports.pieces import Pieces, readable, visible
-from ajet.run_dir import keep_tokenizer
+from ajet.interfaces.progress import Silent
+from ajet.reports.token_text import Pieces, readable, visible
+from ajet.runs.run_dir import keep_tokenizer
 
 
 @pytest.fixture

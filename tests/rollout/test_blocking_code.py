@@ -16,7 +16,7 @@ import pytest
 
 import ajet
 from ajet import asyncrun
-from ajet.judge import GroupJudge, Judge
+from ajet.interfaces.judge import GroupJudge, Judge
 from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet.types import AjetError, JudgeOutput, Task

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ajet.backbone import CheckpointDamaged
+from ajet.interfaces.backbone import CheckpointDamaged
 from ajet.rollout import checkpoints as module
 from ajet.rollout.checkpoints import checkpoints, restore, write_checkpoint
 from ajet.rollout.recorder import RunRecorder

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from ajet.capture.reach import reach
+from ajet.capture.process.install import reach
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
+from ajet.interfaces.workflow import WorkflowFailed, load_workflow
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
+from ajet.services.command_workflow import MOST_ANSWER, read_answer
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task, WorkflowOutput
-from ajet.workflow import WorkflowFailed, load_workflow
-from ajet.workflow_command import MOST_ANSWER, read_answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 

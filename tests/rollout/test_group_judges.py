@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from ajet.judge import GroupJudge
+from ajet.interfaces.judge import GroupJudge
 from ajet.learning.algorithms import GRPO
 from ajet.learning.rollouts import RolloutSource, reusable
 from ajet.learning.settings import TrainSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 import openai
 
-from ajet.judge import Judge
+from ajet.interfaces.judge import Judge
 from ajet.rollout.summary import failures, summarize
 from ajet.testing import ScriptedEngine
 from ajet.types import JudgeOutput

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.config import Layers
+from ajet.job.config import Layers
 from tests.ports import free_port
 
 SERVER = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ajet.services import ServiceFailed, exit_code, with_services
+from ajet.services.supervisor import ServiceFailed, exit_code, with_services
 from ajet.types import AjetError, ConfigError
 
 from .conftest import Home, ended, lives, until

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
-from ajet.config import Layers
-from ajet.job import build_service
+from ajet.interfaces.service import Command, Service
+from ajet.job.config import Layers
+from ajet.job.prepare import build_service
 from ajet.plugins import Plugins, load_plugins
-from ajet.service import Command, Service
-from ajet.services import with_services
+from ajet.services.supervisor import with_services
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import ChatRequest
-from ajet.chat import Chat
+from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import GenerateRequest

@@ -16,7 +16,7 @@ import pytest
 
 from ajet.capture.targets import Target
 from ajet.capture.wires import ChatRequest, Refused
-from ajet.chat import Increment
+from ajet.chat.renderer import Increment
 from ajet.learning.batch import Selection
 from ajet.learning.filters import DiscardedAttempts, Repetition
 from ajet.rollout.episode import Episode, Plan

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ajet.capture.wires import Refused
-from ajet.chat import Chat
+from ajet.chat.renderer import Chat
 from ajet.tracker.breaks import find_breaks
 from tests import harmony
 from tests.tracker.harness import ADD, U2, S, Script, U

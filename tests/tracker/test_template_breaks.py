@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ajet.chat import Chat
+from ajet.chat.renderer import Chat
 from ajet.tracker.breaks import CAUSES, Break, find_breaks
 from tests import templates
 from tests.tokenizers import FAMILIES

@@ -17,12 +17,12 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
-from ajet.capture import propagation
-from ajet.capture.address import Caller, split_path
 from ajet.capture.clients import httpx, install_translated
 from ajet.capture.clients.translated import Ours
 from ajet.capture.context import current_label, current_session, passing_through
+from ajet.capture.gateway.address import Caller, split_path
 from ajet.capture.portal import Portal
+from ajet.capture.process import threads
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session, is_key
@@ -173,7 +173,7 @@ class Capture:
     def _stray_error(self, is_dead: bool) -> Refused:
         if is_dead:
             return Refused(_DEAD, code="invalid_api_key", status=401)
-        is_lost = threading.current_thread() in propagation.lost
+        is_lost = threading.current_thread() in threads.lost
         return Refused(_LOST if is_lost else self._stray, code="outside_episode")
 
     def _refuse(self, wire: Wire, error: Refused, request: Any) -> Coroutine[Any, Any, Reply]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ajet.capture.wires import ChatRequest, Refused
-from ajet.chat import Chat
+from ajet.chat.renderer import Chat
 
 LARGE_BODY = 1 << 16
 """Bytes up to which parsing and rendering a request is quick whatever it holds."""

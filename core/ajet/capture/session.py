@@ -19,16 +19,16 @@ import numpy as np
 from ajet.capture.context import passthrough
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS, refuse_oversized
 from ajet.capture.off_loop import off_loop
-from ajet.capture.pieces import Emit, Pieces
 from ajet.capture.refusals import Refusal
 from ajet.capture.sampling import SamplingPolicy
+from ajet.capture.stream_buffer import Emit, Pieces
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
-from ajet.chat import Chat
-from ajet.chat_stream import stop_at, stop_of
-from ajet.engine import Engine
-from ajet.messages import BadMessage, normalise_tools
+from ajet.chat.messages import BadMessage, normalise_tools
+from ajet.chat.renderer import Chat
+from ajet.chat.streaming import stop_at, stop_of
+from ajet.interfaces.engine import Engine
 from ajet.tracker.conversations import Message, Said, new_root, recognise
 from ajet.tracker.prompt import TAIL, Heard, Prompt, as_sent, make_prompt
 from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, check_generation, merging_key

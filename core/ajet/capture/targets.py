@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ajet.capture.wires import Refused
-from ajet.engine import ChatModel
+from ajet.interfaces.engine import ChatModel
 
 
 @dataclass(frozen=True, slots=True)

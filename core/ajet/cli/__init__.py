@@ -95,9 +95,9 @@ def _sigterm_is_ctrl_c() -> threading.Event:
 
 def _left_behind() -> bool:
     """Whether a command has left tasks or threads behind that may keep the process from ending."""
-    if "ajet.asyncrun" not in sys.modules:  # most commands run nothing
+    if "ajet.utils.asyncrun" not in sys.modules:  # most commands run nothing
         return False
-    from ajet.asyncrun import anything_left_behind
+    from ajet.utils.asyncrun import anything_left_behind
 
     return anything_left_behind()
 
@@ -129,7 +129,7 @@ def run_program(arguments: Sequence[str]) -> int:
 
 def _limit_of_machine(error: Exception) -> str | None:
     """What an error says that the machine is to blame for, with the remedy; None for any other."""
-    from ajet.files import remedy_for
+    from ajet.utils.files import remedy_for
 
     if isinstance(error, OSError):
         remedy = remedy_for(error)

@@ -11,8 +11,8 @@ import typer
 from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow
 
 if TYPE_CHECKING:
-    from ajet.check import Report
-    from ajet.job import Job
+    from ajet.job.prepare import Job
+    from ajet.runs.check import Report
 
 
 def check(
@@ -47,12 +47,12 @@ def check(
 
     Exit code 0: at least one episode succeeded in being run and judged; 1: all failed; 2: the job is wrong.
     """
-    from ajet.check import check as run_check
     from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, services
     from ajet.cli.progress import make_progress
-    from ajet.job import prepare
-    from ajet.progress import told_to
-    from ajet.runtime import answering_engine, scripted_engine
+    from ajet.interfaces.progress import told_to
+    from ajet.job.prepare import prepare
+    from ajet.runs.check import check as run_check
+    from ajet.runs.runtime import answering_engine, scripted_engine
     from ajet.types import ConfigError
 
     if context_length is not None and answers is None:
@@ -81,8 +81,8 @@ def check(
 
 def page(job: Job, report: Report) -> str:
     """The report as one page of text."""
-    from ajet.check import spread
     from ajet.cli.table import table
+    from ajet.runs.check import spread
 
     merged, episodes = report.merging, report.episodes
     failed = sum(e.failure is not None for e in episodes)
@@ -151,7 +151,7 @@ def _breaks(report: Report) -> str:
     """One example of each cause, its difference in characters and tokens."""
     from ajet.cli.show_text import describe_break
     from ajet.reports.episode import break_report
-    from ajet.reports.pieces import Pieces
+    from ajet.reports.token_text import Pieces
 
     if not report.breaks:
         return "breaks: none. Every call that could continue a conversation did."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ajet.config import KeyHelp, Layers
+    from ajet.job.config import KeyHelp, Layers
 
 app = typer.Typer(help="Explain the keys of a job.", rich_markup_mode=None, no_args_is_help=True)
 
@@ -40,7 +40,7 @@ def explain(
     """Say what a key does, its default and where its value came from."""
     from ajet.cli.layers import job_layers
     from ajet.cli.table import table
-    from ajet.config import explain
+    from ajet.job.config import explain
 
     if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
         job_file, key = Path(key), None
@@ -70,9 +70,9 @@ def describe_key(key: KeyHelp, layers: Layers | None) -> str:
 def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
     """Keys that plugins bring: every backbone's section, and the fields of readers, judges and
     algorithms: the chosen one's where a job is given, else all."""
-    from ajet.config import KeyHelp, TargetSettings, all_keys
+    from ajet.interfaces.service import Command
+    from ajet.job.config import KeyHelp, TargetSettings, all_keys
     from ajet.plugins import load_plugins
-    from ajet.service import Command
 
     plugins = load_plugins().classes.values()
     for installed in plugins:

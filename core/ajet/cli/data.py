@@ -11,7 +11,7 @@ import typer
 from ajet.cli.options import JobFile, Sets, check_output
 
 if TYPE_CHECKING:
-    from ajet.config import Layers
+    from ajet.job.config import Layers
     from ajet.types import Task
 
 app = typer.Typer(help="Make files of tasks.", rich_markup_mode=None, no_args_is_help=True)
@@ -43,7 +43,7 @@ def generate(
     sets: Sets = None,
 ) -> None:
     """Let a model write tasks about documents, or in the style of examples: task.reader of type `generated`."""
-    from ajet.reader import NoTasks
+    from ajet.interfaces.reader import NoTasks
     from ajet.types import ConfigError
 
     check_output("--output", output)
@@ -136,9 +136,9 @@ def _set(layers: Layers, sets: list[str] | None) -> None:
 def _tasks(layers: Layers) -> list[Task]:
     """The tasks of the reader. Raises ConfigError."""
     from ajet.cli.progress import make_progress
-    from ajet.job import build_plugin
-    from ajet.progress import told_to
-    from ajet.reader import Reader, read_all
+    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.reader import Reader, read_all
+    from ajet.job.prepare import build_plugin
 
     reader = build_plugin(layers, "reader", layers.values["task"]["reader"], "task.reader")
     assert isinstance(reader, Reader)

@@ -10,8 +10,8 @@ import typer
 from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow
 
 if TYPE_CHECKING:
-    from ajet.engine import ChatModelPlugin
-    from ajet.job import Job
+    from ajet.interfaces.engine import ChatModelPlugin
+    from ajet.job.prepare import Job
 
 
 def evaluate(
@@ -41,8 +41,8 @@ def evaluate(
     """Score a workflow on the validation tasks of a job, else on its tasks."""
     from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, services
     from ajet.cli.progress import make_progress
-    from ajet.job import prepare
-    from ajet.progress import told_to
+    from ajet.interfaces.progress import told_to
+    from ajet.job.prepare import prepare
 
     layers = job_layers(job_file)
     if tasks is not None:  # then the job's own validation tasks are not meant
@@ -67,8 +67,8 @@ def evaluate(
 
 
 def _endpoint(url: str | None, name: str | None, model: str | None) -> ChatModelPlugin | None:
-    from ajet.chat_models import OpenAIChatModel
     from ajet.plugins import validated
+    from ajet.services.chat_models import OpenAIChatModel
     from ajet.types import ConfigError
 
     if url is None and name is None:
@@ -85,7 +85,7 @@ def _evaluate(job: Job, answers: ChatModelPlugin | None, as_json: bool) -> None:
 
     from ajet.cli.progress import make_progress
     from ajet.cli.summary import describe_ended, describe_metrics_table
-    from ajet.run import evaluate
+    from ajet.runs.train import evaluate
 
     with make_progress() as progress:
         try:

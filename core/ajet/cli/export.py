@@ -17,7 +17,7 @@ def export(
     backbone: Annotated[str, typer.Option(help="What wrote the checkpoint.")] = "local",
 ) -> None:
     """Write a checkpoint's model, an adapter merged into it, as a folder that any program loads."""
-    from ajet.backbone import Backbone
+    from ajet.interfaces.backbone import Backbone
     from ajet.plugins import load_plugins, validated
 
     built = validated(load_plugins().get("backbone", backbone, "--backbone"), {}, "--backbone")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ajet.config import Layers
+    from ajet.job.config import Layers
 
 
 def job_layers(job_file: Path | None) -> Layers:
     """The layers of a job file, or none yet. Raises ConfigError."""
-    from ajet.config import Layers, read_job_file
+    from ajet.job.config import Layers, read_job_file
 
     layers = Layers()
     if job_file is not None:
@@ -54,7 +54,7 @@ def lay_tasks(layers: Layers, flag: str, key: str, path: Path | None) -> None:
 
 def lay_sets(layers: Layers, sets: Iterable[str] | None) -> None:
     """Every ``--set a.b.c=value``, the strongest layer. Raises ConfigError."""
-    from ajet.config import parse_set
+    from ajet.job.config import parse_set
 
     for text in sets or ():
         key, value = parse_set(text)
@@ -64,7 +64,7 @@ def lay_sets(layers: Layers, sets: Iterable[str] | None) -> None:
 @contextmanager
 def services(layers: Layers, names: Iterable[str] | None) -> Iterator[None]:
     """A block in which the job's services and those of ``--with`` work; what becomes of them is told on stderr."""
-    from ajet.services import with_services
+    from ajet.services.supervisor import with_services
 
     with with_services(layers, names or (), tell):
         yield
@@ -77,7 +77,7 @@ def tell(text: str) -> None:
 
 def provenance(layers: Layers) -> list[tuple[str, str, str]]:
     """(key, value, source) of every value that the user set."""
-    from ajet.config import leaves
+    from ajet.job.config import leaves
 
     return [(key, _short(value), layers.source_of(key)) for key, value in leaves(layers.values)]
 

@@ -34,8 +34,8 @@ def new(
     import re
 
     from ajet.cli.skeletons import KINDS, files
-    from ajet.suggest import nearest
     from ajet.types import ConfigError
+    from ajet.utils.suggest import nearest
 
     if kind not in KINDS:
         raise ConfigError(f"{kind}: no kind to begin with{nearest(kind, KINDS)}. Known: {', '.join(KINDS)}.")

@@ -20,8 +20,8 @@ def plugins(context: typer.Context) -> None:
     """List the installed plugins."""
     if context.invoked_subcommand is not None:
         return
-    from ajet.base import first_line
     from ajet.cli.table import table
+    from ajet.interfaces.base import first_line
     from ajet.plugins import load_plugins
 
     found = load_plugins()
@@ -71,8 +71,8 @@ def show(
 
 def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[Installed]:
     """The plugins of a name, of all kinds or one. Raises ConfigError with the nearest name."""
-    from ajet.suggest import nearest
     from ajet.types import ConfigError
+    from ajet.utils.suggest import nearest
 
     kinds = {k for k, _ in plugins.classes}
     if kind is not None and kind not in kinds:
@@ -93,7 +93,7 @@ def describe_plugin(installed: Installed) -> str:
     import inspect
 
     from ajet.cli.table import table
-    from ajet.config import all_keys
+    from ajet.job.config import all_keys
 
     head = f"{installed.kind} {installed.name}  ({installed.distribution} {installed.version})"
     rows = [(k.key, k.type, str(k.default), k.help) for k in all_keys(installed.cls)]
@@ -105,7 +105,7 @@ def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
     """Plugins that bring functions instead of classes: model handles, and other hooks."""
     import importlib.metadata
 
-    from ajet.base import first_line
+    from ajet.interfaces.base import first_line
     from ajet.plugins import KINDS
 
     plugin: Any

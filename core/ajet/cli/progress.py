@@ -19,7 +19,7 @@ def make_progress() -> Lines:
     """Bars on a terminal; lines in logs, and where a debugger needs the terminal for itself."""
     from os import environ
 
-    from ajet.breakpoints import under_debugger
+    from ajet.utils.breakpoints import under_debugger
 
     live = sys.stderr.isatty() and environ.get("TERM") != "dumb" and not under_debugger()
     return Bars() if live else Lines(sys.stderr)

@@ -10,8 +10,8 @@ import typer
 from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, With, Workflow
 
 if TYPE_CHECKING:
-    from ajet.config import Layers
-    from ajet.job import Job
+    from ajet.job.config import Layers
+    from ajet.job.prepare import Job
 
 
 def run(
@@ -49,7 +49,6 @@ def run(
     """Run a job: from a file, from flags, or both."""
     from contextlib import ExitStack
 
-    from ajet.breakpoints import enable
     from ajet.cli.layers import (
         import_from_here,
         job_layers,
@@ -61,10 +60,11 @@ def run(
         tell,
     )
     from ajet.cli.progress import make_progress
-    from ajet.job import prepare
-    from ajet.progress import told_to
-    from ajet.run_dir import held
+    from ajet.interfaces.progress import told_to
+    from ajet.job.prepare import prepare
+    from ajet.runs.run_dir import held
     from ajet.types import ConfigError
+    from ajet.utils.breakpoints import enable
 
     if resume is not None and job_file is not None:
         raise ConfigError(f"--resume goes on with the job in {resume}; leave out {job_file}.")
@@ -103,7 +103,7 @@ def describe_job(job: Job, layers: Layers) -> str:
     """The resolved job as a job file, with what was set, and where, in its comments."""
     from ajet.cli.layers import provenance
     from ajet.cli.table import table
-    from ajet.job import resolved_yaml
+    from ajet.job.prepare import resolved_yaml
 
     counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."
     given = table(provenance(layers), indent="#   ")

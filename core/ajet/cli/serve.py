@@ -53,11 +53,11 @@ def serve(
 
     from ajet.capture.sampling import SamplingPolicy
     from ajet.cli.progress import make_progress
-    from ajet.config import parse_set
-    from ajet.engine import EnginePlugin
+    from ajet.interfaces.engine import EnginePlugin
+    from ajet.job.config import parse_set
     from ajet.plugins import load_plugins, validated
-    from ajet.runtime import preferred_engine
-    from ajet.serve import serve as run
+    from ajet.runs.runtime import preferred_engine
+    from ajet.runs.serve import serve as run
     from ajet.types import ConfigError
 
     if key is not None and not (key.isascii() and key.isprintable() and key.strip()):

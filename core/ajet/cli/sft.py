@@ -10,7 +10,7 @@ import typer
 from ajet.cli.options import Sets
 
 if TYPE_CHECKING:
-    from ajet.backbone import Backbone
+    from ajet.interfaces.backbone import Backbone
 
 
 def sft(
@@ -26,7 +26,7 @@ def sft(
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""
     from ajet.cli.progress import make_progress
-    from ajet.run import sft
+    from ajet.runs.train import sft
     from ajet.types import ConfigError
 
     if not transcripts.is_file():
@@ -55,7 +55,7 @@ def sft(
 
 def _backbone(name: str, sets: list[str] | None) -> Backbone:
     from ajet.cli.layers import job_layers, lay_flag, lay_sets
-    from ajet.job import build_backbone
+    from ajet.job.prepare import build_backbone
     from ajet.types import ConfigError
 
     layers = job_layers(None)

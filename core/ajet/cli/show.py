@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from ajet.reports.episode import EpisodeReport
-    from ajet.reports.glance import Glance
+    from ajet.reports.run_summary import Glance
 
 
 def show(
@@ -43,8 +43,8 @@ def show(
     from ajet.reports.credit import run_credit
     from ajet.reports.episode import episode_report
     from ajet.reports.folder import find_run, read_run
-    from ajet.reports.glance import glance
-    from ajet.reports.pieces import Pieces
+    from ajet.reports.run_summary import glance
+    from ajet.reports.token_text import Pieces
     from ajet.types import ConfigError
 
     if as_json and html is not None:

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from ajet.cli.table import table
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
-from ajet.reports.facts import episode_facts, fold, run_facts, shortened, step_table, who
-from ajet.reports.glance import Count, Glance
-from ajet.reports.pieces import readable, visible
+from ajet.reports.labels import episode_facts, fold, run_facts, shortened, step_table, who
+from ajet.reports.run_summary import Count, Glance
+from ajet.reports.token_text import readable, visible
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDEST = 40

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ajet.cli.table import table
 
 if TYPE_CHECKING:
-    from ajet.backbone import RunResult
+    from ajet.interfaces.backbone import RunResult
     from ajet.types import Metrics
 
 FIGURES = (

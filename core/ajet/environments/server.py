@@ -22,12 +22,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ajet.capture.bodies import Bodies, Gone
+from ajet.capture.gateway.bodies import Bodies, Gone
+from ajet.capture.gateway.listening import QUEUED, listen, url_of
+from ajet.capture.gateway.origin import foreign
+from ajet.capture.gateway.stopping import stopped
 from ajet.capture.limits import LARGE_BODY
-from ajet.capture.listening import QUEUED, listen, url_of
 from ajet.capture.off_loop import off_loop
-from ajet.capture.origin import foreign
-from ajet.capture.stopping import stopped
 from ajet.capture.wires import Refused
 from ajet.capture.wires.fields import read_object
 from ajet.environments.protocol import PATHS, State
@@ -436,7 +436,7 @@ def _failed(error: str) -> bytes:
 def _config(app: Service) -> Any:
     import uvicorn
 
-    from ajet.capture.http_server import BACKLOG, make_protocol
+    from ajet.capture.gateway.http_server import BACKLOG, make_protocol
 
     return uvicorn.Config(
         app,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from ajet.algorithm import Algorithm, constant, mean_over_calls
+from ajet.interfaces.algorithm import Algorithm, constant, mean_over_calls
 from ajet.types import Float64, LossTokens, Need
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ajet.algorithm import Algorithm
-from ajet.filter import Filter
+from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.filter import Filter
 from ajet.learning.credit import EPISODE, advantage_of, advantages
 from ajet.learning.objective import Objective
 from ajet.rollout.episode import Episode

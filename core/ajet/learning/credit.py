@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from ajet.algorithm import Algorithm
+from ajet.interfaces.algorithm import Algorithm
 from ajet.types import Float64
 
 Key = TypeVar("Key", bound=Hashable)

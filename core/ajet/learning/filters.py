@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field
 
-from ajet.filter import Filter
+from ajet.interfaces.filter import Filter
 from ajet.tracker.breaks import discarded
 from ajet.tracker.record import Call, EpisodeRecord
 from ajet.types import Int32

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ajet.backbone import Trainer
+from ajet.interfaces.backbone import Trainer
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings
 from ajet.rollout.recorder import RunRecorder
-from ajet.threads import to_its_end
 from ajet.types import AjetError, Metrics
+from ajet.utils.threads import to_its_end
 
 
 class BatchSource(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ajet.algorithm import Algorithm
+from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.settings import TrainSettings
 from ajet.types import Loss, LossTokens, Need
 

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ajet.algorithm import Algorithm
-from ajet.filter import Filter
-from ajet.judge import GroupJudge
+from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.filter import Filter
+from ajet.interfaces.judge import GroupJudge
+from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
 from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
-from ajet.reader import tasks_of_step
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import Recorder, RunRecorder
 from ajet.rollout.scheduler import Rollout

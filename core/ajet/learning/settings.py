@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ajet.base import Settings
+from ajet.interfaces.base import Settings
 
 FINAL_SHARE = 0.1
 """Default of `TrainSettings.final_share`: at 0 the last step would learn nothing."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.chat import Chat
+from ajet.chat.renderer import Chat
 from ajet.learning.algorithms import SFT
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings

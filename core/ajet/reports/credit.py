@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ajet.algorithm import Algorithm
-from ajet.filter import Filter
+from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.filter import Filter
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
 from ajet.reports.folder import Entry, Run
@@ -66,8 +66,8 @@ def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
 
 
 def _built(run: Run, kind: str, spec: Any, where: str, notes: list[str]) -> Any:
-    from ajet.config import Layers
-    from ajet.job import build_plugin
+    from ajet.job.config import Layers
+    from ajet.job.prepare import build_plugin
 
     if isinstance(spec, str):
         spec = {"type": spec}

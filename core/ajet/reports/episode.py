@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ajet.chat.messages import canonical
 from ajet.learning.credit import advantage_of
-from ajet.messages import canonical
 from ajet.reports.credit import Credit
 from ajet.reports.folder import Entry, Run
-from ajet.reports.pieces import Pieces
+from ajet.reports.token_text import Pieces
 from ajet.rollout.episode import Episode
 from ajet.tracker.breaks import CAUSES, Break
 from ajet.tracker.conversations import Said

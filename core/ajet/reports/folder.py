@@ -17,8 +17,8 @@ from typing import Any
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines, superseded, surviving
-from ajet.suggest import nearest
 from ajet.types import AjetError, ConfigError, Task
+from ajet.utils.suggest import nearest
 
 _GROUP = re.compile(r"(\d+)\.(\d+)/")
 
@@ -128,7 +128,7 @@ def _started(run_dir: Path) -> tuple[float, str]:
 
 
 def _job(run_dir: Path) -> Mapping[str, Any]:
-    from ajet.config import read_job_file
+    from ajet.job.config import read_job_file
 
     path = run_dir / "job.yaml"
     return read_job_file(path) if path.is_file() else {}

@@ -16,9 +16,9 @@ from string import Template
 
 from ajet.reports.chart import chart
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
-from ajet.reports.facts import episode_facts, fold, run_facts, step_table, who
-from ajet.reports.glance import Count, Glance, Pick
-from ajet.reports.pieces import readable, visible
+from ajet.reports.labels import episode_facts, fold, run_facts, step_table, who
+from ajet.reports.run_summary import Count, Glance, Pick
+from ajet.reports.token_text import readable, visible
 
 _MARK = "\0"
 """Marks where the content goes in the template. A NUL, because no text on a page contains one."""

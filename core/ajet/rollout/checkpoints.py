@@ -13,9 +13,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from ajet.backbone import CheckpointDamaged
-from ajet.files import replace, write_whole, writing
+from ajet.interfaces.backbone import CheckpointDamaged
 from ajet.types import AjetError, Metrics
+from ajet.utils.files import replace, write_whole, writing
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_STATE = "ajet.json"

@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ajet.breakpoints import under_debugger
 from ajet.capture.context import current_session
 from ajet.capture.hook import BASE_URL, Capture
-from ajet.capture.missed import Listener, Missed
+from ajet.capture.process.uncaptured import Listener, Missed
 from ajet.capture.session import Answerer, Session
 from ajet.environments.client import Leases, current_leases
+from ajet.interfaces.workflow import Tuner, Workflow, WorkflowFailed, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import describe_exception
 from ajet.rollout.watchdog import Board
-from ajet.threads import in_thread
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
 from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
-from ajet.workflow import Tuner, Workflow, WorkflowFailed, coerce_output
+from ajet.utils.breakpoints import under_debugger
+from ajet.utils.threads import in_thread
 
 log = logging.getLogger("ajet")
 

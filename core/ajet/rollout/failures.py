@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ajet.interfaces.workflow import WorkflowFailed, place_of
 from ajet.types import WorkflowOutput
-from ajet.workflow import WorkflowFailed, place_of
 
 
 def describe_exception(exception: BaseException) -> str:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from ajet.judge import GroupJudge, given
+from ajet.interfaces.judge import GroupJudge, given
 from ajet.rollout.episode import Episode, Plan
-from ajet.threads import called
 from ajet.types import JudgeOutput
+from ajet.utils.threads import called
 
 
 class Groups:

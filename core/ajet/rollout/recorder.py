@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ajet.files import sync, writing
 from ajet.rollout.checkpoints import (
     CHECKPOINTS,
     add_validation,
@@ -23,6 +22,7 @@ from ajet.rollout.checkpoints import (
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_to_json
 from ajet.types import AjetError, Metrics
+from ajet.utils.files import sync, writing
 
 Line = TypeVar("Line")
 JOURNAL, METRICS = "episodes.jsonl", "metrics.jsonl"

@@ -9,21 +9,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ajet.breakpoints import under_debugger
 from ajet.capture.context import passthrough
-from ajet.judge import GroupJudge, Judge
+from ajet.interfaces.judge import GroupJudge, Judge
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import judge_failure
 from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watch, watched_loop
-from ajet.threads import called
 from ajet.types import JudgeOutput
+from ajet.utils.breakpoints import under_debugger
+from ajet.utils.threads import called
 
 if TYPE_CHECKING:
     from ajet.capture.portal import Portal
-    from ajet.rollout.lockstep import Lockstep
+    from ajet.rollout.deterministic_batching import Lockstep
 
 
 class Runner(Protocol):

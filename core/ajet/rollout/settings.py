@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ajet.base import Seconds, Settings
+from ajet.interfaces.base import Seconds, Settings
 
 
 class TrainingSampling(Settings):

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from ajet.asyncrun import end_run
-from ajet.breakpoints import under_debugger
-from ajet.capture.missed import place_on_stack
+from ajet.capture.process.uncaptured import place_on_stack
 from ajet.types import AjetError
+from ajet.utils.asyncrun import end_run
+from ajet.utils.breakpoints import under_debugger
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ajet.backbone import OPTIONAL_KEYS, Capabilities, RunResult
-from ajet.progress import Silent
+from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
+from ajet.interfaces.progress import Silent
 from ajet.types import ConfigError
 
 __all__ = ["BACKBONE_CHECKS", "BackboneSubject"]
@@ -80,8 +80,8 @@ class BackboneSubject:
 
     def run(self, more: Mapping[str, Any] = _NO_KEYS, *, resume: Path | None = None) -> RunResult:
         """Run a job of two steps, of two groups of two, with ``more`` keys; or go on with a run."""
-        from ajet.config import Layers, read_job_file
-        from ajet.job import prepare
+        from ajet.job.config import Layers, read_job_file
+        from ajet.job.prepare import prepare
 
         layers = Layers()
         if resume:

@@ -1,4 +1,4 @@
-"""What every `ajet.engine.Engine` promises, as checks to run against a real one.
+"""What every `ajet.interfaces.engine.Engine` promises, as checks to run against a real one.
 
     @pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
     def test_conformance(check, engine):
@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ajet.engine import Engine
+from ajet.interfaces.engine import Engine
 from ajet.tracker.record import check_generation
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Sampling
 

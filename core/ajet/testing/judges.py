@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ajet.judge import GroupJudge, Judge
+from ajet.interfaces.judge import GroupJudge, Judge
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 
 __all__ = ["JUDGE_CHECKS", "JudgeSubject"]

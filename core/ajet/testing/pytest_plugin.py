@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ajet.engine import Engine
-    from ajet.judge import Judge
-    from ajet.reader import Reader
+    from ajet.interfaces.engine import Engine
+    from ajet.interfaces.judge import Judge
+    from ajet.interfaces.reader import Reader
     from ajet.types import Task
 
 

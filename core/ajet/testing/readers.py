@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 
-from ajet.reader import Reader, read_all
+from ajet.interfaces.reader import Reader, read_all
 from ajet.types import Task
 
 _SECONDS = 300

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ajet.messages import canonical, loose
+from ajet.chat.messages import canonical, loose
 from ajet.tracker.conversations import Said
 from ajet.tracker.differences import CAUSES, SAME_ANSWER, Difference, compare, excerpt, explain, leading
 from ajet.tracker.record import Call, EpisodeRecord

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ajet.messages import canonical, exact, fingerprint, loose, normalise, thoughts
+from ajet.chat.messages import canonical, exact, fingerprint, loose, normalise, thoughts
 
 if TYPE_CHECKING:
     from ajet.tracker.record import Call

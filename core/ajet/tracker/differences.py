@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ajet.messages import canonical, canonical_tool_arguments, loose, spoken, thoughts
+from ajet.chat.messages import canonical, canonical_tool_arguments, loose, spoken, thoughts
 
 Message = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ajet.chat import Chat, Increment, Turn
+from ajet.chat.renderer import Chat, Increment, Turn
 from ajet.tracker.conversations import Message, Recognised, Said
 from ajet.tracker.record import Basis, Call, EpisodeRecord, as_ids
 from ajet.tracker.tree import Node

@@ -15,7 +15,7 @@ from ajet.tracker.tree import Node, TokenTree
 from ajet.types import AjetError, Generation, GenerationDelta, Int32
 
 if TYPE_CHECKING:
-    from ajet.chat_continue import Written
+    from ajet.chat.continuing import Written
 
 Message = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ajet import hookimpl
-from ajet.patching import when_imported
+from ajet.utils.patching import when_imported
 
 if TYPE_CHECKING:
     from ajet import Tuner

@@ -8,7 +8,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from ajet.patching import replaced, steps_with
+from ajet.utils.patching import replaced, steps_with
 from ajet_agentscope import replying
 
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ajet import hookimpl
-from ajet.patching import when_imported
+from ajet.utils.patching import when_imported
 
 working: ContextVar[tuple[str, Any] | None] = ContextVar("ajet_autogen_agent", default=None)
 """(name of the agent at work, id of the runtime's handler in which it works)."""

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, Field, PrivateAttr
 
 from ajet import Judge, Task
-from ajet.endpoint import Usage
+from ajet.services.llm_client import Usage
 from ajet_judges.endpoint import Asker, JudgeEndpoint
 from ajet_judges.questions import Question, task_text
 

@@ -79,7 +79,7 @@ def _endpoint(
     from pydantic import ValidationError
 
     from ajet import ConfigError
-    from ajet.suggest import nearest
+    from ajet.utils.suggest import nearest
 
     given: dict[str, Any] = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "cache": cache}
     for text in sets or ():
@@ -100,7 +100,7 @@ def _endpoint(
 def _set(given: dict[str, Any], text: str) -> None:
     """Set what ``a.b=value`` says; the value is YAML. Raises ConfigError."""
     from ajet import ConfigError
-    from ajet.yaml_file import parse_yaml
+    from ajet.utils.yaml_file import parse_yaml
 
     key, equals, value = text.partition("=")
     *parents, last = key.split(".")

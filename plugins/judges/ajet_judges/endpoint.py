@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from ajet.endpoint import Client, Endpoint, Usage
+from ajet.services.llm_client import Client, Endpoint, Usage
 from ajet_judges.cache import AnswerCache
 from ajet_judges.questions import Question
 

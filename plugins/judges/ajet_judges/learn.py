@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ajet import ConfigError
-from ajet.endpoint import Usage
+from ajet.services.llm_client import Usage
 from ajet_judges.endpoint import Asker, JudgeEndpoint
 from ajet_judges.questions import Question, Verdict
 from ajet_judges.rubric import rubric_question

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ajet import Task
-from ajet.endpoint import Unreadable
+from ajet.services.llm_client import Unreadable
 from ajet_judges.fence import RULE, fenced, neutral, new_mark
 
 V = TypeVar("V", bound=BaseModel)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ajet import EpisodeView, GroupJudge, JudgeOutput, Task
-from ajet.endpoint import Usage
+from ajet.services.llm_client import Usage
 from ajet_judges.asking import GradingJudge
 from ajet_judges.llm import REFERENCE, graded
 from ajet_judges.questions import Question, Verdict

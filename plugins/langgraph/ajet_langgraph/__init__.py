@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
 
     from ajet import Tuner
-    from ajet.workflow import Workflow
+    from ajet.interfaces.workflow import Workflow
 
 __all__ = ["as_langchain_model"]
 

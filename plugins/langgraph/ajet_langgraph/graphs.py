@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.workflow import Workflow
+from ajet.interfaces.workflow import Workflow
 
 if TYPE_CHECKING:
     from langgraph.pregel import Pregel

@@ -30,7 +30,7 @@ from ajet.types import AjetError, ConfigError
 from ajet_local.modeling import is_called
 
 if TYPE_CHECKING:
-    from ajet.config import LoraSettings
+    from ajet.job.config import LoraSettings
 
 FOLDER = "adapters"
 """The folder in a checkpoint whose folders are adapters, by target."""

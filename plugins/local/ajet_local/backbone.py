@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
-from ajet.backbone import OPTIONAL_KEYS, Capabilities, RunResult
-from ajet.models import find_recipe, model_source
+from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
+from ajet.job.models import find_recipe, model_source
 from ajet_local.sizes import format_size, parse_size
 from ajet_local.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     import torch
 
-    from ajet.config import LoraSettings
-    from ajet.job import Job
+    from ajet.interfaces.progress import Progress
+    from ajet.job.config import LoraSettings
+    from ajet.job.prepare import Job
     from ajet.learning.settings import TrainSettings
-    from ajet.progress import Progress
     from ajet_local.adapters import Adapters
     from ajet_local.engine import LocalEngine
 
@@ -163,7 +163,7 @@ class Local(OnDevice, Backbone):
             ) from error
 
     def _run(self, job: Job) -> RunResult:
-        from ajet.run import train_job
+        from ajet.runs.train import train_job
 
         config = job.config
         trainer = self.trainer(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from ajet.engine import room_for
+from ajet.interfaces.engine import room_for
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet_local.adapters import Adapters
 from ajet_local.completion import Completion
@@ -37,7 +37,7 @@ more by waiting for the next one than by a pass without it."""
 
 
 class LocalEngine:
-    """`ajet.engine.Engine` over a Hugging Face causal model, which it shares with the trainer.
+    """`ajet.interfaces.engine.Engine` over a Hugging Face causal model, which it shares with the trainer.
 
     ``max_batch`` bounds the requests that are sampled together, ``cache_mib`` the memory for keys and
     values (default: a quarter of what the device has left), ``prefill_tokens`` the tokens of prompts in one step.
@@ -101,7 +101,7 @@ class LocalEngine:
         self._worker = asyncio.create_task(self._work(), name="ajet-local-engine")
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one completion (see `ajet.engine.Engine.generate`). Cancel the awaiting task to stop it."""
+        """Sample one completion (see `ajet.interfaces.engine.Engine.generate`). Cancel the awaiting task to stop it."""
         return await self._submit(request).future
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:

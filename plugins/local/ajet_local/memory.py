@@ -22,7 +22,7 @@ from ajet_local.modeling import checked_source, first_line, is_called
 from ajet_local.sizes import format_size
 
 if TYPE_CHECKING:
-    from ajet.config import LoraSettings
+    from ajet.job.config import LoraSettings
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Of a micro-batch that is chosen to fit. A longer sample is alone in one, and takes what it takes."""

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
-from ajet.backbone import CheckpointDamaged
+from ajet.interfaces.backbone import CheckpointDamaged
 from ajet.types import AjetError, Batch, Float32, Loss, Metrics, Sample
 from ajet_local.adapters import FOLDER, Adapters
 from ajet_local.engine import LocalEngine
@@ -65,7 +65,7 @@ class _Learner:
 
 
 class LocalTrainer:
-    """`ajet.backbone.Trainer` for a Hugging Face causal model, shared with ``engine``; or, for asynchronous
+    """`ajet.interfaces.backbone.Trainer` for a Hugging Face causal model, shared with ``engine``; or, for asynchronous
     runs, beside the engine's own, which `publish` brings up to date.
 
     Serves reinforcement learning and supervised fine-tuning alike: what differs is the batch's

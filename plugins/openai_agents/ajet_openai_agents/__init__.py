@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ajet import hookimpl
-from ajet.patching import when_imported
+from ajet.utils.patching import when_imported
 
 running: ContextVar[dict[str, str] | None] = ContextVar("ajet_openai_agents_run", default=None)
 """``{"agent": name}`` of the innermost run. A dict that is written to, as the SDK runs hooks in tasks of

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ajet import AjetError
-from ajet.patching import replaced
+from ajet.utils.patching import replaced
 from ajet_openai_agents import running
 
 RUNS = ("run", "run_sync", "run_streamed")

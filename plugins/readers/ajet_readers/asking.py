@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from ajet.endpoint import Client, Endpoint, Usage
+from ajet.services.llm_client import Client, Endpoint, Usage
 from ajet_readers.journal import Journal
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from ajet import ConfigError, Task
-from ajet.reader import SelectingReader
+from ajet.interfaces.reader import SelectingReader
 
 
 class EnvironmentTasks(SelectingReader):

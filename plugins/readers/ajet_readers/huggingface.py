@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from ajet import ConfigError
-from ajet.base import PathOrName
+from ajet.interfaces.base import PathOrName
 from ajet_readers.extras import needs
 from ajet_readers.records import RecordReader
 

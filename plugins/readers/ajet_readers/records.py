@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from ajet import ConfigError, Task
-from ajet.reader import SelectingReader, beginning, content_id, value_at
+from ajet.interfaces.reader import SelectingReader, beginning, content_id, value_at
 
 log = logging.getLogger("ajet")
 

@@ -21,8 +21,8 @@ from ajet_verl import keys
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ajet.config import JobConfig
-    from ajet.job import Job
+    from ajet.job.config import JobConfig
+    from ajet.job.prepare import Job
     from ajet_verl.plugin import Verl
 
 ACTOR = "actor_rollout_ref.actor"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ajet.capture.sampling import SamplingPolicy
-from ajet.job import Job
-from ajet.judge import Judge
+from ajet.interfaces.judge import Judge
+from ajet.job.prepare import Job
 from ajet.learning.batch import Learnable, Selection
 from ajet.learning.rollouts import plan_group, why_nothing
 from ajet.rollout.episode import Episode
@@ -22,8 +22,8 @@ from ajet.rollout.journal import episode_to_json
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.summary import Ended, totals
 from ajet.rollout.watchdog import Board
-from ajet.run import validation
-from ajet.runtime import training_policy
+from ajet.runs.runtime import training_policy
+from ajet.runs.train import validation
 from ajet.types import AjetError, Metrics
 from ajet_verl.dataset import Place
 from ajet_verl.pool import OfPool, Pool

@@ -25,7 +25,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from ajet.job import Job
+from ajet.job.prepare import Job
 from ajet.learning.batch import RolloutBatch, batch_of
 from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample

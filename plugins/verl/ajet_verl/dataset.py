@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from torch.utils.data import Dataset
 
-from ajet.reader import tasks_of_step
+from ajet.interfaces.reader import tasks_of_step
 from ajet.types import Task
 from ajet_verl.spec import read_spec, recorder_of, to_text
 

@@ -1,4 +1,4 @@
-"""`ajet.engine.Engine` over verl's client of its inference servers: tokens in, tokens out."""
+"""`ajet.interfaces.engine.Engine` over verl's client of its inference servers: tokens in, tokens out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ajet.engine import room_for
+from ajet.interfaces.engine import room_for
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 
 RESUME_SECONDS = 0.2
@@ -55,7 +55,7 @@ class VerlEngine:
         """verl stops its servers."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `ajet.engine.Engine.generate`."""
+        """See `ajet.interfaces.engine.Engine.generate`."""
         from verl.workers.rollout.llm_server import LLMServerClient
 
         limit = room_for(request, self.context_length, self._vocabulary)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ajet.suggest import nearest
 from ajet.types import ConfigError
+from ajet.utils.suggest import nearest
 from ajet_verl.versions import missing
 
 SECTIONS = (

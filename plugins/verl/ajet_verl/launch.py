@@ -15,14 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.backbone import RunResult
-from ajet.job_spec import JobSpec
-from ajet.listeners import Listeners
-from ajet.logger import Logger
-from ajet.models import model_source
+from ajet.interfaces.backbone import RunResult
+from ajet.interfaces.logger import Logger
+from ajet.job.models import model_source
+from ajet.job.spec import JobSpec
 from ajet.rollout.checkpoints import checkpoints, newest, step_of
-from ajet.run import recorded_validation
-from ajet.run_dir import held, keep_tokenizer, new_run_dir
+from ajet.runs.callbacks import Listeners
+from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
+from ajet.runs.train import recorded_validation
 from ajet.types import AjetError, ConfigError
 from ajet_verl.alignment import Place, compose
 from ajet_verl.recorder import NAMESPACE, Event, Recorder
@@ -32,7 +32,7 @@ from ajet_verl.spec import to_text
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ajet.job import Job
+    from ajet.job.prepare import Job
     from ajet_verl.plugin import Verl
 
 STAGED = ".verl"

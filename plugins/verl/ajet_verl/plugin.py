@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from ajet import Backbone
-from ajet.backbone import Capabilities, RunResult
+from ajet.interfaces.backbone import Capabilities, RunResult
 from ajet_verl.keys import SECTIONS, unknown
 from ajet_verl.versions import check
 
 if TYPE_CHECKING:
-    from ajet.job import Job
+    from ajet.job.prepare import Job
 
 Mode = Literal["sync", "colocate_async", "separate_async"]
 

@@ -12,15 +12,15 @@ from typing import Any, NoReturn
 
 import ray
 
-from ajet.capture.missed import Missed
+from ajet.capture.process.uncaptured import Missed
 from ajet.capture.sampling import SamplingPolicy
-from ajet.job import Job
-from ajet.judge import RewardFromWorkflow
-from ajet.progress import Silent
+from ajet.interfaces.judge import RewardFromWorkflow
+from ajet.interfaces.progress import Silent
+from ajet.job.prepare import Job
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json, episode_to_json
 from ajet.rollout.watchdog import watch, watched_loop
-from ajet.runtime import Runtime, open_runtime
+from ajet.runs.runtime import Runtime, open_runtime
 from ajet.types import AjetError, WorkflowOutput
 from ajet_verl.clock import Clock
 from ajet_verl.engine import VerlEngine
@@ -34,11 +34,11 @@ class Told(Silent):
         self._recorder = recorder
 
     def say(self, text: str) -> None:
-        """See `ajet.progress.Progress.say`."""
+        """See `ajet.interfaces.progress.Progress.say`."""
         self._recorder.say.remote(text)
 
     def episodes(self, phase: str, done: int, total: int) -> None:
-        """See `ajet.progress.Progress.episodes`."""
+        """See `ajet.interfaces.progress.Progress.episodes`."""
         self._recorder.progress.remote(phase, done, total)
 
 

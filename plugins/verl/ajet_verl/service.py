@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ajet import Service
-from ajet.base import Seconds
+from ajet.interfaces.base import Seconds
 
 if TYPE_CHECKING:
-    from ajet.job import Job
+    from ajet.job.prepare import Job
 
 CONNECT_SECONDS = 2.0
 
@@ -58,6 +58,6 @@ class Ray(Service):
 
 def ray_of(job: Job) -> str | None:
     """The address of the Ray that a job has as a service, or None."""
-    from ajet.job import build_service
+    from ajet.job.prepare import build_service
 
     return build_service(job.layers, Ray.name).address if Ray.name in job.config.run.services else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from ajet.job_spec import JobSpec
+from ajet.job.spec import JobSpec
 from ajet_verl.recorder import NAMESPACE
 
 

@@ -1,4 +1,4 @@
-"""`ajet.engine.Engine` over vLLM's AsyncLLM, which runs the model in processes of its own.
+"""`ajet.interfaces.engine.Engine` over vLLM's AsyncLLM, which runs the model in processes of its own.
 
 Prompts go in as token ids, and token ids with the logprobs of `worker` come back; text is only made
 where a stop string is looked for. New weights are loaded between calls: `load_weights` lets those
@@ -22,7 +22,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from ajet.engine import room_for
+from ajet.interfaces.engine import room_for
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet_vllm import checkpoint
 
@@ -92,7 +92,7 @@ class VLLMEngine:
             )
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one completion (see `ajet.engine.Engine.generate`). Cancel the awaiting task to stop it."""
+        """Sample one completion (see `ajet.interfaces.engine.Engine.generate`). Cancel the awaiting task to stop it."""
         async with aclosing(self._sample(request, RequestOutputKind.FINAL_ONLY)) as pieces:
             async for piece in pieces:
                 if piece.finish_reason:

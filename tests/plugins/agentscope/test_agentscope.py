@@ -9,7 +9,7 @@ from typing import Any
 import ajet
 from ajet import Tuner
 from ajet.plugins import load_plugins
-from ajet.runtime import frameworks_prepared
+from ajet.runs.runtime import frameworks_prepared
 
 from ..programs import CLOSED, agents_of, by_rules, calling, require
 

@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from ajet import ConfigError, EpisodeView, GroupJudge, Judge, JudgeOutput, Task, WorkflowOutput
-from ajet.config import Layers
-from ajet.job import build_plugin
+from ajet.job.config import Layers
+from ajet.job.prepare import build_plugin
 from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet_judges import Combine, Contains, Environment, Exact

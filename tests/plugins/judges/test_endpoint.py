@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ajet import AjetError, ConfigError
 from ajet import endpoint as module
-from ajet.endpoint import EndpointFailed, Usage
+from ajet.services.llm_client import EndpointFailed, Usage
 from ajet_judges.endpoint import Asker
 from ajet_judges.questions import MalformedVerdict, Question, Verdict
 

@@ -14,8 +14,8 @@ import ajet
 import ajet_langgraph
 from ajet import ConfigError, Task, Tuner
 from ajet.cli import run_program
+from ajet.interfaces.workflow import load_workflow
 from ajet.plugins import load_plugins
-from ajet.workflow import load_workflow
 
 from ..programs import (
     CLOSED,

@@ -1,4 +1,4 @@
-"""What the local engine promises, beyond the protocol in `ajet.engine`."""
+"""What the local engine promises, beyond the protocol in `ajet.interfaces.engine`."""
 
 import asyncio
 

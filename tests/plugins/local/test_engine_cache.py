@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
-from ajet.config import LoraSettings  # noqa: E402
+from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local import engine as engine_module  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402

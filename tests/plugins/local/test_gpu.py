@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, Qwen3Config  # noqa: E402
 
-from ajet.config import LoraSettings  # noqa: E402
+from ajet.interfaces.progress import Silent  # noqa: E402
+from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.learning.algorithms import SFT  # noqa: E402
 from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
-from ajet.progress import Silent  # noqa: E402
 from ajet.types import Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402

@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
-from ajet.config import LoraSettings  # noqa: E402
+from ajet.interfaces.progress import Silent  # noqa: E402
+from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
-from ajet.progress import Silent  # noqa: E402
 from ajet.types import AjetError, ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402
@@ -325,7 +325,7 @@ import torch
 from ajet.learning.algorithms import SFT
 from ajet.learning.packing import pack
 from ajet.learning.settings import TrainSettings
-from ajet.progress import Silent
+from ajet.interfaces.progress import Silent
 from ajet.types import Batch, Sample, Span
 from ajet_local import Local
 

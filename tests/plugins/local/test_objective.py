@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ajet.config import Layers  # noqa: E402
-from ajet.job import prepare  # noqa: E402
+from ajet.interfaces.progress import Silent  # noqa: E402
+from ajet.job.config import Layers  # noqa: E402
+from ajet.job.prepare import prepare  # noqa: E402
 from ajet.learning.algorithms import GRPO, GSPO, Distillation  # noqa: E402
 from ajet.learning.objective import Objective  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
-from ajet.progress import Silent  # noqa: E402
 from ajet.types import AjetError, Batch, ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.plan import score  # noqa: E402

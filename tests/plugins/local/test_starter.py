@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from ajet.models import find_recipe, model_source  # noqa: E402
-from ajet.progress import Silent  # noqa: E402
+from ajet.interfaces.progress import Silent  # noqa: E402
+from ajet.job.models import find_recipe, model_source  # noqa: E402
 from ajet_local.starter import trial  # noqa: E402
 from ajet_local.starter.calculator import Calculator  # noqa: E402
 from ajet_local.starter.phases import batches  # noqa: E402

@@ -1,4 +1,4 @@
-"""What the local trainer promises, beyond the protocol in `ajet.backbone`."""
+"""What the local trainer promises, beyond the protocol in `ajet.interfaces.backbone`."""
 
 import asyncio
 import errno
@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ajet.backbone import CheckpointDamaged  # noqa: E402
+from ajet.interfaces.backbone import CheckpointDamaged  # noqa: E402
+from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
-from ajet.progress import Silent  # noqa: E402
 from ajet.types import AjetError, Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402

@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
 from ajet.builtin import ajet_algorithms  # noqa: E402
-from ajet.config import LoraSettings  # noqa: E402
+from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.learning.algorithms import GRPO  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.packing import pack, split  # noqa: E402

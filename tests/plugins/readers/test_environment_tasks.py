@@ -14,7 +14,7 @@ import pytest
 
 from ajet import ConfigError
 from ajet.environments import EnvironmentFailed, ServedEnvironment, environment, serving
-from ajet.reader import read_all
+from ajet.interfaces.reader import read_all
 from ajet_readers import EnvironmentTasks
 
 gymnasium = pytest.importorskip("gymnasium")

@@ -19,8 +19,8 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import AjetError, ConfigError, Task
-from ajet.progress import Silent, told_to
-from ajet.reader import read_all
+from ajet.interfaces.progress import Silent, told_to
+from ajet.interfaces.reader import read_all
 from ajet.types import Metrics
 from ajet_readers import Generated
 from ajet_readers.generated.prompts import read_scores
@@ -260,7 +260,7 @@ def test_a_model_that_writes_no_json_is_an_error(served: Endpoint, library: Path
 def test_refusals_are_tried_again_and_other_errors_are_not(
     served: Endpoint, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ajet.endpoint.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("ajet.services.llm_client.LONGEST_PAUSE", 0.01)
     served.refuse = [429, 503, 500]
     assert len(read(served, tmp_path, documents=library)) == 60
     served.refuse = [401]

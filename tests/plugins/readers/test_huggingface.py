@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ajet import ConfigError, Task
-from ajet.reader import read_all
+from ajet.interfaces.reader import read_all
 from ajet_readers import HuggingFace
 
 pytest.importorskip("datasets")
@@ -168,8 +168,8 @@ def test_without_the_library_the_error_says_how_to_install_it(tmp_path: Path) ->
 
 
 def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder: Path) -> None:
-    from ajet.config import Layers
-    from ajet.job import build_plugin
+    from ajet.job.config import Layers
+    from ajet.job.prepare import build_plugin
 
     (folder / "sub").mkdir()
     for path, expected in [(".", str(folder)), ("openai/gsm8k", "openai/gsm8k")]:

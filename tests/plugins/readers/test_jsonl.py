@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import ConfigError, Task
-from ajet.reader import content_id, is_held_out, read_all
+from ajet.interfaces.reader import content_id, is_held_out, read_all
 from ajet_readers import JsonLines
 
 

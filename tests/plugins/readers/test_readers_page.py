@@ -16,11 +16,11 @@ import yaml
 
 from ajet import AjetError, Task, WorkflowOutput
 from ajet.cli import run_program
-from ajet.config import Layers
 from ajet.environments import ServedEnvironment, serving
-from ajet.job import build_plugin
+from ajet.interfaces.reader import Reader, read_all
+from ajet.job.config import Layers
+from ajet.job.prepare import build_plugin
 from ajet.plugins import load_plugins
-from ajet.reader import Reader, read_all
 from ajet.testing.readers import check_reader
 
 from .scripted_endpoint import Endpoint, endpoint, write_tasks

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import ConfigError
-from ajet.reader import read_all
+from ajet.interfaces.reader import read_all
 from ajet_readers import JsonLines
 
 

@@ -19,8 +19,8 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import ConfigError, Task
-from ajet.progress import Silent, told_to
-from ajet.reader import read_all
+from ajet.interfaces.progress import Silent, told_to
+from ajet.interfaces.reader import read_all
 from ajet_readers import JsonLines, Traces
 
 from .scripted_endpoint import endpoint

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ajet import ConfigError
-from ajet.reader import read_all
+from ajet.interfaces.reader import read_all
 from ajet_readers import Gymnasium, ReasoningGym
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 import yaml
 
-from ajet.config import Layers
-from ajet.job import Job, prepare
-from ajet.job_spec import JobSpec
+from ajet.job.config import Layers
+from ajet.job.prepare import Job, prepare
+from ajet.job.spec import JobSpec
 from ajet.learning.batch import Selection
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.record import Call, EpisodeRecord, as_ids

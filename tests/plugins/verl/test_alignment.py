@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.backbone import OPTIONAL_KEYS
 from ajet.cli.layers import job_layers
-from ajet.config import TargetSettings, all_keys
-from ajet.job import Job, prepare
+from ajet.interfaces.backbone import OPTIONAL_KEYS
+from ajet.job.config import TargetSettings, all_keys
+from ajet.job.prepare import Job, prepare
 from ajet.types import ConfigError
 from ajet_verl import keys
 from ajet_verl.alignment import FIXED, OURS, PLACED, REFUSED, TABLE, Place, compose

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from ajet.interfaces.progress import Silent
+from ajet.job.models import model_source
 from ajet.learning.batch import Selection, build_batch
 from ajet.learning.objective import objective
-from ajet.models import model_source
-from ajet.progress import Silent
 from tests.plugins.verl.conftest import Machine, write_job
 from tests.plugins.verl.exactness import TIMELINES, episodes, job_of, keep_gradients
 

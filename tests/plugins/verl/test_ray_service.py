@@ -14,8 +14,8 @@ from pathlib import Path
 
 import ray
 
-from ajet.config import Layers
-from ajet.services import with_services
+from ajet.job.config import Layers
+from ajet.services.supervisor import with_services
 
 layers = Layers()
 options = ["--num-cpus=1", "--num-gpus=3", "--object-store-memory=100000000"]

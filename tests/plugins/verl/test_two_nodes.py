@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.reader import tasks_of_step
+from ajet.interfaces.reader import tasks_of_step
 from ajet.rollout.recorder import live_lines
 from ajet_verl.keys import leaves
 from tests.plugins.verl.conftest import Machine, printed_by, run_folder, write_job
@@ -109,7 +109,7 @@ def _saved(folder: Path, step: int) -> bool:
 def assert_goes_on_with_the_plan(run: Path, before: list[dict[str, Any]]) -> None:
     """Each step of the plan was trained once, on its own tasks; what came before the checkpoint stayed."""
     from ajet.cli.layers import resumed_layers
-    from ajet.job import prepare
+    from ajet.job.prepare import prepare
 
     job = prepare(resumed_layers(run))
     live = [line for line in live_lines(run / "episodes.jsonl") if line["phase"] == "train"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ajet.capture.portal import Portal
-from ajet.progress import Silent
+from ajet.interfaces.progress import Silent
 
 SECONDS = 120.0
 """Deadline of a test; the engine has this long to answer."""

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 from pydantic import ValidationError
 
+from ajet.interfaces.progress import Silent
 from ajet.plugins import Plugins, validated
-from ajet.progress import Silent
 from ajet.types import AjetError, ConfigError
 from ajet_vllm.plugin import VLLMEnginePlugin
 

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from ajet.capture.clients import aiohttp, http_client, lm15, urllib3
 from ajet.capture.clients.translated import Ours
-from ajet.patching import when_imported
+from ajet.utils.patching import when_imported
 
 _ADAPTERS = {
     "http.client": http_client.patched,

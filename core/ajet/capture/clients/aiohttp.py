@@ -17,7 +17,7 @@ import httptools
 import httpx2
 
 from ajet.capture.clients.translated import Ours, on_the_wire_async, send_async, translated, with_body
-from ajet.patching import replaced
+from ajet.utils.patching import replaced
 
 
 @contextmanager

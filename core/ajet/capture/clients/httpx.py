@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply
-from ajet.patching import replaced
+from ajet.utils.patching import replaced
 
 if TYPE_CHECKING:
     from ajet.capture.hook import Capture

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from ajet.capture.clients.translated import Ours, send, send_async, translated, with_body
-from ajet.patching import replaced
+from ajet.utils.patching import replaced
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ajet.capture.clients.translated import (
     translated,
     with_body,
 )
-from ajet.patching import replaced
+from ajet.utils.patching import replaced
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.engine import Engine
+from ajet.interfaces.engine import Engine
 from ajet.learning.sft import sft_batch
 from ajet.types import Batch, Sample
 from ajet_local.starter.transcripts import Transcript, make_sample, to_sample

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ajet import Recipe
 
 if TYPE_CHECKING:
-    from ajet.progress import Progress
+    from ajet.interfaces.progress import Progress
     from ajet.types import Metrics
     from ajet_local.starter.phases import Goal, Phase
     from ajet_local.starter.transcripts import Transcript

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.engine import Engine
+from ajet.interfaces.engine import Engine
 from ajet.types import GenerateRequest, Generation, Int32, Sampling
 from ajet_local.starter.sums import TOOL, evaluate, opening, task_expression
 

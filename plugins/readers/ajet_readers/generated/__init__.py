@@ -14,8 +14,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from ajet import Task
-from ajet.endpoint import Endpoint
-from ajet.reader import SelectingReader
+from ajet.interfaces.reader import SelectingReader
+from ajet.services.llm_client import Endpoint
 
 
 class Generated(SelectingReader):

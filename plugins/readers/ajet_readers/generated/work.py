@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ajet import AjetError, ConfigError, Task
-from ajet.progress import current_progress
-from ajet.reader import content_id
+from ajet.interfaces.progress import current_progress
+from ajet.interfaces.reader import content_id
 from ajet_readers.asking import Caller, calling, finished
 from ajet_readers.generated import prompts
 from ajet_readers.generated.documents import read_chunks

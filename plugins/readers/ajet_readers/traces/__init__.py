@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from ajet import ConfigError, Task
-from ajet.progress import current_progress
-from ajet.reader import SelectingReader
+from ajet.interfaces.progress import current_progress
+from ajet.interfaces.reader import SelectingReader
 
 if TYPE_CHECKING:  # the rest of the package is loaded when it is needed: `ajet --help` is to be quick
     from ajet_readers.traces.trace import Trace

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from ajet.base import Settings
-from ajet.endpoint import Endpoint
-from ajet.suggest import nearest
+from ajet.interfaces.base import Settings
+from ajet.services.llm_client import Endpoint
+from ajet.utils.suggest import nearest
 from ajet_readers.asking import Caller, calling, finished, json_in
 from ajet_readers.journal import Journal
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning

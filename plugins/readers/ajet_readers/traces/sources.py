@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ajet import ConfigError
-from ajet.reader import content_id
+from ajet.interfaces.reader import content_id
 from ajet_readers.jsonl import parse_line, read_lines
 from ajet_readers.traces.feedback import Scale, read_feedback
 from ajet_readers.traces.spans import EVALUATION, Span, add_evaluation, add_span, flat, seconds

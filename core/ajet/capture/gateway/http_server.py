@@ -1,0 +1,170 @@
+"""uvicorn's HTTP protocol with limits, and with one change: what is written in one turn of the loop is sent at once.
+
+A reply is then one packet and one system call instead of two, of which the first would wake the client.
+
+uvicorn's protocol begins with the first whole head (`_FirstHead`), so that connections that never ask cost little.
+The parser has no limits of its own: a head (the request line and all headers) must be whole after so many bytes, and
+within some seconds. Whatever comes beside bodies counts, also trailers and the marks of chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ajet.capture.gateway.connections import Connections
+
+MOST_HEAD_BYTES = 1 << 15
+BACKLOG = 64
+"""Connections that are accepted in one turn of the loop."""
+_MOST_BYTES = 1 << 16
+"""Held back at most: beyond that a slow client is to be felt."""
+
+
+def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]:
+    """The protocol of one server, for `uvicorn.Config(http=…)`."""
+    held = {"held": Connections(most_connections)}
+    return type("FirstHead", (_FirstHead,), {**held, "then": type("Limited", (_LimitedProtocol,), held)})
+
+
+class _FirstHead(asyncio.Protocol):
+    """A new connection until its first request's head is whole; `_LimitedProtocol` takes it over from there.
+
+    A client that never asks costs the server as little as possible: neighbours wait while the loop accepts a flood of
+    such connections.
+    """
+
+    held: ClassVar[Connections]
+    then: ClassVar[type[_LimitedProtocol]]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._made_with = args, options
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self.held.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.held.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        whole = b"\r\n\r\n" in self._head or b"\n\n" in self._head or len(self._head) > MOST_HEAD_BYTES
+        # What does not begin with a letter is not HTTP but TLS, say: the parser refuses it at once.
+        if whole or not self._head[:1].isalpha():
+            args, options = self._made_with
+            protocol = self.then(*args, **options)
+            self.held.closed(self)
+            self._transport.set_protocol(protocol)
+            protocol.connection_made(self._transport)
+            protocol.data_received(self._head)
+
+    def give_up(self, status: int, reason: str) -> None:
+        """Answer with an error and close."""
+        self._transport.write(_refusal(status, reason))
+        self._transport.close()
+
+    def drop(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+
+class _LimitedProtocol(HttpToolsProtocol):
+    """Of one connection."""
+
+    held: ClassVar[Connections]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._beside = 0
+        """Bytes received since the last complete request head or piece of a body."""
+        self._in_head = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_Together(transport, self.loop))  # type: ignore[arg-type]
+        self.held.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.held.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._beside += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._beside > MOST_HEAD_BYTES:
+            self.give_up(431, f"a request's head may have {MOST_HEAD_BYTES >> 10} KiB")
+        elif self._in_head:
+            self.held.begins_head(self)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._beside = 0
+        self.held.asks(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._in_head:
+            self.held.rests(self)
+
+    def give_up(self, status: int, reason: str) -> None:
+        """Answer with an error and close, unless an answer is on its way."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_refusal(status, reason))
+        self.transport.close()
+
+    def drop(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+
+def _refusal(status: int, reason: str) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        f"content-length: {len(reason)}\r\nconnection: close\r\n\r\n{reason}"
+    )
+    return head.encode()
+
+
+class _Together:
+    """A transport that joins writes."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > _MOST_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            self._transport.write(b"".join(self._parts))
+            self._parts, self._size = [], 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -1,0 +1,386 @@
+"""The gateway: capture behind a loopback socket, for subprocesses, other languages and other HTTP clients.
+
+A request finds its session by a key: in the path (``/k/<key>/v1/chat/completions``), as
+``Authorization: Bearer`` or as ``x-api-key``. Whatever ends with a wire's path is answered by it as the
+in-process hook would; a client that goes away cancels its generation, and nothing of it is recorded. The
+server runs on the engine's own loop, so that a call changes no thread. It is started when first asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
+from ajet.capture.gateway.bodies import MOST_BYTES, Bodies, Gone, Receive, announced
+from ajet.capture.gateway.listening import QUEUED, listen, url_of
+from ajet.capture.gateway.metrics import Meter
+from ajet.capture.gateway.origin import foreign
+from ajet.capture.portal import Portal
+from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
+from ajet.capture.session import Session
+from ajet.capture.wires import Refused, Wire
+from ajet.interfaces.workflow import Endpoint
+from ajet.types import AjetError
+
+log = logging.getLogger("ajet")
+
+MOST_CALLS = 4096
+_LONG_BODY = 1 << 16
+"""Bytes that are not read to the end from who is refused."""
+_SECONDS_TO_START = 10.0
+_SECONDS_TO_CLOSE = 5.0
+_IDLE_SECONDS = 120
+_LAST_WORD_SECONDS = 1.0
+"""How long a client that does not read may keep its ended call."""
+
+Find = Callable[[str], Session | None]
+Message = dict[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Gateway:
+    """A server over the sessions that ``find`` knows by key; ``models`` are the names it lists."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        find: Find,
+        wires: Sequence[Wire],
+        *,
+        models: Sequence[str] = ("policy",),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        most_bytes: int = MOST_BYTES,
+        most_calls: int = MOST_CALLS,
+    ) -> None:
+        self.meter = Meter()
+        self.socket: socket.socket | None = None
+        """What it listens on; None until it is started."""
+        self._portal = portal
+        self._address = (host, port)
+        self._at: tuple[str, int] | None = None
+        """Where it listens. A forked child knows it too, though it closes its copy of the socket."""
+        self._app = _App(find, wires, models, self.meter, host, most_bytes, most_calls)
+        self._starting = threading.Lock()
+        self._server: Any = None
+        self._serving: asyncio.Task[None] | None = None
+
+    def start(self) -> str:
+        """Listen, unless it does already; the URL without a path. From any thread but the engine's.
+        Raises AjetError if the address cannot be had."""
+        with self._starting:
+            if self.socket is None:
+                listening = listen(*self._address, "the gateway")
+                try:
+                    self._portal.submit(self._serve(listening)).result(_SECONDS_TO_START)
+                except BaseException:
+                    listening.close()
+                    raise
+                self.socket = listening
+                self._at = listening.getsockname()[:2]
+        return self.url
+
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:port``; as clients of this machine reach it."""
+        assert self._at
+        return url_of(*self._at)
+
+    def is_at(self, host: str, port: int) -> bool:
+        """Whether it listens there."""
+        return self._at is not None and (
+            port == self._at[1] and host in (self._at[0], "localhost", "127.0.0.1", "::1")
+        )
+
+    def as_base_url(self, tuner: Any, *, agent: str | None = None, target: str | None = None) -> Endpoint:
+        """``tuner.as_base_url(agent=…, target=…)``: the address and the key of the tuner's episode, for any
+        process or language. Starts the gateway."""
+        return Endpoint(f"{self.start()}{make_path(None, agent, target)}/v1", tuner.api_key)
+
+    def close(self) -> None:
+        """Stop listening and cancel what still runs; its sessions should have ended."""
+        with self._starting:
+            serving, self._serving, self.socket, self._at = self._serving, None, None, None
+            if serving is not None:
+                self._portal.submit(self._stop(serving)).result(_SECONDS_TO_CLOSE)
+
+    async def _serve(self, listening: socket.socket) -> None:
+        import uvicorn
+
+        from ajet.capture.gateway.http_server import BACKLOG, make_protocol
+
+        config = uvicorn.Config(
+            self._app,
+            http=make_protocol(),
+            backlog=BACKLOG,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=1,
+        )
+        self._app.closing = False
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+        while not self._server.started:
+            if self._serving.done():
+                self._serving.result()
+                raise AjetError("the gateway's server ended at once")
+            await asyncio.sleep(0.002)
+        listening.listen(QUEUED)  # asyncio has made the queue as short as its turns
+
+    async def _stop(self, serving: asyncio.Task[None]) -> None:
+        self._app.closing = True
+        self._server.should_exit = True
+        await serving
+
+
+class _App:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        find: Find,
+        wires: Sequence[Wire],
+        models: Sequence[str],
+        meter: Meter,
+        host: str,
+        most_bytes: int,
+        most_calls: int,
+    ) -> None:
+        self._find = find
+        self._host = host
+        self._wires = wires
+        self._models = models
+        self._meter = meter
+        self._bodies = Bodies(most_bytes)
+        self._most_calls = most_calls
+        self._since = int(time.time())
+        self.closing = False
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """One request."""
+        asked = split_path(scope["raw_path"].decode("ascii"))
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        wire = find_wire(self._wires, asked.path)
+        try:
+            if wire is None or scope["method"] != "POST":
+                await self._page(scope["method"], asked, headers, wire is not None, send)
+            else:
+                await self._call(wire, asked, headers, receive, send)
+        except Gone:
+            self._meter.disconnects += 1
+        except Refused as error:
+            self._meter.refused[error.code] += 1
+            reply = refuse(wire or self._wires[0], error)
+            further = [*(_CHALLENGE if error.status == 401 else ()), *(_CLOSE if _is_long(headers) else ())]
+            await _say(send, reply, further)
+
+    async def _page(
+        self, method: str, asked: Caller, headers: Mapping[str, str], is_wire: bool, send: Send
+    ) -> None:
+        """What is not a call: health, metrics, the list of models."""
+        if method not in ("GET", "HEAD") and not is_wire:
+            raise _no_such_path(asked.path)
+        if reason := foreign(headers, self._host):
+            raise Refused(reason, code="foreign_origin", status=403)
+        if asked.path == "/health":
+            await _plain(
+                send, "application/json", json.dumps({"status": "ok", "in_flight": self._meter.in_flight})
+            )
+        elif asked.path == "/metrics":
+            await _plain(send, "text/plain; version=0.0.4", self._meter.text())
+        elif asked.path.endswith("/models"):
+            self._session(asked, headers)
+            about = {"object": "model", "created": self._since, "owned_by": "ajet"}
+            models = [{"id": name, **about} for name in self._models]
+            await _plain(send, "application/json", json.dumps({"object": "list", "data": models}))
+        elif is_wire:
+            raise Refused(f"{asked.path} takes POST, not {method}", code="method_not_allowed", status=405)
+        else:
+            raise _no_such_path(asked.path)
+
+    async def _call(
+        self, wire: Wire, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        session = self._session(asked, headers)
+        if self.closing:
+            raise _closing()
+        if self._meter.in_flight >= self._most_calls:
+            raise Refused(
+                f"{self._most_calls} calls are being answered already; try again later",
+                code="busy",
+                status=429,
+            )
+        agent, target = caller(session, headers)
+        agent, target = agent or asked.agent or "agent", target or asked.target
+        with self._meter.call(session):
+            body = await self._bodies.read(headers, receive)
+            try:
+                await self._answer(wire, session, body, agent, target, receive, send)
+            finally:
+                self._bodies.release(body)
+
+    async def _answer(
+        self,
+        wire: Wire,
+        session: Session,
+        body: bytes,
+        agent: str,
+        target: str | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        with _WhileThere(receive) as client:
+            try:
+                reply = await respond(wire, session, body, agent, target, apart=True)
+            except asyncio.CancelledError:
+                client.go_on()
+                reply = self._ended(wire, session)
+            self._meter.calls[reply.status] += 1
+            if reply.events is None:
+                await _say(send, reply)
+            else:
+                await self._stream(wire, session, client, reply.headers, reply.events, send)
+
+    async def _stream(
+        self,
+        wire: Wire,
+        session: Session,
+        client: _WhileThere,
+        headers: Mapping[str, str],
+        events: EventStream,
+        send: Send,
+    ) -> None:
+        """Send events as they come; a client that reads slowly holds them up."""
+        try:
+            await send(_start(200, headers))
+            async for data in events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        except asyncio.CancelledError:
+            client.go_on()
+            last = b"event: error\ndata: " + self._ended(wire, session).body + b"\n\n"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORD_SECONDS):
+                    await send({"type": "http.response.body", "body": last})
+        finally:
+            await events.aclose()
+
+    def _ended(self, wire: Wire, session: Session) -> Reply:
+        """What a call is told that was cancelled, but not by its client."""
+        if self.closing:
+            return refuse(wire, _closing())
+        return refuse(wire, Refused(f"episode {session.episode} has ended", code="episode_ended"))
+
+    def _session(self, asked: Caller, headers: Mapping[str, str]) -> Session:
+        key = asked.key or key_in(headers.get)
+        session = self._find(key) if key else None
+        if session is None:
+            what = (
+                "the key is not valid: its episode has ended or was never started"
+                if key
+                else "the request has no key"
+            )
+            raise Refused(
+                f"{what}. Send the key of tuner.as_base_url() as `Authorization: Bearer` or `x-api-key`, or in the path as /k/<key>",
+                code="invalid_api_key",
+                status=401,
+            )
+        return session
+
+
+class _WhileThere:
+    """A block that is cancelled when the client goes away, and then raises Gone."""
+
+    __slots__ = ("_receive", "_starting", "_task", "_watching", "gone")
+
+    def __init__(self, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task
+        self.gone = False
+        self._task = task
+        self._receive = receive
+
+    def __enter__(self) -> _WhileThere:
+        # Not before somebody has to wait: a task that a call at once would only cancel again costs.
+        self._watching: asyncio.Task[None] | None = None
+        self._starting = asyncio.get_running_loop().call_soon(self._start)
+        return self
+
+    def _start(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._starting.cancel()
+        if self._watching:
+            self._watching.cancel()
+        if self.gone and kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._task.uncancel()
+            raise Gone from None
+
+    def go_on(self) -> None:
+        """The episode ended, not the client: its call was cancelled, but is to be answered. Raises
+        CancelledError if the client has gone too."""
+        if self.gone:
+            raise asyncio.CancelledError
+        while self._task.cancelling():
+            self._task.uncancel()
+
+
+_CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+_CLOSE = ((b"connection", b"close"),)
+
+
+def _closing() -> Refused:
+    return Refused("the gateway is closing", code="closing", status=503)
+
+
+def _no_such_path(path: str) -> Refused:
+    return Refused(
+        f"nothing is served at {path[:200] or '/'}; the base URL ends with /v1", code="not_found", status=404
+    )
+
+
+def _start(status: int, headers: Mapping[str, str], *further: tuple[bytes, bytes]) -> Message:
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": [*encoded, *further]}
+
+
+def _is_long(headers: Mapping[str, str]) -> bool:
+    """Whether a request announces more of a body than is read in vain."""
+    return "transfer-encoding" in headers or announced(headers) > _LONG_BODY
+
+
+async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    headers = reply.headers
+    if reply.status in (429, 503):
+        headers |= {"x-should-retry": "true", "retry-after": "1"}
+    if reply.status in (408, 413):  # the rest of the body must not be taken for a request
+        headers["connection"] = "close"
+    await send(_start(reply.status, headers, (b"content-length", b"%d" % len(reply.body)), *further))
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+async def _plain(send: Send, kind: str, text: str) -> None:
+    body = text.encode()
+    await send(_start(200, {"content-type": kind, "content-length": str(len(body))}))
+    await send({"type": "http.response.body", "body": body})

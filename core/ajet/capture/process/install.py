@@ -1,0 +1,80 @@
+"""What lets capture reach all that an agent may start: threads, forks, subprocesses, other HTTP clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ajet.capture.gateway.server import Gateway
+from ajet.capture.process.fork import ChildReports, fork_safe
+from ajet.capture.process.threads import propagated
+from ajet.capture.process.uncaptured import REMEDY, Listener, listening
+from ajet.capture.refusals import Refused
+
+if TYPE_CHECKING:
+    from ajet.capture.hook import Capture
+
+_MOST_LINES = 3
+"""Groups of refused calls that a run's output tells one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What stands around an installed capture."""
+
+    capture: Capture
+    gateway: Gateway
+    missed: Listener
+    children: ChildReports
+
+    def refused(self) -> list[Refused]:
+        """The LLM calls that were refused so far, forked children's too."""
+        self.children.collect()
+        return self.capture.refusals.found()
+
+    def lines(self) -> list[str]:
+        """What was refused and what was missed, for the end of a run."""
+        found = self.refused()
+        lines = [f"{refused.line}. {refused.message}" for refused in found[:_MOST_LINES]]
+        if rest := sum(refused.count for refused in found[_MOST_LINES:]):
+            lines.append(f"{rest} further LLM calls were refused for other causes or from other lines")
+        return [*lines, *filter(None, [self.missed_line()])]
+
+    def missed_line(self) -> str:
+        """What was missed in all episodes, in one line; empty if nothing was."""
+        found = self.missed.found()
+        if not found:
+            return ""
+        places = ", ".join(missed.where for missed in found[:_MOST_LINES])
+        connections = sum(missed.count for missed in found)
+        return f"{connections} connections during episodes were not captured: {places}. {REMEDY}"
+
+
+@contextmanager
+def reach(
+    capture: Capture,
+    *,
+    gateway: bool = False,
+    refuse_missed: bool = False,
+    all_threads: bool = False,
+    models: Sequence[str] = ("policy",),
+) -> Iterator[Reach]:
+    """A block in which pools keep the episode, forked children are answered, missed calls are noted, and a
+    gateway can be had; with ``gateway`` it listens from the beginning."""
+    server = Gateway(capture.portal, capture.session_of, capture.wires, models=models)
+    loop = capture.portal.loop
+    listener = Listener(refuse=refuse_missed, engine_loop=loop, is_ours=server.is_at)
+    capture.place_of = listener.place_of
+    with (
+        propagated(threads=all_threads, engine_loop=loop),
+        fork_safe(capture, server) as children,
+        listening(listener),
+    ):
+        try:
+            if gateway:
+                server.start()
+            yield Reach(capture, server, listener, children)
+        finally:
+            server.close()

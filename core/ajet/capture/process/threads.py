@@ -1,0 +1,55 @@
+"""Threads keep the episode: contextvars do not reach a pool's workers by themselves.
+
+``ThreadPoolExecutor.submit`` carries the caller's context, one copy a job, so that shared pools stay right;
+``loop.run_in_executor``, and with it every framework's sync tools, goes through it. Plain threads are carried
+only when asked for: a thread that a library starts once, inside some episode, and uses for all would answer
+for that episode for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, thread
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any
+
+from ajet.capture.context import current_session
+from ajet.utils.patching import replaced
+
+lost: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Plain threads that were started inside an episode and do not carry it."""
+
+
+@contextmanager
+def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """A block in which jobs of thread pools, and with ``threads`` plain threads too, run in the context of
+    whoever starts them inside an episode. The engine's own jobs are left alone."""
+    submit, start = ThreadPoolExecutor.submit, threading.Thread.start
+    lost.clear()
+
+    def carries() -> bool:
+        return current_session.get() is not None and asyncio._get_running_loop() is not engine_loop
+
+    def submit_carrying(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if carries():
+            return submit(self, copy_context().run, fn, *args, **kwargs)
+        return submit(self, fn, *args, **kwargs)
+
+    def start_carrying(self: Any) -> None:
+        if carries() and getattr(self, "_target", None) is not thread._worker:
+            if threads:
+                run, context = self.run, copy_context()
+                self.run = lambda: context.run(run)
+            else:
+                lost.add(self)
+        start(self)
+
+    with (
+        replaced(ThreadPoolExecutor, submit=submit_carrying),
+        replaced(threading.Thread, start=start_carrying),
+    ):
+        yield

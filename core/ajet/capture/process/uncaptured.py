@@ -1,0 +1,230 @@
+"""Missed calls: connections that an episode makes and no capture explains.
+
+An agent on an HTTP client or a wire that capture does not know would reach a real endpoint, pay for it and learn
+nothing. An audit hook sees every lookup and connection of this process, whatever library makes it; inside an episode it notes
+host, port and the user's line, or refuses. What it cannot see: connections of uvloop and of libraries that
+bring their own sockets, and those of threads that lost the episode's context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ajet.capture.context import current_session, passing_through
+from ajet.capture.session import Session
+from ajet.types import AjetError
+from ajet.utils.user_code import is_users
+
+MOST_PLACES = 50
+"""Distinct connections that are told of one episode."""
+
+REMEDY = (
+    "If it calls a model, let it do so with an OpenAI-compatible or Anthropic client on httpx, aiohttp, requests or "
+    "urllib, or give it the address of tuner.as_base_url(); if it does not, make it inside `with ajet.passthrough():`."
+)
+
+
+class MissedCall(AjetError):
+    """A connection that capture does not see was refused (``rollout.missed: refuse``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Connections of one episode to one address from one line."""
+
+    host: str
+    port: int
+    place: str
+    """``agent.py:17``: the user's line; empty if none was running."""
+    count: int = 1
+
+    @property
+    def where(self) -> str:
+        """``api.example.com:443 (agent.py:17)``"""
+        return f"{self.host}:{self.port}{f' ({self.place})' if self.place else ''}"
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of a running episode's connections."""
+
+    runs_in: asyncio.Task[Any] | int | None
+    """The task of its workflow, or the thread."""
+    found: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    names: dict[int, str] = field(default_factory=dict)
+    """Port -> the host that was looked up last to connect there."""
+
+
+class Listener:
+    """Notes the connections of running episodes. ``is_ours`` tells the gateway's own address; connections
+    of the engine's loop are never an agent's."""
+
+    def __init__(
+        self,
+        *,
+        refuse: bool,
+        engine_loop: asyncio.AbstractEventLoop,
+        is_ours: Callable[[str, int], bool] = lambda host, port: False,
+    ) -> None:
+        self.total: Counter[tuple[str, int, str]] = Counter()
+        self._refuse = refuse
+        self._engine_loop = engine_loop
+        self._is_ours = is_ours
+        self._episodes: dict[str, _Watched] = {}
+
+    def begin(self, key: str) -> None:
+        """The episode of a session's key begins in this task."""
+        self._episodes[key] = _Watched(asyncio.current_task())
+
+    def in_this_thread(self, key: str) -> None:
+        """Its workflow runs in this thread."""
+        if watched := self._episodes.get(key):
+            watched.runs_in = threading.get_ident()
+
+    def end(self, key: str) -> tuple[Missed, ...]:
+        """The episode has ended; what it missed."""
+        watched = self._episodes.pop(key, None)
+        found = watched.found if watched else {}
+        self.total.update(found)
+        return tuple(Missed(*address, count) for address, count in found.items())
+
+    def found(self) -> list[Missed]:
+        """What all episodes missed that have ended, the most frequent first."""
+        return [Missed(*address, count) for address, count in self.total.most_common()]
+
+    def place_of(self, session: Session | None) -> str:
+        """The user's line that makes the current call of an episode, or of none; else where its workflow stands."""
+        watched = self._episodes.get(session.key) if session else None
+        place = place_on_stack(sys._getframe(1))
+        return place or (_place_of_workflow(watched.runs_in) if watched else "")
+
+    def looked_up(self, host: Any, port: Any) -> None:
+        """A name is about to be looked up."""
+        host = host.decode("ascii", "replace") if isinstance(host, bytes) else host
+        if isinstance(host, str) and host and not _is_numeric(host):
+            number = _port(port)
+            if (watched := self._watched()) and not self._is_ours(host, number):
+                watched.names[number] = host
+                if host != "localhost":  # that is told when it is connected to: it may be for listening
+                    self._note(watched, host, number)
+
+    def connects(self, connection: Any, address: Any) -> None:
+        """A socket is about to be connected."""
+        if not isinstance(address, tuple) or len(address) < 2 or connection.type & 0xF == socket.SOCK_DGRAM:
+            return
+        host, port = str(address[0]), _port(address[1])
+        if (watched := self._watched()) and not self._is_ours(host, port):
+            name = watched.names.get(port)
+            if name is None or name == "localhost":
+                self._note(watched, name or host, port)
+
+    def _watched(self) -> _Watched | None:
+        session = current_session.get()
+        if session is None or passing_through.get() or asyncio._get_running_loop() is self._engine_loop:
+            return None
+        return self._episodes.get(session.key)
+
+    def _note(self, watched: _Watched, host: str, port: int) -> None:
+        place = place_on_stack(sys._getframe(3)) or _place_of_workflow(watched.runs_in)
+        if len(watched.found) < MOST_PLACES or (host, port, place) in watched.found:
+            watched.found[host, port, place] += 1
+        session = current_session.get()
+        assert session
+        session.counters["missed_connections"] += 1
+        if self._refuse:
+            raise MissedCall(
+                f"a connection to {Missed(host, port, place).where} was refused (rollout.missed: refuse), as capture does "
+                f"not see it. {REMEDY}"
+            )
+
+
+_listener: Listener | None = None
+_installed = False
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """A block in which connections are told to a listener. Audit hooks cannot be removed: one is installed
+    for good, the first time, and does nothing outside such blocks."""
+    global _listener, _installed
+    if not _installed:
+        sys.addaudithook(_audit)
+        _installed = True
+    outer, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = outer
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    listener = _listener
+    if listener is None:
+        return
+    if event == "socket.connect":
+        listener.connects(args[0], args[1])
+    elif event == "socket.getaddrinfo":
+        listener.looked_up(args[0], args[1])
+
+
+def place_on_stack(frame: FrameType | None, *, through_loops: bool = False) -> str:
+    """``agent.py:17``: the innermost line of the user's own code that leads to a frame; empty if none does.
+    What runs an event loop leads to everything on it, so it counts only ``through_loops``."""
+    while frame is not None:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            return f"{code.co_filename}:{frame.f_lineno}"
+        if not through_loops and code.co_name in _LOOPS and code.co_filename.startswith(_ASYNCIO):
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+def _place_of_workflow(runs_in: asyncio.Task[Any] | int | None) -> str:
+    """Where a workflow stands while a helper's thread or task connects for it."""
+    if isinstance(runs_in, int):
+        return place_on_stack(sys._current_frames().get(runs_in), through_loops=True)
+    awaited: Any = runs_in.get_coro() if runs_in else None
+    place = ""
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None and is_users(frame.f_code.co_filename):
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return place
+
+
+_ASYNCIO = str(Path(asyncio.__file__).parent)
+_LOOPS = ("_run", "_run_once", "run_forever", "run_until_complete")
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _port(port: Any) -> int:
+    if isinstance(port, bytes):
+        port = port.decode("ascii", "replace")
+    if isinstance(port, int):
+        return port
+    if isinstance(port, str):
+        try:
+            return int(port) if port.isdecimal() else socket.getservbyname(port)
+        except OSError:
+            return 0
+    return 0

@@ -1,0 +1,70 @@
+"""Cuts one choice of a streamed reply into pieces while it is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ajet.capture.wires import Piece
+from ajet.chat.streaming import Kind, Reader, partial, stop_at
+from ajet.types import AjetError
+
+Emit = Callable[[Piece], None]
+
+
+class Pieces:
+    """Emits the text that has become certain, in the end all that is left of the message.
+
+    The first piece is empty and says that sampling has begun. ``stops`` cut the content as
+    `Session` cuts it.
+    """
+
+    def __init__(self, emit: Emit, choice: int, reader: Reader | None, stops: tuple[str, ...]) -> None:
+        self._emit = emit
+        self._choice = choice
+        self._reader = reader
+        self._stops = stops
+        self._held = ""
+        """Content that may be the beginning of a stop string."""
+        self._stopped = False
+        self._emitted: dict[Kind, str] = {"reasoning": "", "content": ""}
+        self.last: dict[Kind, str] = {"reasoning": "", "content": ""}
+        """The last piece of each kind."""
+        self._begun = False
+
+    def sampled(self, tokens: Iterable[int]) -> None:
+        """More tokens of the answer."""
+        if not self._begun:
+            self._begun = True
+            self._emit(Piece(self._choice, "content", ""))
+        for token in tokens if self._reader else ():
+            assert self._reader
+            for kind, text in self._reader.read(token):
+                self._send(kind, text if kind == "reasoning" else self._before_stop(text))
+
+    def finish(self, message: Mapping[str, Any]) -> None:
+        """The whole answer. Raises AjetError if it does not begin with what was emitted of it."""
+        keys: tuple[tuple[Kind, str], ...] = (("reasoning", "reasoning_content"), ("content", "content"))
+        for kind, key in keys:
+            emitted, whole = self._emitted[kind], message.get(key) or ""
+            if not whole.startswith(emitted):
+                raise AjetError(f"the streamed {kind} is not how the answer begins: {emitted[-80:]!r}")
+            self._send(kind, whole[len(emitted) :])
+
+    def _send(self, kind: Kind, text: str) -> None:
+        if text:
+            self._emitted[kind] += text
+            self.last[kind] = text
+            self._emit(Piece(self._choice, kind, text))
+
+    def _before_stop(self, text: str) -> str:
+        if self._stopped:
+            return ""
+        text = self._held + text
+        end = stop_at(text, self._stops)
+        if end is None:
+            end = len(text) - partial(text, self._stops)
+        else:
+            self._stopped = True
+        self._held = text[end:]
+        return text[:end]

@@ -1,0 +1,187 @@
+"""Answers in Harmony, the chat format of gpt-oss: several messages in one turn, each in a channel.
+
+After ``<|start|>assistant`` the model goes on with the header of a message, ``<|channel|>NAME<|message|>``,
+its text and ``<|end|>``, and begins the next message with ``<|start|>assistant``. The channel ``analysis``
+holds its thoughts, ``final`` the answer, ``commentary`` what it says beside tool calls; a header that
+names a recipient, ``to=functions.NAME``, makes the message a tool call. So ``<|end|>`` ends a message
+and no turn; ``<|return|>`` ends the turn after the answer, ``<|call|>`` after a tool call.
+
+Prompts go by the model's own template (`ajet.chat.templates`). The renderer that the `renderers` library has
+for gpt-oss is not used: it needs the vocabulary that ``openai-harmony`` downloads, and it opens the channel
+``analysis`` in the prompt, which the published template does not. Whole answers are read by the
+library's parser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ajet.chat.streaming import Decoder, Kind, Text, Trim
+from ajet.chat.templates import Template
+from ajet.types import AjetError
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_END, _RETURN, _CALL, _CONSTRAIN = "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"
+_TOKENS = (_START, _CHANNEL, _MESSAGE, _END, _RETURN, _CALL, _CONSTRAIN)
+_KINDS: dict[str, Kind] = {"analysis": "reasoning", "commentary": "content", "final": "content"}
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+
+
+def find_harmony(tokenizer: Any, template: Template) -> Harmony | None:
+    """What reads the answers of a model whose tokenizer has Harmony's tokens and whose template writes an
+    answer in the channel ``final``; None for any other model."""
+    added = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
+    if not added.issuperset(_TOKENS):
+        return None
+    try:
+        written = template.written({"role": "assistant", "content": "a"})
+    except AjetError:
+        return None
+    if written != f"{_CHANNEL}final{_MESSAGE}a":
+        return None
+    return Harmony(tokenizer, template.stop_token_ids())
+
+
+class Harmony:
+    """Reads the answers of a model whose tokenizer has Harmony's tokens. ``ends`` are further tokens that end
+    a turn, such as the tokenizer's eos."""
+
+    def __init__(self, tokenizer: Any, ends: Iterable[int] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.start, self.channel, self.message, self.end, self.return_, self.call, self.constrain = (
+            tokenizer.convert_tokens_to_ids(text) for text in _TOKENS
+        )
+        ends = [self.return_, self.call, *(i for i in ends if i != self.end)]
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
+        """Tokens that end a turn."""
+        self.closing = (_END, _CALL)
+        """Texts of the tokens that end a message in a history."""
+
+    def turn(self, completion: list[int]) -> list[int]:
+        """What was sampled, up to the token that ends the turn; ``<|call|>`` is part of the call that it ends."""
+        end = next((n for n, i in enumerate(completion) if i in self.stop_token_ids), len(completion))
+        return completion[: end + (completion[end : end + 1] == [self.call])]
+
+    def parse(self, turn: list[int], prompt: list[int]) -> tuple[Any, int]:
+        """A turn as the library parses it, and how many of its ids are thoughts. One in which no message can
+        be read is its text. ``prompt`` are the last ids before it."""
+        from renderers.parsing import parse_gpt_oss
+
+        begun = self._begun(prompt)
+        found = parse_gpt_oss(
+            self.tokenizer,
+            [*begun, *turn],
+            return_id=self.return_,
+            call_id=self.call,
+            start_id=self.start,
+            end_id=self.end,
+            channel_id=self.channel,
+            message_id=self.message,
+            constrain_id=self.constrain,
+        )
+        if not (found.content or found.reasoning_content or found.tool_calls):
+            found.content = self.decode([i for i in turn if i != self.call])
+        return found, self._thoughts_end(turn, begun)
+
+    def reader(self, prompt: list[int]) -> HarmonyReader:
+        """Reads an answer while it is sampled. ``prompt`` are the last ids before it."""
+        return HarmonyReader(self, self._begun(prompt))
+
+    def channel_of(self, header: list[int]) -> str:
+        """The channel of a message with this header; empty for a tool call and for an unknown channel."""
+        recipient = _RECIPIENT.search(self.decode(header))
+        if self.channel not in header or (recipient and recipient[1].startswith("functions.")):
+            return ""
+        name = self.decode(header[header.index(self.channel) + 1 :]).split()
+        return name[0] if name and name[0] in _KINDS else ""
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of some ids."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
+
+    def _begun(self, prompt: list[int]) -> list[int]:
+        """The header that a prompt has begun. Where a long prefill leaves none of it in sight, the answer's
+        text goes on."""
+        if self.start not in prompt:
+            final = self.tokenizer.encode("final", add_special_tokens=False) if prompt else []
+            return [self.start, *([self.channel, *final, self.message] if prompt else [])]
+        header = prompt[len(prompt) - 1 - prompt[::-1].index(self.start) :]
+        return header[: header.index(self.message) + 1] if self.message in header else header
+
+    def _thoughts_end(self, turn: list[int], begun: list[int]) -> int:
+        """How many ids of the turn there are up to the end of the last thoughts, with its mark."""
+        place, end = _Place(self, begun), 0
+        for n, token in enumerate(turn, 1):
+            before = place.channel
+            place.go_on(token)
+            if "analysis" in (before, place.channel):
+                end = n
+        return end
+
+
+class _Place:
+    """Where in a turn its next token stands. Takes the same tokens for text as the library's parser."""
+
+    def __init__(self, harmony: Harmony, begun: list[int]) -> None:
+        self._harmony = harmony
+        self._header: list[int] | None = None
+        """What the header has so far, in one."""
+        self.in_text = False
+        """In a message, after its header."""
+        self.channel = ""
+        """The channel of that message, see `Harmony.channel_of`."""
+        for token in begun:
+            self.go_on(token)
+
+    def go_on(self, token: int) -> bool:
+        """One more token; whether it is text of a message."""
+        harmony = self._harmony
+        if self._header is not None:
+            if token == harmony.message:
+                self.in_text, self.channel, self._header = True, harmony.channel_of(self._header), None
+            else:
+                self._header.append(token)
+            return False
+        if token == harmony.start or (self.in_text and token in (harmony.end, harmony.call)):
+            self.in_text, self.channel = False, ""
+            self._header = [] if token == harmony.start else None
+            return False
+        return self.in_text
+
+
+class HarmonyReader:
+    """Reads one answer, token by token; see `ajet.chat.streaming`.
+
+    Thoughts come before the content, so what the model says beside tool calls is given when the answer
+    begins. Nothing is certain from a message on that is neither: it may be a tool call that cannot be read.
+    """
+
+    def __init__(self, harmony: Harmony, begun: list[int]) -> None:
+        self._harmony = harmony
+        self._place = _Place(harmony, begun)
+        self._decoder = Decoder(harmony.tokenizer)
+        self._trims: dict[Kind, Trim] = {"reasoning": Trim(None, True), "content": Trim(None, True)}
+        self._beside = ""
+        """Content that was not given yet."""
+        self._holds = False
+
+    def read(self, token: int) -> Iterator[Text]:
+        """The text that has become certain with one more token."""
+        channel = self._place.channel
+        is_text = self._place.go_on(token)
+        self._holds |= token in self._harmony.stop_token_ids
+        self._holds |= self._place.in_text and not self._place.channel
+        if self._holds or not channel:
+            return
+        kind = _KINDS[channel]
+        text = self._trims[kind].add(self._decoder.add(token) if is_text else self._decoder.rest())
+        if not is_text:
+            self._decoder = Decoder(self._harmony.tokenizer)
+        if kind == "content":
+            text, self._beside = self._beside + text, ""
+        if channel == "commentary":
+            self._beside = text
+        elif text:
+            yield kind, text

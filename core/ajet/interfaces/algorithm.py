@@ -1,0 +1,66 @@
+"""An algorithm turns rewards into advantages, says the loss of a token and what each token weighs.
+
+All of it are pure functions, in the order in which they are called:
+
+    advantages   rewards of one group          -> advantages of its episodes
+    normalize    advantages of the whole batch -> the same, on another scale
+    weights      tokens of each episode        -> what one of them counts in the sum
+    loss         logprobs and advantages       -> loss of each token
+
+A trainer knows no algorithm: it sums ``weights · loss``. What the job adds to any algorithm (a penalty
+for leaving a reference model, an entropy bonus, a correction) is `ajet.learning.objective`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal
+
+from ajet.interfaces.base import Plugin
+from ajet.types import Float64, LossTokens, Need
+
+
+class Algorithm(Plugin):
+    """Base of algorithms: pure functions. Trainers know no algorithm; they sum weighted token losses."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """The optional arrays of `LossTokens` that `loss` reads."""
+    kl: ClassVar[Literal["k2", "k3"]] = "k3"
+    """The estimator of the penalty that `train.kl` adds: see `ajet.learning.objective`."""
+
+    @abstractmethod
+    def advantages(self, rewards: Float64) -> Float64:
+        """float64[E] rewards of one group's episodes -> float64[E] advantages. Where 0, nothing is learned."""
+
+    def normalize(self, advantages: Float64) -> Float64:
+        """float64[E] advantages of all episodes of the batch that are trained -> float64[E]; default: as they are."""
+        return advantages
+
+    def weights(self, tokens: Float64) -> Float64:
+        """float64[E] trained tokens of each episode of a mini-batch -> float64[E] weight of each of them.
+
+        Default: 1 / (E · T_e), the mean over episodes of the means over their tokens.
+        """
+        weights: Float64 = 1 / (len(tokens) * tokens)
+        return weights
+
+    @abstractmethod
+    def loss(self, xp: Any, tokens: LossTokens) -> Any:
+        """Loss of each token, [N]; ``xp`` is torch or numpy."""
+
+
+def constant(values: Any) -> Any:
+    """The values without their gradient."""
+    return values.detach() if hasattr(values, "detach") else values
+
+
+def mean_over_calls(xp: Any, values: Any, calls: Any) -> Any:
+    """[N]: for each token the mean of ``values`` over the tokens of its call, with gradients."""
+    count = int(calls.max()) + 1
+    if hasattr(values, "index_add"):  # torch
+        nothing = values.new_zeros(count)
+        sums = nothing.index_add(0, calls, values)
+        sizes = nothing.index_add(0, calls, xp.ones_like(values))
+    else:
+        sums, sizes = xp.bincount(calls, values), xp.bincount(calls)
+    return (sums / sizes)[calls]

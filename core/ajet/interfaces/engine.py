@@ -1,0 +1,118 @@
+"""What answers LLM calls: an Engine (tokens in, tokens out) or a ChatModel (messages in, message out)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ajet.interfaces.base import Plugin
+from ajet.interfaces.progress import Progress
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Sampling
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`), hence never
+    at once; until its first wait `generate` may do so in a caller's thread, so it should wait before it computes.
+    """
+
+    context_length: int
+    """Most tokens that prompt and completion may have together."""
+    tokenizer: Any
+    """The Hugging Face tokenizer of the model; `ajet.chat.renderer` renders with it."""
+    model_type: str
+    """The architecture's name in Hugging Face configs ("qwen3", "llama", …): a hint at the chat family."""
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """Names that `GenerateRequest.adapter` may have."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one completion. Cancelling the awaiting task stops the generation.
+
+        The stop token that ended it is part of ``token_ids``. With stop strings the text may run
+        past the string by the rest of a token. Raises ValueError if the prompt leaves no room.
+        """
+        ...
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """As `generate`, but in pieces as they are sampled. Closing the iterator stops the generation."""
+        ...
+
+    async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
+        """Logprobs of given tokens, ``float32[T]``; the first, having no context, is NaN."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ChatModel(Protocol):
+    """A model behind messages: hosted APIs, scripts, frozen targets. Its answers have no tokens, so
+    they are never trained. It runs where an `Engine` does."""
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Mapping[str, Any]:
+        """The assistant message, in the chat completions form (``role``, ``content``, ``tool_calls``)."""
+        ...
+
+
+def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> int:
+    """Most tokens to sample for a request: what it asks for, as far as the context has room.
+
+    ``vocabulary`` is the number of token ids. Raises ValueError when the request cannot be served.
+    """
+    ids, wanted = request.prompt_ids, request.sampling.max_tokens
+    room = context_length - len(ids)
+    if len(ids) == 0:
+        raise ValueError("the prompt is empty")
+    if room < 1:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens, but the model's context holds {context_length} "
+            "and needs one free. Shorten the chat or take a model with a longer context."
+        )
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise ValueError(f"the prompt has token ids outside 0..{vocabulary - 1}")
+    if wanted is not None and wanted < 1:
+        raise ValueError(f"max_tokens must be at least 1, not {wanted}")
+    sampling = request.sampling
+    if not 0 <= sampling.temperature < math.inf:
+        raise ValueError(f"temperature must be a number from 0 on, not {sampling.temperature}")
+    if not 0 < sampling.top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
+    if sampling.top_k < 0:
+        raise ValueError(f"top_k must be 0 (all tokens) or more, not {sampling.top_k}")
+    return room if wanted is None else min(room, wanted)
+
+
+class EnginePlugin(Plugin):
+    """An engine to choose by name, for answering without training."""
+
+    @classmethod
+    def preferred(cls, model: str) -> bool:
+        """Whether it should answer from this model where the user names no engine: it can serve the model, and on this
+        machine it is faster than the engine local."""
+        return False
+
+    @abstractmethod
+    def build(self, model: str, seed: int, progress: Progress) -> Engine:
+        """The engine over a model (folder, Hugging Face id or recipe); `start` is called later."""
+
+    @abstractmethod
+    def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
+        """A model's tokenizer and the name of its architecture, without its weights."""
+
+
+class ChatModelPlugin(Plugin):
+    """A ChatModel to choose by name: its fields say which endpoint, file or model."""
+
+    @abstractmethod
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Mapping[str, Any]:
+        """See `ChatModel.complete`."""

@@ -1,0 +1,115 @@
+"""A judge gives an episode its reward."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ajet.interfaces.base import Plugin
+from ajet.interfaces.workflow import WorkflowFailed
+from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
+from ajet.utils.signature import Binding, bind, takes
+from ajet.utils.threads import called
+
+JUDGED = ("task", "output", "episode")
+"""What a judge is given."""
+
+
+class Judge(Plugin):
+    """Base of judges. One object serves all episodes of a job, many at once.
+
+    LLM calls that a judge makes go to its own endpoint and are never recorded or trained.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse methods that could not be called as judges are. Raises TypeError that names the signature."""
+        super().__init_subclass__(**options)
+        for method, values in (("judge", JUDGED), ("score_group", ("task", "episodes"))):
+            function = inspect.getattr_static(cls, method, None)
+            if inspect.isfunction(function) and not takes(function, ("self", *values)):
+                raise TypeError(
+                    f"{cls.__qualname__}.{method} must take (self, {', '.join(values)}), but takes "
+                    f"{inspect.signature(function)}"
+                )
+
+    @abstractmethod
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        """The verdict. An exception fails this episode only. Code that blocks must not be ``async``: a plain method is
+        called in a thread."""
+
+
+class GroupJudge(Judge):
+    """Base of judges that compare the members of a group: the repeats of one task."""
+
+    @abstractmethod
+    async def score_group(
+        self, task: Task, episodes: Sequence[EpisodeView]
+    ) -> Sequence[JudgeOutput | Exception | None]:
+        """The verdicts on a complete group, one an episode, in their order.
+
+        Called once, when every member has ended. ``episodes`` are all members, those that failed too: they
+        have a ``failure`` and no output to judge, and what is returned for them (None will do) is not used.
+        An exception in place of a verdict fails that member; one that is raised fails the whole group, and
+        nothing but that group.
+        """
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        """The verdict on an episode that is alone, as in validation: on a group of one."""
+        alone = [replace(episode, output=output)]
+        (verdict,) = await called(self.score_group, task, alone, name=f"the judge of {episode.id}")
+        return given(verdict)
+
+
+def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
+    """A member's verdict. Raises the exception that stands in its place, ValueError if there is none."""
+    if isinstance(verdict, Exception):
+        raise verdict
+    if verdict is None:
+        raise ValueError("gave no verdict on an episode that did not fail")
+    return verdict
+
+
+class FunctionJudge(Judge):
+    """A function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``.
+
+    Parameters with these names get these values in any order; others go by position. A function that is not async
+    is called in threads, for several episodes at once.
+    """
+
+    name = "function"
+    function: Callable[..., Any]
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        given = {"task": task, "output": output, "episode": episode}
+        call = judge_binding(self.function).partial(self.function, given)
+        verdict = await called(call, name=f"the judge of {episode.id}")
+        if isinstance(verdict, JudgeOutput):
+            return verdict
+        if isinstance(verdict, bool):
+            return JudgeOutput(reward=float(verdict), is_success=verdict)
+        if isinstance(verdict, (int, float)):
+            return JudgeOutput(reward=float(verdict))
+        raise TypeError(f"returned {type(verdict).__name__}; expected a number, a bool or a JudgeOutput")
+
+
+def judge_binding(function: Callable[..., Any]) -> Binding:
+    """Which of task, output and episode a judge function takes. Raises TypeError for another signature."""
+    return bind(function, JUDGED, 2)
+
+
+class RewardFromWorkflow(Judge):
+    """The judge of a job that names none: takes the reward that the workflow itself returned."""
+
+    name = "workflow"
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        if output.reward is None:
+            what = "None" if output.response is None else f"a {type(output.response).__name__}, no reward"
+            raise WorkflowFailed(
+                "no_reward",
+                f"the workflow returned {what}, and the job names no judge; set `judge` or return WorkflowOutput(reward=…)",
+            )
+        return JudgeOutput(output.reward, output.is_success, output.metrics, output.rewards)

@@ -1,0 +1,117 @@
+"""A service: a program that a job needs beside it, such as an environment or the model of a judge."""
+
+from __future__ import annotations
+
+import re
+import sys
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from ajet.interfaces.base import Plugin, Seconds
+
+_HEALTH_SECONDS = 5.0
+_SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
+
+
+class Service(Plugin):
+    """Base of services. A job that wants one uses it as it is where it is healthy already; else its command
+    is started, in a session of its own, and stopped when the last job that uses it ends.
+
+    Its fields are the job's ``services.<name>`` section. It inherits the environment of `ajet`, secrets too.
+    """
+
+    workdir: Path | None = Field(
+        None, description="Folder in which it is started; default: where the job names the service."
+    )
+    environment: dict[str, str] = Field({}, description="Environment variables for it; no secrets.")
+    secrets: tuple[str, ...] = Field(
+        (),
+        description="Environment variables that it needs and inherits; their values are never shown.",
+    )
+    start_timeout: Seconds = Field(60.0, description="Most time until it is healthy.")
+    stop_timeout: Seconds = Field(10.0, description="Most time to end by itself before it is killed.")
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """Where it is found: jobs that name one address share a service."""
+
+    @abstractmethod
+    def argv(self) -> list[str]:
+        """The command, which must stay in the foreground. All users of the machine can read it."""
+
+    @abstractmethod
+    def healthy(self) -> bool:
+        """Whether it works, answered within seconds. Raises TimeoutError if it is there, but busy."""
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _texts(cls, variables: Any) -> Any:
+        return {k: _text(v) for k, v in variables.items()} if isinstance(variables, dict) else variables
+
+    def likely_secrets(self) -> list[str]:
+        """Variables of ``environment`` whose names say that they do not belong there. (No validator, as the
+        errors of those show what they found.)"""
+        return [name for name in self.environment if _SECRET.search(name)]
+
+
+class Command(Service):
+    """A program with a health URL."""
+
+    name = "command"
+
+    command: tuple[str, ...] = Field(
+        description="Program and arguments, read by no shell; `python` is the one that runs ajet.",
+        min_length=1,
+    )
+    health: str = Field(description="URL that answers GET with a status below 400 once it works.")
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _list(cls, command: Any) -> Any:
+        if isinstance(command, str):
+            raise ValueError("write a list, [program, argument, …], as no shell reads it")
+        return [_text(word) for word in command] if isinstance(command, list | tuple) else command
+
+    @field_validator("health")
+    @classmethod
+    def _url(cls, url: str) -> str:
+        if not re.match(r"https?://[^/@]+(/|$)", url):
+            raise ValueError("expected http://HOST:PORT/PATH, without a password")
+        return url
+
+    @property
+    def address(self) -> str:
+        """See `Service.address`."""
+        return self.health
+
+    def argv(self) -> list[str]:
+        """See `Service.argv`."""
+        program, *arguments = self.command
+        return [sys.executable if program in ("python", "python3") else program, *arguments]
+
+    def healthy(self) -> bool:
+        """See `Service.healthy`. Asked without a proxy."""
+        from http.client import HTTPException
+        from urllib.error import URLError
+        from urllib.request import ProxyHandler, build_opener
+
+        try:
+            with build_opener(ProxyHandler({})).open(self.health, timeout=_HEALTH_SECONDS):
+                return True
+        except TimeoutError:
+            raise
+        except URLError as error:
+            if isinstance(error.reason, TimeoutError):
+                raise error.reason from None
+            return False
+        except (OSError, HTTPException):  # whoever listens there speaks no HTTP
+            return False
+
+
+def _text(value: Any) -> Any:
+    """YAML reads 8080 as a number."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

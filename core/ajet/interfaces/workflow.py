@@ -1,0 +1,289 @@
+"""A workflow is the user's agent program: a class with ``execute(task, tuner)``, a plain function, a
+function in the style of AgentScope's tuner, or what a plugin makes one of (`ajet_workflows`)."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
+from ajet.utils.signature import Binding, bind
+from ajet.utils.suggest import nearest
+from ajet.utils.user_code import is_installed, is_users
+
+_OFFERED = ("task", "tuner")
+"""What a workflow may take."""
+_TUNER_STYLE = ("task", "model", "auxiliary_models", "logger")
+"""Parameters of a workflow function of AgentScope's tuner; the first two make one."""
+
+
+class WorkflowFailed(AjetError):
+    """A workflow that ran and failed in a way that has a name of its own: counted as ``workflow:<cause>``."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Endpoint(NamedTuple):
+    """Where a program in any language reaches an episode's model: ``base_url, api_key = endpoint``."""
+
+    base_url: str
+    """OpenAI-compatible, up to and with ``/v1``."""
+    api_key: str
+    """Opens this episode and nothing else; expires with it. Sent as ``Authorization: Bearer`` or ``x-api-key``."""
+
+    @property
+    def keyed_url(self) -> str:
+        """The base URL with the key in its path, for programs that cannot be given a key."""
+        url = urlsplit(self.base_url)
+        return f"{url.scheme}://{url.netloc}/k/{quote(self.api_key, safe='')}{url.path}"
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a subprocess: what the SDKs of OpenAI and Anthropic read, and ``AJET_BASE_URL`` and
+        ``AJET_API_KEY``. Proxies are told to leave the address alone."""
+        host = urlsplit(self.base_url).hostname or ""
+        bypass = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host)))
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.api_key,
+            "AJET_BASE_URL": self.base_url,
+            "AJET_API_KEY": self.api_key,
+            "NO_PROXY": bypass,
+            "no_proxy": bypass,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """What a workflow may use besides its task: explicit model handles. Nobody needs them: inside an
+    episode every LLM client of a supported wire is answered and recorded anyway."""
+
+    base_url: str
+    """An OpenAI-compatible address; its requests are answered in this process."""
+    api_key: str
+    """Opens this episode and nothing else, from any thread; expires with the episode."""
+    handles: Mapping[str, Callable[..., Any]]
+    auxiliary: tuple[str, ...] = ()
+    """Names of the job's targets that frozen models answer."""
+
+    def headers(self, *, agent: str | None = None, target: str | None = None) -> dict[str, str]:
+        """HTTP headers that name the agent and the target of a client's calls. Raises ValueError for a
+        name that headers cannot carry."""
+        named = {"agent": agent, "target": target}
+        return {f"x-ajet-{kind}": _ascii(kind, name) for kind, name in named.items() if name is not None}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("as_"):
+            raise AttributeError(name)
+        handles = self.handles
+        if name not in handles:
+            raise AttributeError(
+                f"tuner.{name} is not installed{nearest(name, handles)}. Installed: {', '.join(sorted(handles)) or 'none'}; "
+                "handles come with framework plugins, e.g. ajet-plugin-openai-sdk."
+            )
+        return lambda *args, **kwargs: handles[name](self, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A loaded workflow. `fresh` gives the callable of one episode: a new instance for a class."""
+
+    spec: str
+    target: Callable[..., Any]
+    is_async: bool
+    arguments: int | Binding
+    """How many of (task, tuner) it takes, or which by which name."""
+
+    def fresh(self) -> Callable[[Task, Tuner], Any]:
+        call: Any = self.target
+        if inspect.isclass(self.target):
+            call = getattr(self.target(), "execute")  # noqa: B009 - `load_workflow` has seen it
+        given = self.arguments
+        binding = Binding(_OFFERED[:given]) if isinstance(given, int) else given
+        return lambda task, tuner: binding.partial(call, {"task": task, "tuner": tuner})()
+
+
+def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Workflow:
+    """Load ``pkg.module:Name``, ``path/to/file.py:Name``, or what a plugin knows to run.
+
+    ``hook`` is the plugin manager's hook caller. Its `ajet_workflows` is asked about the spec itself
+    (``cmd:…``), then about the object that it names (a compiled graph, …). ``folder`` is where commands
+    run. Raises ConfigError naming what is wrong.
+    """
+    folder = folder or Path.cwd()
+    found = _of_plugin(spec, spec, folder, hook)
+    if found is not None:
+        return found
+    target = load_object(spec, "workflow")
+    found = _of_plugin(target, spec, folder, hook)
+    if found is not None:
+        return found
+    if not callable(target):
+        raise ConfigError(
+            f"workflow {spec}: {type(target).__name__} is not callable; name a class with `execute` or a function."
+        )
+    if not inspect.isclass(target) and _is_tuner_style(target):
+        return Workflow(spec, _from_tuner_style(target), True, 2)
+    call = target
+    bound = 0
+    if inspect.isclass(target):
+        call = getattr(target, "execute", None)
+        if not callable(call):
+            raise ConfigError(f"workflow {spec}: the class has no method `execute(self, task, tuner)`.")
+        bound = int(not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod))
+        _check_constructor(target, spec)
+    try:
+        binding = bind(call, _OFFERED, 1, skip=bound)
+    except TypeError as error:
+        raise ConfigError(f"workflow {spec}: {error}.") from None
+    return Workflow(spec, target, inspect.iscoroutinefunction(call), binding)
+
+
+def coerce_output(returned: Any) -> WorkflowOutput:
+    """What a workflow returned as a WorkflowOutput: anything else is its response."""
+    return returned if isinstance(returned, WorkflowOutput) else WorkflowOutput(response=returned)
+
+
+def load_object(spec: str, what: str) -> Any:
+    """The object that ``module:Name`` or ``file.py:Name`` names. Raises ConfigError."""
+    place, _, attribute = spec.rpartition(":")
+    if not place or not attribute:
+        raise ConfigError(f"{what} {spec!r}: write `pkg.module:Name` or `path/to/file.py:Name`.")
+    try:
+        module = _load_file(Path(place), what) if place.endswith(".py") else importlib.import_module(place)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # a script without a main guard may well exit
+        line = place_of(error)
+        at = f" (at {line})" if line else ""
+        raise ConfigError(f"{what} {spec}: does not import: {type(error).__name__}: {error}{at}") from error
+    found = module
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            public = [n for n in vars(found) if not n.startswith("_")]
+            raise ConfigError(f"{what} {spec}: {place} has no {name!r}{nearest(name, public)}.")
+        found = getattr(found, name)
+    return found
+
+
+def place_of(error: BaseException) -> str:
+    """``agent.py:17``: the innermost line of the user's own code, else of an installed package; empty if
+    neither was running."""
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_users(frame.filename)]
+    installed = [frame for frame in frames if is_installed(frame.filename)]
+    return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or installed)), "")
+
+
+def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> Workflow | None:
+    found = hook.ajet_workflows(workflow=workflow, folder=folder) if hook is not None else None
+    return None if found is None else replace(found, spec=spec)
+
+
+def _is_tuner_style(function: Any) -> bool:
+    """Whether a function is written for AgentScope's tuner: (task, model[, auxiliary_models][, logger])."""
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters[:2])
+    names = [p.name for p in parameters]
+    return positional and names[:2] == list(_TUNER_STYLE[:2]) and set(names) <= set(_TUNER_STYLE)
+
+
+def _from_tuner_style(function: Callable[..., Any]) -> Callable[[Task, Tuner], Any]:
+    """``run(task, tuner)`` around a function of AgentScope's tuner: its task is a dict, its models are
+    AgentScope's, its output is anything with ``reward``, ``response`` and ``metrics``."""
+    wanted = set(inspect.signature(function).parameters)
+
+    async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
+        further: dict[str, Any] = {}
+        if "auxiliary_models" in wanted:
+            further["auxiliary_models"] = {
+                name: tuner.as_agentscope_model(target=name) for name in tuner.auxiliary
+            }
+        if "logger" in wanted:
+            further["logger"] = logging.getLogger("ajet.workflow")
+        returned = function(_as_dict(task), tuner.as_agentscope_model(), **further)
+        if inspect.isawaitable(returned):
+            returned = await returned
+        if isinstance(returned, WorkflowOutput) or not hasattr(returned, "response"):
+            return coerce_output(returned)
+        return WorkflowOutput(
+            reward=getattr(returned, "reward", None),
+            response=returned.response,
+            metrics=dict(getattr(returned, "metrics", None) or {}),
+        )
+
+    return run
+
+
+def _as_dict(task: Task) -> dict[str, Any]:
+    """A task as the record that it was read from, as AgentScope's tuner passes it."""
+    known: dict[str, Any] = {"id": task.id, "query": task.query, "messages": list(task.messages)}
+    return {**{k: v for k, v in known.items() if v}, **task.metadata}
+
+
+def _load_file(path: Path, what: str) -> Any:
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigError(f"{what} {path}: no such file.")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # as `python file.py` would, but after everything else
+    name = _module_name(path)
+    if name in sys.modules:  # a file loads once per process
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _module_name(path: Path) -> str:
+    """The name by which `import` finds the file, so that child processes can import what they are sent of it;
+    a name of its own where that is another module's."""
+    module = sys.modules.get(path.stem)
+    importlib.invalidate_caches()
+    try:
+        found = getattr(module, "__file__", None) if module else importlib.util.find_spec(path.stem)
+    except (ImportError, ValueError):
+        found = None
+    origin = getattr(found, "origin", found)
+    if isinstance(origin, str) and Path(origin).resolve() == path:
+        return path.stem
+    return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _check_constructor(cls: type, spec: str) -> None:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(cls).parameters.values()
+    if any(p.default is p.empty and p.kind not in kinds for p in parameters):
+        raise ConfigError(
+            f"workflow {spec}: the class must be constructible without arguments, one instance an episode."
+        )
+
+
+def _ascii(kind: str, name: str) -> str:
+    if not (name.isascii() and name.isprintable()):
+        raise ValueError(f"{kind} {name!r}: use printable ASCII, as it travels as an HTTP header")
+    return name

@@ -1,0 +1,289 @@
+"""The job: one typed tree that YAML, flags and ``--set`` all reach; every value knows where it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ajet.interfaces.base import Settings
+from ajet.learning.settings import TrainSettings
+from ajet.plugins import explain_validation
+from ajet.rollout.settings import EvalSettings, RolloutSettings
+from ajet.types import ConfigError
+from ajet.utils.suggest import nearest
+from ajet.utils.yaml_file import parse_yaml, read_yaml
+
+
+def _by_type(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+class TaskSettings(Settings):
+    """Where tasks come from."""
+
+    reader: dict[str, Any] = Field(
+        description="Reader of the training tasks: {type: jsonl, path: train.jsonl}, or a path."
+    )
+    validation: dict[str, Any] | None = Field(
+        None, description="Reader of the validation tasks, in the same form."
+    )
+
+    @field_validator("reader", "validation", mode="before")
+    @classmethod
+    def _path_means_jsonl(cls, value: Any) -> Any:
+        return {"type": "jsonl", "path": value} if isinstance(value, str) else value
+
+
+class LoraSettings(Settings):
+    """A low-rank adapter over the job's model (Hu et al., arXiv:2106.09685)."""
+
+    rank: int = Field(16, ge=1, description="Rank of the adapter's matrices.")
+    alpha: float | None = Field(
+        None, gt=0, description="The adapter is scaled by alpha / rank; default: twice the rank."
+    )
+    modules: tuple[str, ...] | None = Field(
+        None,
+        description="Ends of the names of the linear layers that are adapted; default: all but the head.",
+    )
+
+
+class TargetSettings(Settings):
+    """A named set of agents that share weights."""
+
+    agents: tuple[str, ...] = Field(("*",), description="Name patterns of its agents, as in a shell.")
+    frozen_model: dict[str, Any] | None = Field(
+        None, description="Chat model that answers it instead: never trained."
+    )
+    lora: LoraSettings | None = Field(
+        None, description="An adapter of its own over the job's model; without one, all weights are trained."
+    )
+
+
+class BackboneSettings(BaseModel):
+    """Which backbone runs the job; each backbone's own keys stand under its name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str = Field(
+        "local", description="The one switch: debug (no training), local, or any installed backbone."
+    )
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The keys under ``backbone.<name>``."""
+        return dict((self.model_extra or {}).get(name) or {})
+
+
+class RunSettings(Settings):
+    """Where a run is kept, and how far it can be repeated."""
+
+    dir: str = Field("runs", description="Folder of run folders, relative to the working directory.")
+    seed: int = Field(0, ge=0, description="Of tasks' order, sampling and recipes.")
+    deterministic: bool = Field(False, description="Bit-equal runs, by fixed scheduling of batches.")
+    loggers: tuple[Any, ...] = Field((), description="Further loggers by name, or {type: name, …}.")
+    services: tuple[str, ...] = Field(
+        (), description="Services that the job needs, by name: as `--with NAME` each."
+    )
+
+
+class JobConfig(Settings):
+    """A job. The same file works on every backbone."""
+
+    task: TaskSettings | None = Field(None, description="Where tasks come from.")
+    workflow: str | None = Field(None, description="The agent: pkg.module:Name or path/to/file.py:Name.")
+    judge: dict[str, Any] | None = Field(
+        None,
+        description="Judge by name, {type: name, …}, or a function pkg.module:name; default: the workflow's own reward.",
+    )
+    model: str = Field(
+        "starter", description="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name."
+    )
+    targets: dict[str, TargetSettings] = Field(
+        {}, description="Which agents share weights; default: one target, all trained."
+    )
+    rollout: RolloutSettings = Field(RolloutSettings(), description="How episodes are run.")
+    train: TrainSettings = Field(TrainSettings(), description="What is learned and how fast.")
+    eval: EvalSettings = Field(EvalSettings(), description="Validation during training, and `ajet eval`.")
+    backbone: BackboneSettings = Field(
+        BackboneSettings(), description="What runs the job, by name, and each backbone's own keys."
+    )
+    run: RunSettings = Field(
+        RunSettings(), description="Where the run is kept, and how far it can be repeated."
+    )
+
+    services: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Programs that may run beside the job, by name: {command: […], health: URL}, or a plugin's.",
+    )
+
+    _judge = field_validator("judge", mode="before")(_by_type)
+
+    @field_validator("backbone", mode="before")
+    @classmethod
+    def _backbone_by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+SHORT_FORMS: Mapping[str, Mapping[str, str]] = {
+    "backbone": {"name": ""},
+    "judge": {"type": ""},
+    "train.algorithm": {"type": ""},
+    "task.reader": {"type": "jsonl", "path": ""},
+    "task.validation": {"type": "jsonl", "path": ""},
+}
+"""Keys that may be one word instead of a mapping: the fields it stands for, "" for the word itself."""
+
+
+@dataclass(slots=True)
+class Layers:
+    """Values in order of strength (file, flags, ``--set``), each remembered with its source."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    """Dotted key of a leaf -> where it was set."""
+    bases: dict[str, Path] = field(default_factory=dict)
+    """Dotted key of a leaf -> folder that its relative paths are relative to."""
+    absolute: dict[str, str] = field(default_factory=dict)
+    """Dotted key -> its path made absolute, for the paths that were resolved so far."""
+
+    def add(self, tree: Mapping[str, Any], source: str, base: Path) -> None:
+        """Lay a tree of values over what is there."""
+        for key, value in leaves(tree):
+            self.set(key, value, source, base)
+
+    def set(self, key: str, value: Any, source: str, base: Path) -> None:
+        """Set one dotted key. A scalar laid over a mapping replaces it, and the other way round; but
+        the name of a backbone keeps each backbone's own keys."""
+        if isinstance(value, str) and key in SHORT_FORMS:
+            if key != "backbone":
+                self.set(key, {}, source, base)
+            for field_name, default in SHORT_FORMS[key].items():
+                self.set(f"{key}.{field_name}", default or value, source, base)
+            return
+        *parents, last = key.split(".")
+        node = self.values
+        for parent in parents:
+            below = node.get(parent)
+            if isinstance(below, str):  # the short form of a plugin, as in `answers: script`
+                below = {"type": below}
+            if not isinstance(below, dict):
+                below = {}
+            node[parent] = below
+            node = below
+        node[last] = value
+        for replaced in [k for k in self.sources if k.startswith(f"{key}.")]:
+            del self.sources[replaced], self.bases[replaced]
+        self.sources[key], self.bases[key] = source, base
+
+    def base_of(self, key: str) -> Path:
+        """The folder for relative paths of a key."""
+        while key:
+            if key in self.bases:
+                return self.bases[key]
+            key = key.rpartition(".")[0]
+        return Path.cwd()
+
+    def source_of(self, key: str) -> str:
+        """Where a key's value came from."""
+        below = [source for k, source in self.sources.items() if k == key or k.startswith(f"{key}.")]
+        above = [self.sources[k] for k in _parents(key) if k in self.sources]
+        return (below or above or ["default"])[-1]
+
+    def job(self) -> JobConfig:
+        """The checked job. Raises ConfigError in one line, naming key, source and remedy."""
+        try:
+            return JobConfig(**self.values)
+        except ValidationError as error:
+            key = ".".join(str(p) for p in error.errors()[0]["loc"])
+            keys = (known.key for known in all_keys())
+            said = explain_validation(error, JobConfig, "", elsewhere=keys)
+            raise ConfigError(f"{self.source_of(key)}: {said}") from None
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """A job file's values. Raises ConfigError with file and line."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such job file.")
+    data = read_yaml(path)
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a job file is a mapping of keys, found {type(data).__name__}.")
+    return data
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """``a.b.c=value``; the value is read as YAML. Raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text}: write --set a.b.c=value.")
+    try:
+        return key.strip(), parse_yaml(value, f"--set {key.strip()}")
+    except ConfigError:
+        return key.strip(), value
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of a tree; empty mappings are values."""
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHelp:
+    """What is known of a key."""
+
+    key: str
+    type: str
+    default: Any
+    help: str
+
+
+def explain(key: str, further: Iterable[KeyHelp] = ()) -> list[KeyHelp]:
+    """A key, or all keys of a section; ``further`` are those of plugins. Raises ConfigError with the nearest key."""
+    known = {k.key: k for k in [*all_keys(), *further]}
+    if key in known:
+        return [known[key]]
+    section = [k for name, k in known.items() if name.startswith(f"{key}.")] if key else list(known.values())
+    if not section:
+        raise ConfigError(f"{key}: unknown key{nearest(key, known)}. `ajet config explain` lists all keys.")
+    return section
+
+
+def all_keys(model: type[BaseModel] = JobConfig, prefix: str = "") -> Iterator[KeyHelp]:
+    """Every key of the job with its help."""
+    for name, info in model.model_fields.items():
+        annotation = info.annotation
+        inner = (
+            annotation
+            if _is_model(annotation)
+            else next((a for a in getattr(annotation, "__args__", ()) if _is_model(a)), None)
+        )
+        if inner is not None and name != "targets":
+            yield from all_keys(cast(type[BaseModel], inner), f"{prefix}{name}.")
+            continue
+        default = "required" if info.is_required() else info.default
+        yield KeyHelp(f"{prefix}{name}", _type_name(annotation), default, info.description or "")
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _type_name(annotation: Any) -> str:
+    if isinstance(annotation, type):
+        return annotation.__name__
+    text = re.sub(r"Annotated\[(.*), FieldInfo\(.*?\)\]", r"\1", str(annotation))
+    return re.sub(r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", text)  # without the modules
+
+
+def _parents(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]

@@ -1,0 +1,135 @@
+"""What a job's ``model`` means: a folder, a Hugging Face id, or a recipe, whose model is built once and kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ajet.interfaces.progress import Progress
+from ajet.interfaces.recipe import Recipe
+from ajet.interfaces.workflow import load_object
+from ajet.plugins import load_plugins, validated
+from ajet.types import AjetError, ConfigError
+from ajet.utils.suggest import nearest
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+"""``owner/name``. Whether there is such a model only the hub knows."""
+
+
+def find_recipe(model: str) -> Recipe | None:
+    """The recipe that a job's ``model`` names; None for a folder or a Hugging Face id. Raises ConfigError."""
+    installed = load_plugins().classes.get(("recipe", model))
+    if installed is not None:
+        found: Any = installed.cls
+    elif model.rpartition(":")[0].endswith(".py"):
+        found = load_object(model, "model")
+    else:
+        return None
+    if not (isinstance(found, type) and issubclass(found, Recipe)):
+        raise ConfigError(
+            f"model {model}: is no subclass of ajet.Recipe; name one, a folder or a Hugging Face id."
+        )
+    return validated(found, {}, f"model {model}")
+
+
+def check_model(model: str, key: str = "model") -> None:
+    """Raise ConfigError for what cannot be a model: no recipe, no folder, and not in the form of a Hugging Face id."""
+    if find_recipe(model) or Path(model).expanduser().is_dir():
+        return
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        fault = "is not a directory" if Path(model).expanduser().exists() else "no such folder"
+        raise ConfigError(f"{key} {model}: {fault}. Give the folder of a model, with its config.json.")
+    if not _HUB_ID.fullmatch(model):
+        recipes = sorted(name for kind, name in load_plugins().classes if kind == "recipe")
+        raise ConfigError(
+            f"{key} {model}: no such recipe or folder{nearest(model, recipes)}. Name a recipe ({', '.join(recipes)}), "
+            "a folder, or a Hugging Face id in the form owner/name, such as openai-community/gpt2."
+        )
+
+
+def model_source(model: str, seed: int, progress: Progress) -> str:
+    """The folder or the Hugging Face id of a job's model; a recipe is built if it is not there yet.
+
+    Blocks for minutes when it builds, and must not be called from a running event loop. Raises AjetError.
+    """
+    recipe = find_recipe(model)
+    if recipe:
+        return str(cached(recipe, seed, progress))
+    check_available(model)
+    return model
+
+
+def check_available(model: str) -> None:
+    """Raise AjetError if ``model`` is neither a folder nor the id of a model that the Hugging Face Hub gives us.
+
+    That is one request to the hub, and none for what is in its cache. The libraries that load models would try
+    several times, for several files, before they say so.
+    """
+    check_model(model)
+    if Path(model).expanduser().exists():
+        return
+    try:
+        from huggingface_hub import HfApi, errors, try_to_load_from_cache
+    except ImportError:  # it comes with whatever loads models
+        return
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(model, timeout=20)
+    except errors.RepositoryNotFoundError:
+        fault = "the Hugging Face Hub has no such model, or it is private or gated. Check the id, or set HF_TOKEN."
+    except errors.OfflineModeIsEnabled:
+        fault = "it is not in the Hugging Face cache, and HF_HUB_OFFLINE is set. Give the model's folder."
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        fault = f"the Hugging Face Hub answered {status}. Try again later, or give the folder of a downloaded model."
+    except Exception as error:  # of the hub's HTTP library, which changes
+        cause = (str(error).strip().splitlines() or [""])[0]
+        fault = (
+            f"the Hugging Face Hub cannot be reached ({type(error).__name__}: {cause}). "
+            "Give the folder of a downloaded model, or a recipe."
+        )
+    else:
+        return
+    raise AjetError(f"model {model}: {fault}")
+
+
+def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
+    """The folder of a recipe's model in ``$AJET_CACHE`` (default ``~/.cache/ajet``), built if it is not there.
+
+    It appears whole, by renaming, or not at all. A second process waits for the first one's build.
+    """
+    cache = Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"{recipe.name}-{recipe.key(seed)}"
+    if not folder.is_dir():
+        with _locked(cache / f".{folder.name}.lock"):
+            if not folder.is_dir():
+                _build(recipe, folder, seed, progress)
+    return folder
+
+
+def _build(recipe: Recipe, folder: Path, seed: int, progress: Progress) -> None:
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        recipe.build(part, seed, progress)
+        part.chmod(0o755)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold ``path`` as a lock between processes (POSIX ``flock``; it ends with its process)."""
+    import fcntl
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,109 @@
+"""The words of a report that a terminal and a page share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ajet.reports.episode import EpisodeReport, Line
+from ajet.reports.run_summary import Glance, Row
+
+
+def run_facts(glance: Glance) -> list[tuple[str, str]]:
+    """Where a run is, what it is and how far it came, by name."""
+    phases = ", ".join(f"{n} {phase}" for phase, n in glance.episodes.items()) or "none has ended yet"
+    job = [("job", f"{glance.workflow}, {glance.algorithm} on {glance.backbone}"), ("model", glance.model)]
+    return [
+        ("run", glance.run),
+        *(job if glance.model else []),
+        ("state", _state(glance)),
+        ("checkpoint", glance.checkpoint or "none"),
+        ("episodes", phases + (f"; {glance.retried} of them retried" if glance.retried else "")),
+    ]
+
+
+def _by_name(figures: Mapping[str, float], form: str) -> str:
+    """The figures, each after the name of its agent or target, if it has one."""
+    return ", ".join(f"{name} {value:{form}}".strip() for name, value in figures.items())
+
+
+def episode_facts(report: EpisodeReport) -> list[tuple[str, str]]:
+    """What became of an episode, by name."""
+    h = report.header
+    verdict = {True: "success", False: "no success", None: ""}[h.is_success]
+    group = ", ".join("failed" if r is None else f"{r:g}" for r in h.rewards_of_group)
+    facts = [
+        ("episode", h.id),
+        ("task", f"{h.task}, member {h.member}, {h.phase} at step {h.step}"),
+        ("failure", f"{h.failure}: {' '.join(h.error.split())}" if h.failure else ""),
+        ("reward", "" if h.failure else f"{h.reward:g}" + (f" ({verdict})" if verdict else "")),
+        ("rewards", _by_name(h.rewards, "g")),
+        ("advantage", _by_name(h.advantages, "+.4f")),
+        ("rewards of group", group if len(h.rewards_of_group) > 1 else ""),
+        ("metrics", ", ".join(f"{name} {value:g}" for name, value in h.metrics.items())),
+        ("counters", ", ".join(f"{name} {n}" for name, n in h.counters.items() if n)),
+        ("attempt", f"{h.attempt + 1}" if h.attempt else ""),
+        ("time", f"{h.seconds:.2f} s"),
+        ("calls", str(h.calls)),
+        ("timelines", f"{h.timelines}, {h.timelines_trained} of them trained" if h.timelines else ""),
+        ("response", "" if h.response is None else shortened(" ".join(str(h.response).split()), 200)),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def ago(seconds: float) -> str:
+    """``12 s``, ``3 min``, ``5 h`` or ``2 days``."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _state(glance: Glance) -> str:
+    written = f"last episode written {ago(glance.age)} ago" if glance.episodes else ""
+    trains = glance.steps or "train" in glance.episodes
+    wanted = f" of {glance.steps_wanted}" if glance.steps_wanted else ""
+    done = f"step {glance.steps}{wanted} done" if trains else "nothing is trained"
+    return "; ".join(part for part in (done, written) if part)
+
+
+def step_table(rows: Sequence[Row], validates: str) -> list[Sequence[str]]:
+    """A table of the columns that hold anything."""
+    columns = [
+        ("step", [str(row.step) for row in rows]),
+        ("reward", [number(row.reward) for row in rows]),
+        ("accuracy", [number(row.accuracy) for row in rows]),
+        ("zero-adv", ["" if r.zero_advantage is None else f"{r.zero_advantage:.0%}" for r in rows]),
+        ("failed", [str(row.failed or "") for row in rows]),
+        (f"validation {validates}", [number(row.validation) for row in rows]),
+        ("greedy", [number(row.greedy) for row in rows]),
+    ]
+    if not any(row.reward is not None for row in rows):
+        columns.append(("loss", [number(row.loss) for row in rows]))
+    used = [(name, cells) for name, cells in columns if any(cells)]
+    return [[name for name, _ in used], *zip(*(cells for _, cells in used), strict=True)]
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or nothing."""
+    return "" if value is None else f"{value:.3f}"
+
+
+def fold(lines: Sequence[Line]) -> str:
+    """Where messages that are not shown again stand."""
+    first, last = lines[0].number, lines[-1].number
+    few = f"message {first}" if first == last else f"messages {first}–{last}"
+    return f"{few} as in {lines[0].same_as}"
+
+
+def who(line: Line) -> str:
+    """The place of a message, who said it and in which call."""
+    call = f"call {line.call}" if line.call is not None else ""
+    return f"{line.number}  " + " · ".join(part for part in (line.role, line.name, call, line.agent) if part)
+
+
+def shortened(text: str, most: int) -> str:
+    """Beginning and end of a text that is too long."""
+    if len(text) <= most:
+        return text
+    head, tail = text[: most * 3 // 4], text[-most // 4 :]
+    return f"{head} … {len(text) - len(head) - len(tail)} characters … {tail}"

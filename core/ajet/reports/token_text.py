@@ -1,0 +1,70 @@
+"""Tokens as text, and text made visible: nothing that a model wrote can move a cursor or hide."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from ajet.runs.run_dir import TOKENIZER
+
+_ESCAPED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters other than tab and newline, what turns the direction of text, and half a pair."""
+_LONGEST = 16
+"""Tokens that one character may take."""
+_SPACES = str.maketrans({" ": "·", "\t": "→", "\n": "↵"})
+
+
+class Pieces:
+    """The text of token ids, by the tokenizer that a run saved. ``missing`` says why there is none."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._tokenizer: Any = None
+        self.missing = ""
+        path = run_dir / TOKENIZER / "tokenizer.json"
+        if not path.is_file():
+            self.missing = f"{path} is not there"
+            return
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            self.missing = "the package tokenizers is not installed (pip install tokenizers)"
+            return
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exceptions
+            self.missing = f"{path}: {error}"
+
+    def __call__(self, ids: Sequence[int], borders: Collection[int] = ()) -> list[str | None]:
+        """The text that each token adds. A character of several tokens is the last one's, the others
+        add nothing; no character goes across ``borders``. Without a tokenizer all are None."""
+        if self._tokenizer is None:
+            return [None] * len(ids)
+        pieces: list[str | None] = []
+        borders = {*borders, len(ids)}
+        start = done = 0  # decode with the token before: some tokenizers drop a space at the beginning
+        for end in range(1, len(ids) + 1):
+            before, after = self._decode(ids[start:done]), self._decode(ids[start:end])
+            if after.endswith("\ufffd") and end not in borders and end - done < _LONGEST:
+                pieces.append("")
+            else:
+                pieces.append(after[len(before) :])
+                start, done = done, end
+        return pieces
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+def readable(text: str) -> str:
+    """Text with every character that does not print written as an escape."""
+    return _ESCAPED.sub(lambda c: ascii(c[0])[1:-1], text)
+
+
+def visible(text: str) -> str:
+    """Readable text in one line, with a sign for each space, tab and newline."""
+    return readable(text).translate(_SPACES)

@@ -1,0 +1,251 @@
+"""`ajet check`: a few episodes without training, and what would become of them in training."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ajet.utils.asyncrun import run
+from ajet.capture.process.uncaptured import REMEDY, Missed
+from ajet.capture.process.install import Reach
+from ajet.capture.refusals import Refused
+from ajet.interfaces.engine import Engine
+from ajet.job.prepare import Job
+from ajet.learning.batch import Selection
+from ajet.learning.credit import advantages
+from ajet.learning.rollouts import plan_step
+from ajet.rollout.episode import Episode
+from ajet.rollout.recorder import RunRecorder
+from ajet.rollout.summary import failures, summarize
+from ajet.runs.run_dir import keep_tokenizer, new_run_dir
+from ajet.runs.runtime import open_runtime, training_policy
+from ajet.tracker.breaks import CAUSES, Break
+from ajet.tracker.forest import forest
+from ajet.tracker.record import Call
+
+MUCH = 0.1
+"""The share of answers from which a fault is worth a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """What merging saves, in tokens over all episodes: one row per call, timelines, unique tokens."""
+
+    calls: int
+    call_tokens: int
+    timelines: int
+    timeline_tokens: int
+    most_timelines: int
+    tree_tokens: int
+    trained_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A few episodes in numbers, and what is wrong with them."""
+
+    run_dir: Path
+    episodes: Sequence[Episode]
+    seconds: float
+    merging: Merging
+    agents: Mapping[str, int]
+    """Calls of each agent."""
+    overridden: Mapping[str, int]
+    """Calls in which the agent set a sampling parameter that training sets itself."""
+    refused: Sequence[Refused]
+    """LLM calls that were not answered, of all attempts and of no episode."""
+    cut: int
+    """Answers that ended at their length."""
+    malformed: int
+    breaks: Sequence[tuple[Episode, Break]]
+    missed: Sequence[Missed]
+    """Connections that capture does not see, of all attempts."""
+    rewards: Sequence[float]
+    groups: int
+    equal_groups: int
+    """Groups whose rewards are all equal: their advantage is zero."""
+    longest: int
+    """Tokens of the longest call."""
+    context_length: int
+    dropped: Mapping[str, int]
+    warnings: Sequence[tuple[str, str]] = ()
+    """(what is wrong, what helps)"""
+
+
+def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
+    """Run ``group_size`` episodes of each of the first tasks. They are kept in a run folder."""
+    return run(_check(job, engine, tasks, group_size), job.progress.say)
+
+
+async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Report:
+    run_dir = new_run_dir(job)
+    keep_tokenizer(run_dir, engine.tokenizer, job.progress)
+    recorder = RunRecorder(run_dir)
+    plans = plan_step(
+        job.tasks, 1, batch_size=min(tasks, len(job.tasks)), group_size=group_size, seed=job.config.run.seed
+    )
+    started, finished = time.monotonic(), 0
+
+    def done(episode: Episode) -> None:
+        nonlocal finished
+        finished += 1
+        recorder.episode(episode, phase="check", step=1)
+        job.progress.episodes("check", finished, len(plans))
+
+    try:
+        async with open_runtime(job, engine=engine) as runtime:
+            context_length = engine.context_length
+            episodes = await runtime.rollout(training_policy(job)).run(plans, done)
+        unseen = runtime.reach
+        seconds = time.monotonic() - started
+        recorder.metrics("check", 1, summarize(episodes, seconds))
+    finally:
+        recorder.close()
+    report = examine(job, run_dir, episodes, seconds, context_length, unseen)
+    return replace(report, warnings=warnings_of(report))
+
+
+def examine(
+    job: Job,
+    run_dir: Path,
+    episodes: Sequence[Episode],
+    seconds: float,
+    context_length: int,
+    unseen: Reach,
+) -> Report:
+    """The numbers of a report."""
+    calls = [c for e in episodes for c in e.record.calls]
+    counters: Counter[str] = sum((e.counters for e in episodes), Counter())
+    judged = [e for e in episodes if e.failure is None]
+    groups: dict[int, list[Episode]] = {}
+    for episode in judged:
+        groups.setdefault(episode.plan.group, []).append(episode)
+    select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
+    dropped: Counter[str] = sum((select.choose(e)[1] for e in judged), Counter())
+    return Report(
+        run_dir=run_dir,
+        episodes=episodes,
+        seconds=seconds,
+        merging=merging(episodes, select),
+        agents=Counter(x.agent for e in episodes for x in e.record.exchanges),
+        overridden=_below(counters, "overridden:"),
+        refused=unseen.capture.refusals.found(),
+        cut=sum(c.generation.finish_reason == "length" for c in calls),
+        malformed=counters["malformed_tool_calls"],
+        breaks=[(e, b) for e in episodes for b in e.breaks],
+        missed=unseen.missed.found(),
+        rewards=[e.reward for e in judged],
+        groups=len(groups),
+        equal_groups=sum(
+            not any(value for episode in group for value in episode.values())
+            for group in advantages(job.algorithm, groups).values()
+        ),
+        longest=max((c.end.length for c in calls), default=0),
+        context_length=context_length,
+        dropped=dropped,
+    )
+
+
+def merging(episodes: Sequence[Episode], select: Selection) -> Merging:
+    """Tokens of all episodes as one row per call, as timelines, and as trees."""
+    calls = [c for e in episodes for c in e.record.trained_calls]
+    lines = [select.choose(e)[0] for e in episodes]
+    trees = 0
+    for episode in episodes:
+        by_key: dict[str, list[Call]] = {}
+        for call in episode.record.trained_calls:
+            by_key.setdefault(call.key, []).append(call)
+        trees += sum(len(forest(group).token_ids) for group in by_key.values())
+    return Merging(
+        calls=len(calls),
+        call_tokens=sum(c.end.length for c in calls),
+        timelines=sum(map(len, lines)),
+        timeline_tokens=sum(len(line.token_ids) for found in lines for line in found),
+        most_timelines=max(map(len, lines), default=0),
+        tree_tokens=trees,
+        trained_tokens=sum(int(line.mask.sum()) for found in lines for line in found),
+    )
+
+
+def warnings_of(report: Report) -> list[tuple[str, str]]:
+    """What a user should look at before training, worst first, each with a remedy."""
+    episodes, merged = report.episodes, report.merging
+    answers = sum(len(e.record.calls) for e in episodes)
+    found = [
+        (f"{n} of {len(episodes)} episodes failed: {cause}: {_first_error(episodes, cause)}", _remedy(cause))
+        for cause, n in failures(episodes).most_common()
+    ]
+    for m in report.missed:
+        found.append((f"{m.count} connections were not captured: {m.where}", REMEDY))
+    found += [(refused.line, refused.message) for refused in report.refused]
+    if answers and not merged.calls:
+        found.append(
+            (
+                "no call belongs to a trained target",
+                "Check `targets`, `train.targets` and the agents' labels.",
+            )
+        )
+    for cause, n in Counter(b.cause for _, b in report.breaks).most_common():
+        found.append((f"{n} calls could not continue their conversation: {cause}", CAUSES[cause]))
+    if report.cut > MUCH * answers:
+        found.append(
+            (
+                f"{report.cut} of {answers} answers ended at their length",
+                "Raise the agent's max_tokens or rollout.sampling.max_tokens, unless the model rambles.",
+            )
+        )
+    if report.malformed > MUCH * answers:
+        found.append(
+            (
+                f"{report.malformed} tool calls could not be read",
+                "Look at one with `ajet show`: a model that does not know the tool format must learn it first (`ajet sft`).",
+            )
+        )
+    if report.longest > 0.8 * report.context_length:
+        found.append(
+            (
+                f"the longest call has {report.longest} of {report.context_length} tokens of context",
+                "Shorten histories or tool results, or use a model with a longer context.",
+            )
+        )
+    if report.groups and report.equal_groups > report.groups / 2:
+        found.append(
+            (
+                f"{report.equal_groups} of {report.groups} groups have equal rewards: nothing can be learned from them",
+                "Use a larger rollout.group_size, tasks that succeed sometimes, or a finer reward.",
+            )
+        )
+    return found
+
+
+def spread(values: Sequence[float]) -> str:
+    """``0.50 (0 to 1)``"""
+    if not values:
+        return "none"
+    return f"{statistics.fmean(values):.2f} ({min(values):g} to {max(values):g})"
+
+
+def _first_error(episodes: Sequence[Episode], cause: str) -> str:
+    return next(e.error for e in episodes if e.failure == cause)
+
+
+def _remedy(cause: str) -> str:
+    remedies = {
+        "timeout": "Raise rollout.timeout, or find what the agent waits for.",
+        "nothing_captured": "Let the agent call its model inside the episode, with a client that is captured (docs/frameworks.md).",
+        "context_overflow": "Shorten the agent's histories, or use a model with a longer context.",
+        "engine": "The model could not be asked; the error says why.",
+        "judge": "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
+        "workflow:returned_none": "Return the answer from the workflow.",
+        "workflow:no_reward": "Name a judge (`judge`, --judge), or return WorkflowOutput(reward=…) from the workflow.",
+    }
+    fix = "Fix the agent; `--backbone debug` stops at breakpoints in it."
+    return remedies.get(cause) or remedies.get(cause.partition(":")[0], fix)
+
+
+def _below(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
+    return {k.removeprefix(prefix): n for k, n in counters.items() if k.startswith(prefix) and n}

@@ -1,0 +1,170 @@
+"""A run folder: the resolved job, the versions that took part, and the one process that writes into it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ajet.utils.files import write_whole, writing
+from ajet.job.prepare import Job, resolved_yaml
+from ajet.interfaces.progress import Progress
+from ajet.rollout.checkpoints import CHECKPOINT_STATE
+from ajet.types import AjetError, ConfigError
+
+TOKENIZER = "tokenizer"
+"""The folder in a run folder that holds the model's tokenizer."""
+LOCK = "run.lock"
+"""Locked by the process that writes into the run folder. The system releases it however that process ends."""
+RUNNING = "running.json"
+"""Names the process that writes here. Deleted when the run ends or fails normally; if it is still there, the process was
+killed or crashed."""
+TASKS = "tasks.json"
+"""Ids of the training tasks of a deterministic run, in their order."""
+
+
+def new_run_dir(job: Job) -> Path:
+    """A new run folder with the resolved job and the versions in it; says where it is."""
+    stem = time.strftime("%Y%m%d-%H%M%S")
+    root = Path(job.config.run.dir).expanduser().resolve()
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        for n in range(1000):
+            run_dir = root / (f"{stem}-{n}" if n else stem)
+            try:
+                run_dir.mkdir()
+            except FileExistsError:
+                continue
+            (run_dir / "job.yaml").write_text(resolved_yaml(job), encoding="utf-8")
+            (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
+            job.progress.started(run_dir)
+            return run_dir
+    raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
+
+
+@contextmanager
+def held(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """A block in which no other process writes into a run folder; blocks of one process may be nested. ``say`` is told
+    if the process before it crashed. Raises AjetError, at once, while another process is in such a block."""
+    from filelock import FileLock, Timeout
+
+    with writing(run_dir / LOCK):
+        lock = FileLock(run_dir / LOCK, is_singleton=True, thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise AjetError(
+                f"{run_dir}: {_holder(run_dir)} is running it, and two processes would record every step twice. Wait until "
+                "that one has ended, or end it, then resume."
+            ) from None
+    try:
+        if lock.lock_counter > 1:
+            yield
+            return
+        if (run_dir / RUNNING).exists():
+            say(
+                f"{run_dir}: {_holder(run_dir)} did not shut down: it was killed, crashed, or called os._exit. "
+                "A workflow that can end its process is safer as a program of its own (workflow: cmd:...)."
+            )
+        with writing(run_dir / RUNNING):
+            who = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }
+            (run_dir / RUNNING).write_text(json.dumps(who))
+        try:
+            yield
+        finally:
+            (run_dir / RUNNING).unlink(missing_ok=True)
+    finally:
+        lock.release()
+
+
+def _holder(run_dir: Path) -> str:
+    """The process that holds the run folder, or held it last."""
+    try:
+        who = json.loads((run_dir / RUNNING).read_text())
+        return f"process {who['pid']} on {who['host']} (since {who['since']})"
+    except (OSError, ValueError, LookupError, TypeError):
+        return "another process"
+
+
+def keep_same_tasks(run_dir: Path, job: Job) -> None:
+    """See to it that a deterministic run goes on with the tasks that it began with, as its batches depend on them.
+    Raises ConfigError that names the first other one."""
+    if not job.config.run.deterministic:
+        return
+    file, ids = run_dir / TASKS, [task.id for task in job.tasks]
+    if not file.exists():
+        write_whole(file, json.dumps(ids))
+        return
+    try:
+        began = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(began, list):
+            raise ValueError("it is not a list")
+    except ValueError as error:
+        raise AjetError(
+            f"{file}: cannot be read ({error}), so it is unknown which tasks this deterministic run began with. Bring the file "
+            "back from a copy, or go on with --no-deterministic."
+        ) from None
+    if began == ids:
+        return
+    other = next((i for i, (one, two) in enumerate(zip(began, ids, strict=False)) if one != two), None)
+    place = min(len(began), len(ids)) if other is None else other
+    was, now = ((f"{found[place]!r}" if place < len(found) else "none") for found in (began, ids))
+    raise ConfigError(
+        f"task.reader: this deterministic run began with {len(began)} tasks, and now there are {len(ids)}: number {place + 1} "
+        f"was {was} and is {now}. Bring the tasks back, or go on with --no-deterministic."
+    )
+
+
+def keep_tokenizer(run_dir: Path, tokenizer: Any, progress: Progress) -> None:
+    """Save a model's tokenizer in the run folder, so that tokens can be read without the model."""
+    if (run_dir / TOKENIZER).exists():
+        return
+    try:
+        tokenizer.save_pretrained(run_dir / TOKENIZER)
+    except Exception as error:
+        progress.say(f"the tokenizer cannot be saved, so `ajet show` will show ids only: {error}")
+
+
+def checkpoint_step(model: str) -> int | None:
+    """The training step after which a checkpoint was written; None for any other model. ``model`` may also be the
+    folder of one of the checkpoint's adapters."""
+    folder = Path(model).expanduser()
+    for checkpoint in (folder, folder.parent.parent):
+        try:
+            state = json.loads((checkpoint / CHECKPOINT_STATE).read_text())
+            return int(state["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def versions(job: Job) -> Mapping[str, str]:
+    """Python and every distribution that took part."""
+    names = {i.distribution for i in job.plugins.classes.values()} | {
+        "torch",
+        "transformers",
+        "renderers",
+        "numpy",
+        "openai",
+        "httpx2",
+        "httpx",
+    }
+    found = {"python": platform.python_version(), "platform": platform.platform(), "argv": " ".join(sys.argv)}
+    for name in sorted(names):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

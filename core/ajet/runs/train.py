@@ -1,0 +1,250 @@
+"""Running a job on a Trainer, evaluating one, fine-tuning on transcripts: what backbones call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ajet.utils.asyncrun import run
+from ajet.interfaces.backbone import Backbone, RunResult, Trainer
+from ajet.capture.sampling import SamplingPolicy
+from ajet.chat.renderer import Chat
+from ajet.interfaces.engine import ChatModelPlugin, Engine
+from ajet.job.prepare import Job
+from ajet.learning.loop import Loop, train
+from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, reusable, sampled_under, validate
+from ajet.learning.settings import TrainSettings
+from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
+from ajet.runs.callbacks import Listeners
+from ajet.interfaces.progress import Progress
+from ajet.rollout.checkpoints import checkpoints, restore
+from ajet.rollout.episode import Episode
+from ajet.rollout.journal import episode_from_json
+from ajet.rollout.recorder import JOURNAL, METRICS, Recorder, RunRecorder, live_lines
+from ajet.rollout.scheduler import Rollout
+from ajet.runs.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
+from ajet.runs.runtime import answering_engine, evaluation_policy, open_runtime, training_policy
+from ajet.types import Metrics
+
+
+def train_job(job: Job, trainer: Trainer) -> RunResult:
+    """Train a prepared job on a trainer, in a new run folder or in the one to resume."""
+    return run(_train(job, trainer), job.progress.say)
+
+
+async def _train(job: Job, trainer: Trainer) -> RunResult:
+    run_dir = job.resume or new_run_dir(job)
+    with held(run_dir, job.progress.say):
+        return await _train_in(run_dir, job, trainer)
+
+
+async def _train_in(run_dir: Path, job: Job, trainer: Trainer) -> RunResult:
+    config, progress = job.config, job.progress
+    keep_same_tasks(run_dir, job)
+    keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
+    recorder = RunRecorder(run_dir)
+    listeners = Listeners(job, run_dir)
+    done = 0
+    if job.resume:
+        done = restore(run_dir, trainer.load, progress.say)
+        progress.started(run_dir)
+
+    def on_step(step: int, metrics: Metrics) -> None:
+        progress.step(step, config.train.steps, metrics)
+        listeners.step_end(step, metrics)
+
+    try:
+        async with open_runtime(job, engine=trainer.engine) as runtime:
+            rollout = runtime.rollout(training_policy(job))
+            reused: Mapping[str, Episode] = {}
+            if job.resume:
+                finished_episodes = _finished(job, run_dir, done + 1)
+                fresh = {n: e for n, e in finished_episodes.items() if sampled_under(e, trainer.version)}
+                reused = reusable(rollout, fresh)
+                recorder.supersede(done + 1 if done else 0, reused)
+                progress.say(
+                    f"resuming {run_dir} after step {done}; {len(reused)} finished episodes of the next step can be reused"
+                )
+            source = RolloutSource(
+                rollout,
+                job.tasks,
+                job.algorithm,
+                config.train,
+                config.run.seed,
+                recorder,
+                progress.episodes,
+                job.filters,
+                reused,
+                [target.name for target in job.targets if target.lora],
+            )
+
+            async def check(step: int) -> Metrics:
+                metrics = await validation(job, runtime.rollout, recorder, step)
+                listeners.log(step, {f"validation/{k}": v for k, v in metrics.items()})
+                return metrics
+
+            loop = Loop(
+                trainer,
+                source,
+                recorder,
+                config.train,
+                lambda: runtime.portal.run(trainer.publish()),
+                check if job.validation else None,
+                config.eval.every,
+                on_step,
+            )
+            result = await train(loop, done + 1)
+    finally:
+        recorder.close()
+        listeners.close()
+    return RunResult(
+        run_dir,
+        config.train.steps,
+        next(reversed(checkpoints(run_dir)), None),
+        result.before or recorded_validation(run_dir, first=True),
+        result.after or recorded_validation(run_dir, first=False),
+        result.train_seconds,
+    )
+
+
+async def validation(
+    job: Job, rollout: Callable[[SamplingPolicy], Rollout], recorder: Recorder, step: int, of: str = ""
+) -> Metrics:
+    """Validation at a step, and once more greedily where the job asks for it. ``rollout`` gives that under a
+    policy; ``of`` says what is validated, if not the step. Raises AjetError if all episodes of one failed."""
+    settings = job.config.eval
+    kinds = {"validation": settings.sampling.temperature}
+    if settings.greedy:
+        kinds["greedy"] = 0.0
+    together: Metrics = {}
+    for kind, temperature in kinds.items():
+        metrics = await validate(
+            rollout(evaluation_policy(job, temperature)),
+            job.validation,
+            step,
+            kind=kind,
+            limit=settings.episodes,
+            seed=job.config.run.seed,
+            recorder=recorder,
+            on_episode=job.progress.episodes,
+        )
+        prefix = "" if kind == "validation" else f"{kind}_"
+        together |= {f"{prefix}{name}": value for name, value in metrics.items()}
+        job.progress.say(f"{kind} {of or f'after step {step}'}: {describe_metrics(metrics)}")
+    return together
+
+
+def evaluate(job: Job, *, answers: ChatModelPlugin | None = None) -> Metrics:
+    """Score a job's workflow on its validation tasks (else its tasks), answered by ``answers`` or by the
+    engine of ``eval.engine`` over the job's model; the figure of a training run's validation."""
+    engine = None if answers else answering_engine(job)
+    return run(_evaluate(job, engine, answers), job.progress.say)
+
+
+async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | None) -> Metrics:
+    job = replace(job, validation=job.validation or job.tasks)
+    run_dir = new_run_dir(job)
+    if engine:
+        keep_tokenizer(run_dir, engine.tokenizer, job.progress)
+    recorder = RunRecorder(run_dir)
+    try:
+        async with open_runtime(job, engine=engine, answers=answers) as runtime:
+            step = None if answers else checkpoint_step(job.model)
+            of = "" if step is not None else "of the endpoint's model" if answers else f"of {job.model}"
+            return await validation(job, runtime.rollout, recorder, step or 0, of)
+    finally:
+        recorder.close()
+
+
+def sft(
+    *,
+    backbone: Backbone,
+    model: str,
+    transcripts: Path,
+    output: Path,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    progress: Progress,
+) -> Path:
+    """Fine-tune a model on the assistant's tokens of transcripts; returns the checkpoint in ``output``."""
+    read = read_transcripts(transcripts)
+    steps = steps_for(epochs, len(read), batch_size)
+    settings = TrainSettings(
+        algorithm={"type": "sft"},
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        save_every=max(steps, 1),
+    )
+    trainer = backbone.trainer(model, settings, seed=seed, deterministic=False, progress=progress)
+    engine = trainer.engine
+    samples = transcript_samples(Chat(engine.tokenizer, engine.model_type), read, engine.context_length)
+    source = TranscriptSource(samples, settings, seed)
+    recorder = RunRecorder(output)
+    keep_tokenizer(output, engine.tokenizer, progress)
+    try:
+        loop = Loop(
+            trainer,
+            source,
+            recorder,
+            settings,
+            trainer.publish,
+            None,
+            0,
+            lambda s, m: progress.step(s, steps, m),
+        )
+        checkpoint = run(train(loop, 1), progress.say).checkpoint
+    finally:
+        recorder.close()
+    assert checkpoint
+    return checkpoint
+
+
+def describe_metrics(metrics: Metrics) -> str:
+    """The figures that matter most, in one line."""
+    parts = [f"{name} {metrics[name]:.3f}" for name in ("reward", "accuracy") if name in metrics]
+    parts.append(f"{metrics['episodes']:.0f} episodes")
+    parts += [f"{value:.0f} {name}" for name, value in metrics.items() if name.startswith("failed/")]
+    return ", ".join(parts)
+
+
+def _finished(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
+    """Finished training episodes of an interrupted step. None in a deterministic run, where batches must
+    be the same again."""
+    if job.config.run.deterministic:
+        return {}
+    config = job.config
+    plans = plan_step(
+        job.tasks,
+        step,
+        batch_size=config.train.batch_size,
+        group_size=config.rollout.group_size,
+        seed=config.run.seed,
+        groups=most_groups(config.train, config.rollout),
+    )
+    by_id = {plan.id: plan for plan in plans}
+    return {
+        line["id"]: episode_from_json(line, by_id[line["id"]])
+        for line in live_lines(run_dir / JOURNAL)
+        if line["phase"] == "train"
+        and line["step"] == step
+        and line["failure"] is None
+        and line["id"] in by_id
+    }
+
+
+def recorded_validation(run_dir: Path, *, first: bool) -> Metrics:
+    """Validation metrics of the first or last recorded step."""
+    lines = [line for line in live_lines(run_dir / METRICS) if line["type"] in ("validation", "greedy")]
+    if not lines:
+        return {}
+    step = lines[0]["step"] if first else lines[-1]["step"]
+    together: Metrics = {}
+    for line in lines:
+        if line["step"] == step:
+            prefix = "" if line["type"] == "validation" else f"{line['type']}_"
+            together |= {f"{prefix}{k}": v for k, v in line.items() if k not in ("type", "step")}
+    return together

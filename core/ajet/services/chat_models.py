@@ -1,0 +1,119 @@
+"""The chat models that come with the core: any OpenAI-compatible endpoint, and a script file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, PrivateAttr
+
+from ajet.interfaces.engine import ChatModelPlugin
+from ajet.types import AjetError, ConfigError, Sampling
+
+
+class OpenAIChatModel(ChatModelPlugin):
+    """Any OpenAI-compatible endpoint. The key is read from the environment, never from the job."""
+
+    name = "openai"
+    base_url: str = Field(description="Address up to and with /v1.")
+    model: str = Field(description="Name of the model there.")
+    api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the key.")
+    timeout: float = Field(120.0, gt=0, description="Seconds for one answer.")
+    _client: Any = PrivateAttr(None)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Self]:
+        """Hold one HTTP client while the job runs."""
+        import httpx2
+
+        headers = {"authorization": f"Bearer {os.environ.get(self.api_key_env, 'unset')}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=self.timeout) as client:
+            self._client = client
+            yield self
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Mapping[str, Any]:
+        """See `ChatModel.complete`. Raises AjetError with the endpoint's own message."""
+        import httpx2
+
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": list(messages),
+            "temperature": sampling.temperature,
+        }
+        body |= {"tools": list(tools)} if tools else {}
+        body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
+        body |= {"max_tokens": sampling.max_tokens} if sampling.max_tokens else {}
+        body |= {"stop": list(sampling.stop)} if sampling.stop else {}
+        url = f"{self.base_url.rstrip('/')}/chat/completions"
+        try:
+            response = await self._client.post(url, json=body)
+        except httpx2.HTTPError as error:
+            raise AjetError(f"{url}: {type(error).__name__}: {error}. Is the server running?") from None
+        if response.status_code != 200:
+            raise AjetError(f"{url}: HTTP {response.status_code}: {response.text[:300]}")
+        try:
+            message: Mapping[str, Any] = response.json()["choices"][0]["message"]
+        except (ValueError, LookupError, TypeError):
+            raise AjetError(f"{url}: not a chat completion: {response.text[:300]}") from None
+        return {
+            k: v
+            for k, v in message.items()
+            if k in ("role", "content", "tool_calls", "reasoning_content") and v is not None
+        }
+
+
+class ScriptChatModel(ChatModelPlugin):
+    """Answers from a YAML file: a list of rules, the first that fits answers.
+
+    Each rule has ``say`` (text) or ``call`` ({name, arguments}), and may have ``when`` (text that the
+    last message must contain) and ``turn`` (how many answers the chat must hold already).
+    """
+
+    name = "script"
+    path: Path = Field(description="The YAML file.")
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Mapping[str, Any]:
+        """See `ChatModel.complete`. Raises AjetError if no rule fits."""
+        turn = sum(m.get("role") == "assistant" for m in messages)
+        last = str(messages[-1].get("content") or "")
+        for rule in read_script(self.path):
+            if rule.get("turn", turn) == turn and str(rule.get("when", "")) in last:
+                return scripted(rule, turn)
+        raise AjetError(
+            f"{self.path}: no rule fits turn {turn} after {last[:80]!r}. Add a rule without `when` and `turn` at the end."
+        )
+
+
+def read_script(path: Path) -> list[Mapping[str, Any]]:
+    """The rules of a script file. Raises ConfigError."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such script file.")
+    from ajet.utils.yaml_file import read_yaml
+
+    rules = read_yaml(path)
+    if not isinstance(rules, list) or not all(
+        isinstance(r, dict) and ("say" in r) != ("call" in r) for r in rules
+    ):
+        raise ConfigError(f"{path}: a script is a list of rules, each with either `say` or `call`.")
+    return rules
+
+
+def scripted(rule: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
+    """The assistant message of a rule."""
+    if "say" in rule:
+        return {"role": "assistant", "content": str(rule["say"])}
+    call = rule["call"]
+    function = {"name": str(call["name"]), "arguments": json.dumps(call.get("arguments", {}))}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": function}],
+    }

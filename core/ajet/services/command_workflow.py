@@ -1,0 +1,212 @@
+"""Workflows in any language: ``cmd:python agent.py`` runs a command for each episode.
+
+The command gets the task as JSON on stdin and in ``AJET_TASK``, the model in ``OPENAI_BASE_URL``,
+``OPENAI_API_KEY`` and their like, and answers with the last line of its stdout. It runs in a session of
+its own, all of which is killed when the episode ends, however it ends. Nothing goes through a shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ajet.interfaces.workflow import Tuner, Workflow, WorkflowFailed
+from ajet.types import ConfigError, Task, WorkflowOutput
+
+SCHEME = "cmd:"
+MOST_ANSWER = 1 << 20
+"""Bytes that the last line of stdout may have; what comes before it is dropped."""
+MOST_ERRORS = 8 << 10
+"""Bytes of stderr that are kept."""
+MOST_IN_ENVIRONMENT = 96 << 10
+"""Larger tasks are on stdin only: one variable may have 128 KiB on Linux."""
+GRACE = 0.5
+"""Seconds between SIGTERM and SIGKILL."""
+
+_FIELDS = ("reward", "response", "is_success", "metrics", "metadata")
+
+
+def command_workflow(spec: str, folder: Path) -> Workflow:
+    """The workflow of ``cmd:<command>``, run in ``folder``. Raises ConfigError naming what is wrong."""
+    if not hasattr(os, "killpg"):
+        raise ConfigError(
+            f"workflow {spec}: cmd: workflows need process groups, which only POSIX systems have."
+        )
+    try:
+        command = shlex.split(spec.removeprefix(SCHEME))
+    except ValueError as error:
+        raise ConfigError(f"workflow {spec}: {error}; quote arguments as in a shell.") from None
+    if not command:
+        raise ConfigError(f"workflow {spec}: write cmd: and a command, such as cmd:python agent.py.")
+    program = command[0]
+    place = str(folder / program) if os.sep in program else program
+    if shutil.which(place) is None:
+        raise ConfigError(f"workflow {spec}: no program {program!r} can be run from {folder}.")
+
+    async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
+        environment = {**os.environ, **tuner.as_base_url().environment()}
+        return await run_command(command, folder, task, environment)
+
+    return Workflow(spec, run, True, 2)
+
+
+async def run_command(
+    command: list[str], folder: Path, task: Task, environment: Mapping[str, str]
+) -> WorkflowOutput:
+    """Run a command on a task. Raises WorkflowFailed if it fails or its answer cannot be read."""
+    told = json.dumps(as_json(task), default=str)
+    variables = {name: value for name, value in environment.items() if name != "AJET_TASK"}
+    if len(told) <= MOST_IN_ENVIRONMENT:
+        variables["AJET_TASK"] = told
+    out, err = _Tail(MOST_ANSWER), _Tail(MOST_ERRORS)
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(told.encode())
+        stdin.seek(0)
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=variables,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkflowFailed("start", f"{command[0]}: {error.strerror or error}") from error
+    try:
+        await out.read(process.stdout)
+        await err.read(process.stderr)
+        code = await _exit_code(process)
+    except BaseException:
+        await _end(process)
+        raise
+    finally:
+        _signal(process, signal.SIGKILL)  # what it left behind holds its pipes open
+        await asyncio.wait((out.ended, err.ended), timeout=GRACE)
+        out.close()
+        err.close()
+    if code:
+        cause = f"exit {code}" if code > 0 else f"signal {-code}"
+        raise WorkflowFailed(
+            cause, f"{shlex.join(command)} ended with {cause}; stderr ends: {err.text(1000)!r}"
+        )
+    return read_answer(out.last_line())
+
+
+def as_json(task: Task) -> dict[str, Any]:
+    """A task as the command sees it."""
+    return {
+        "id": task.id,
+        "query": task.query,
+        "messages": [dict(m) for m in task.messages],
+        "metadata": dict(task.metadata),
+    }
+
+
+def read_answer(line: str) -> WorkflowOutput:
+    """What the last line of stdout says: a JSON object with fields of `WorkflowOutput`, else plain text.
+    Raises WorkflowFailed for an object that has such fields and faults."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return WorkflowOutput(response=line)
+    if not isinstance(found, dict) or not found.keys() & set(_FIELDS):
+        return WorkflowOutput(response=line)
+    if unknown := sorted(found.keys() - set(_FIELDS)):
+        raise _unreadable(f"has an unknown field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
+    reward, is_success = found.get("reward"), found.get("is_success")
+    metrics, metadata = found.get("metrics") or {}, found.get("metadata") or {}
+    if reward is not None and not _is_number(reward):
+        raise _unreadable(f"has the reward {reward!r}; expected a number")
+    if is_success is not None and not isinstance(is_success, bool):
+        raise _unreadable(f"has is_success {is_success!r}; expected true or false")
+    if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
+        raise _unreadable("has metrics that are not an object of numbers")
+    if not isinstance(metadata, dict):
+        raise _unreadable("has metadata that is not an object")
+    return WorkflowOutput(
+        None if reward is None else float(reward), found.get("response"), is_success, metadata, metrics
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _unreadable(fault: str) -> WorkflowFailed:
+    return WorkflowFailed("answer", f"the last line of stdout is a JSON object that {fault}")
+
+
+class _Tail(asyncio.Protocol):
+    """The last bytes of a pipe, whatever comes through it."""
+
+    def __init__(self, most: int) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+        self._most = most
+        self._data = bytearray()
+        self._transport: asyncio.BaseTransport | None = None
+
+    async def read(self, pipe: Any) -> None:
+        """Begin to read."""
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: self, pipe)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._data += data
+        if len(self._data) > 2 * self._most:
+            del self._data[: -self._most - 1]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def close(self) -> None:
+        """Read no more: something that left the session may hold the pipe for ever."""
+        if self._transport:
+            self._transport.close()
+
+    def text(self, most: int) -> str:
+        """The last characters."""
+        return self._data.decode(errors="replace").strip()[-most:]
+
+    def last_line(self) -> str:
+        """The last line that is not empty. Raises WorkflowFailed if it is longer than what is kept."""
+        line = bytes(self._data).strip().rpartition(b"\n")[2].strip()
+        if len(line) > self._most:
+            raise WorkflowFailed("answer", f"the last line of stdout is longer than {self._most} bytes")
+        return line.decode(errors="replace")
+
+
+async def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    """How the command itself ended, whether or not children of it hold its pipes. Polled: waiting for a
+    process costs a thread each, or system calls that not every system has."""
+    delay = 0.002
+    while (code := process.poll()) is None:
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, 0.05)
+    return code
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the command and its children to end, then make them, and take its exit code: no zombie stays."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _signal(process, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(_exit_code(process), GRACE)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

@@ -1,0 +1,398 @@
+"""The services of a job while it runs: found healthy or started, watched, stopped by the last job that uses them.
+
+Jobs on one machine find each other by two locks in a private folder, named by the service's address. ``.turn`` is held
+while a job joins or leaves; ``.users`` is shared by all that use the service and holds who was started, so that
+whoever leaves last stops it, also after a run that was killed. What no job of ours started is in no such file and
+is never stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ajet.interfaces.service import Service
+from ajet.job.config import Layers
+from ajet.job.prepare import build_service
+from ajet.types import AjetError, ConfigError
+
+LOOK = 0.2
+"""Seconds between looks at a service."""
+HEED = 2.0
+"""Seconds that a job has to end itself after a service has died, before it is asked again, then ended."""
+_GONE_AFTER = 5
+"""Looks in a row at which a service that is no process of ours must be gone to count as such."""
+_LAST_THREADS_SECONDS = 1.0
+"""Most time that the threads of a dead process may take to end."""
+_TAIL_LINES = 20
+
+
+class ServiceFailed(AjetError):
+    """A service could not be started, or died while a job used it."""
+
+
+@contextmanager
+def with_services(
+    layers: Layers, names: Iterable[str] = (), say: Callable[[str], None] = lambda text: None
+) -> Iterator[None]:
+    """A block in which the services that a job names in ``run.services``, and ``names``, work.
+
+    To be entered by the main thread: if one dies, the block is interrupted as by Ctrl-C. Raises ConfigError for a
+    service that nobody declares, ServiceFailed with the end of its log for one that does not start or dies.
+    """
+    own = layers.job().run.services
+    wanted = list(dict.fromkeys([*own, *names]))
+    if not wanted:
+        yield
+        return
+    if set(wanted) - set(own):  # a resumed run needs them, too
+        layers.set("run.services", wanted, "--with", Path.cwd())
+    services = {name: build_service(layers, name) for name in wanted}
+    with contextlib.ExitStack() as stack:
+        joined = [stack.enter_context(_joined(name, service, say)) for name, service in services.items()]
+        with _Watch(joined, say):
+            yield
+
+
+class _Used:
+    """A service that this job uses."""
+
+    def __init__(self, name: str, service: Service, say: Callable[[str], None]) -> None:
+        self.name = name
+        self.service = service
+        self.say = say
+        folder = _private_folder()
+        stem = hashlib.sha256(service.address.encode()).hexdigest()[:16]
+        self.log = folder / f"{stem}.log"
+        self._turn, self._users = folder / f"{stem}.turn", folder / f"{stem}.users"
+        self._held: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started: Mapping[str, Any] | None = None
+        """Who was started by a job of ours: process id (also of its group), and when it began."""
+        self._gone = 0
+
+    def join(self) -> None:
+        """Use it, after starting it if need be."""
+        with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
+            self._started = self._recorded()
+            if self._healthy():
+                whose = "another run's" if self._started else "not ours, so it is left alone"
+                self.say(f"service {self.name}: healthy at {self.service.address} ({whose})")
+            else:
+                self._make_way()
+                self._start()
+            self._held = self._users.open("a+b")
+            _lock(self._held, exclusive=False)
+
+    def leave(self) -> None:
+        """Use it no more. Stops it if nobody else does and a job of ours started it."""
+        with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
+            self._held.close()
+            with self._users.open("a+b") as users:
+                if self._started is None:
+                    return
+                if not _lock(users, exclusive=True):
+                    self.say(f"service {self.name}: left to another run that uses it")
+                    return
+                self._stop()
+                users.truncate(0)
+
+    def cause_of_death(self) -> str | None:
+        """How it ended, None while it lives."""
+        if self._process is not None:
+            code = exit_code(self._process)
+            return None if code is None else f"ended with {_exit(code)}"
+        if self._started is not None:
+            return None if _begun(self._started["pid"]) == self._started["begun"] else "ended"
+        self._gone = 0 if self._healthy() else self._gone + 1
+        return f"is gone from {self.service.address}" if self._gone >= _GONE_AFTER else None
+
+    def failed(self, what: str) -> ServiceFailed:
+        """The error that says what happened to it, after its log's tail was shown."""
+        lines = self._tail()
+        if not lines or (self._process is None and self._started is None):
+            return ServiceFailed(f"service {self.name} {what}; there is no log of it, as no job started it.")
+        self.say("\n".join([f"service {self.name}: the end of its log:", *(f"    {line}" for line in lines)]))
+        return ServiceFailed(f"service {self.name} {what}: {lines[-1][:300]}  (all of its log: {self.log})")
+
+    def _healthy(self) -> bool:
+        try:
+            return self.service.healthy()
+        except TimeoutError:  # somebody is there, who has much to do
+            return True
+
+    def _make_way(self) -> None:
+        """Stop what a killed run left that does not work."""
+        if self._started is None:
+            return
+        with self._users.open("a+b") as users:
+            if not _lock(users, exclusive=True):
+                pid = self._started["pid"]
+                raise ServiceFailed(
+                    f"service {self.name}: another run uses it (process {pid}), but it is not healthy at "
+                    f"{self.service.address}. Wait for that run, or end it."
+                )
+            self._stop()
+
+    def _start(self) -> None:
+        service, argv = self.service, self.service.argv()
+        for name in service.secrets:
+            value = os.environ.get(name)
+            if not value:
+                raise ConfigError(
+                    f"services.{self.name}.secrets: the environment variable {name} is not set."
+                )
+            if any(value in word for word in argv):
+                raise ConfigError(
+                    f"services.{self.name}.command: holds the value of {name}, and all users of the machine can read "
+                    "commands. Let the service take it from its environment."
+                )
+        if self.log.exists():
+            self.log.unlink()
+        with open(self.log, "xb", opener=_for_us_alone) as log:
+            try:
+                self._process = subprocess.Popen(
+                    argv,
+                    cwd=service.workdir,
+                    env={**os.environ, **service.environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                reason = f"{argv[0]}: {error.strerror or error}"
+                raise ConfigError(
+                    f"services.{self.name}.command: cannot be started in {service.workdir}: {reason}."
+                ) from None
+        pid = self._process.pid
+        self._started = {"pid": pid, "begun": _begun(pid), "command": shlex.join(argv)}
+        self._users.write_text(json.dumps(self._started))
+        self.say(f"service {self.name}: starting {shlex.join(argv)} (process {pid}, log {self.log})")
+        try:
+            self._until_healthy()
+        except BaseException:
+            self._stop()
+            self._users.write_text("")
+            raise
+
+    def _until_healthy(self) -> None:
+        began = time.monotonic()
+        while True:
+            if cause := self.cause_of_death():
+                raise self.failed(f"{cause} before it was healthy")
+            try:
+                if self.service.healthy():
+                    break
+            except TimeoutError:
+                pass
+            if time.monotonic() - began > self.service.start_timeout:
+                raise self.failed(
+                    f"was not healthy at {self.service.address} within {self.service.start_timeout:g} s"
+                )
+            time.sleep(LOOK / 2)
+        self.say(f"service {self.name}: healthy after {time.monotonic() - began:.1f} s")
+
+    def _stop(self) -> None:
+        """End the process group that was started: asked first, then killed, with whatever its leader left."""
+        assert self._started is not None
+        pid, begun = self._started["pid"], self._started["begun"]
+        if self._process is None and _begun(pid) != begun:
+            return  # it is gone, and its number may be another's
+        deadline = time.monotonic() + self.service.stop_timeout
+        try:
+            _signal(pid, signal.SIGTERM)
+            while time.monotonic() < deadline and self._lives(pid, begun):
+                time.sleep(0.02)
+        finally:
+            _signal(pid, signal.SIGKILL)
+            if self._process is not None:
+                self._process.wait()
+        self.say(f"service {self.name}: stopped")
+
+    def _lives(self, pid: int, begun: str) -> bool:
+        return self._process.poll() is None if self._process is not None else _begun(pid) == begun
+
+    def _recorded(self) -> Mapping[str, Any] | None:
+        """Who was started by a job of ours, if that one still lives."""
+        try:
+            found: Mapping[str, Any] = json.loads(self._users.read_text())
+            return found if _begun(found["pid"]) == found["begun"] else None
+        except (OSError, ValueError, LookupError):
+            return None
+
+    def _tail(self) -> list[str]:
+        try:
+            text = self.log.read_bytes()[-20_000:].decode(errors="replace")
+        except OSError:
+            return []
+        for name in self.service.secrets:
+            text = text.replace(os.environ.get(name) or "\0", "***")
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-_TAIL_LINES:]
+
+
+@contextmanager
+def _joined(name: str, service: Service, say: Callable[[str], None]) -> Iterator[_Used]:
+    used = _Used(name, service, say)
+    used.join()
+    try:
+        yield used
+    finally:
+        used.leave()
+
+
+class _Watch:
+    """A block that ends when one of the services that it uses does."""
+
+    def __init__(self, used: Iterable[_Used], say: Callable[[str], None]) -> None:
+        self._used = list(used)
+        self._say = say
+        self._ended = threading.Event()
+        self._died: ServiceFailed | None = None
+        self._thread = threading.Thread(target=self._look, name="ajet-services", daemon=True)
+        self._ignored = False
+
+    def __enter__(self) -> None:
+        # A shell's background jobs ignore Ctrl-C, which is how the block is interrupted.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            self._ignored = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            while not self._ended.is_set() or self._thread.is_alive():
+                try:
+                    self._ended.set()
+                    self._thread.join()
+                except KeyboardInterrupt:  # sent while the block ended by itself
+                    if self._died is None:
+                        raise
+        finally:
+            if self._ignored:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if kind is not None and self._died is None:
+            self._died = self._dead()  # the job may have noticed first
+        if self._died is not None:
+            raise self._died from None
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK):
+            self._died = self._dead()
+            if self._died is not None:
+                self._interrupt()
+                return
+
+    def _dead(self) -> ServiceFailed | None:
+        for used in self._used:
+            if cause := used.cause_of_death():
+                return used.failed(f"{cause} while the job ran")
+        return None
+
+    def _interrupt(self) -> None:
+        """As by Ctrl-C, twice; then for good, as nothing may wait for ever for what has died."""
+        main = threading.main_thread().ident
+        assert main is not None
+        for _ in range(2):
+            signal.pthread_kill(main, signal.SIGINT)
+            if self._ended.wait(HEED):
+                return
+        print(f"error: {self._died}", file=sys.stderr, flush=True)
+        for used in self._used:
+            with contextlib.suppress(Exception):
+                used.leave()
+        os._exit(1)
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit code of a process that has ended, None while it lives.
+
+    After a kill the process is a zombie for the time that its last threads take to end; only then can it be
+    waited for. What looks at it meanwhile sees that it is dead, and is told how it ended a moment later.
+    """
+    code = process.poll()
+    if code is None and _is_zombie(process.pid):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_LAST_THREADS_SECONDS)
+    return code
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether /proc says so; never where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return False
+
+
+def _private_folder() -> Path:
+    """The folder of this user's services on this machine. Raises AjetError if it is another user's."""
+    folder = Path(tempfile.gettempdir()) / f"ajet-services-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise AjetError(f"{folder}: belongs to somebody else. Set TMPDIR to a folder of your own.")
+    return folder
+
+
+@contextmanager
+def _locked(path: Path, seconds: float) -> Iterator[None]:
+    """A block that one process at a time is in. Raises AjetError if that takes longer than ``seconds``."""
+    with path.open("a+b") as file:
+        deadline = time.monotonic() + seconds
+        while not _lock(file, exclusive=True):
+            if time.monotonic() > deadline:
+                raise AjetError(
+                    f"{path}: another run has been starting or stopping this service for {seconds:g} s."
+                )
+            time.sleep(LOOK / 2)
+        yield
+
+
+def _lock(file: Any, *, exclusive: bool) -> bool:
+    """Take a lock that ends with the file's closing; False if others hold it."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _begun(pid: int) -> str:
+    """When a living process began, as text that tells it from a later one of the same number; empty if there
+    is none."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else fields[18]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return ""
+    asked = ["ps", "-o", "lstart=", "-p", str(pid)]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _exit(code: int) -> str:
+    return f"exit {code}" if code >= 0 else f"signal {-code}"
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,197 @@
+"""Like `asyncio.run`, but does not wait for tasks and threads that ignore cancellation: after three seconds they are
+reported and abandoned.
+
+A workflow may swallow its cancellation, block the event loop, or hang in a thread. `asyncio.run` would wait for each of
+these for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ajet.types import AjetError
+from ajet.utils.breakpoints import under_debugger
+from ajet.utils.user_code import is_users
+
+T = TypeVar("T")
+GRACE = 3.0
+"""Seconds that cancelled tasks and threads have to end."""
+_running: dict[asyncio.AbstractEventLoop, _Run] = {}
+_left_behind: list[object] = []
+"""Kept alive on purpose: collecting an unfinished loop makes asyncio print a warning for each pending task."""
+
+
+def run(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda text: None) -> T:
+    """What a coroutine returns, as by `asyncio.run`. Ctrl-C cancels it; a second one also breaks off what blocks the
+    loop. ``say`` is told what was left behind. Raises the error of `end_run`, if that was called."""
+    with _ctrl_c_heeded():
+        runner = asyncio.Runner()
+        loop = runner.get_loop()
+        executor = ThreadPoolExecutor(thread_name_prefix=f"ajet-to-thread-{id(loop)}-")
+        loop.set_default_executor(executor)
+        this = _running[loop] = _Run(_in_main_thread())
+        try:
+            return runner.run(main)
+        except KeyboardInterrupt:
+            if this.error is not None:
+                raise this.error from None
+            raise
+        finally:
+            _end(runner, executor, say)
+            del _running[loop]
+            this.ended.set()
+
+
+def end_run(loop: asyncio.AbstractEventLoop, error: AjetError) -> bool:
+    """From another thread: let the `run` of this loop raise ``error``, even if something blocks the loop. Python code is
+    broken off as by Ctrl-C; native code that does not return takes the process with it. Returns False, and does nothing,
+    where the loop is not that of a `run` in the main thread, the only thread that Python can interrupt."""
+    this = _running.get(loop)
+    if this is None or not this.in_main_thread:
+        return False
+    this.error = error
+    # The first one cancels the run, the second one breaks off what blocks it.
+    _interrupt(this.ended, (1.0, 4 * GRACE), str(error))
+    return True
+
+
+def anything_left_behind() -> bool:
+    """Whether some `run` of this process has left something behind, which may keep the process from ending."""
+    return bool(_left_behind)
+
+
+class _Run:
+    """A `run` under way."""
+
+    def __init__(self, in_main_thread: bool) -> None:
+        self.in_main_thread = in_main_thread
+        self.error: AjetError | None = None
+        self.ended = threading.Event()
+
+
+class _Blocked(KeyboardInterrupt):
+    """Something blocked the end of a loop for too long."""
+
+
+def _end(runner: asyncio.Runner, executor: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
+    """End all tasks and threads of a loop that has stopped, and close it unless some of them go on."""
+    loop, deadline = runner.get_loop(), time.monotonic() + GRACE
+    try:
+        with _limited(loop, 2 * GRACE):
+            left = [_describe(task) for task in loop.run_until_complete(_cancel_all(GRACE))]
+            executor.shutdown(wait=False, cancel_futures=True)
+            while (busy := _threads_of(loop)) and time.monotonic() < deadline:
+                busy[0].join(0.05)
+            left += [f"{len(busy)} threads of asyncio.to_thread"] * bool(busy)
+            if not left:
+                runner.close()
+                return
+    except _Blocked as blocked:
+        executor.shutdown(wait=False, cancel_futures=True)
+        own = [frame for frame in traceback.extract_tb(blocked.__traceback__) if is_users(frame.filename)]
+        left = [
+            f"{blocked}{f' ({own[-1].filename}:{own[-1].lineno})' if own else ''}, which blocks the event loop"
+        ]
+    loop.set_exception_handler(lambda *_: None)
+    _left_behind.append(runner)
+    say(f"left behind, as it does not end when it is cancelled: {'; '.join(left)}")
+
+
+async def _cancel_all(seconds: float) -> list[asyncio.Task[Any]]:
+    """Cancel all other tasks; those that have not ended after so many seconds."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if not others:
+        return []
+    _, stubborn = await asyncio.wait(others, timeout=seconds)
+    return sorted(stubborn, key=lambda task: task.get_name())
+
+
+def _threads_of(loop: asyncio.AbstractEventLoop) -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith(f"ajet-to-thread-{id(loop)}-")]
+
+
+def _describe(task: asyncio.Task[Any]) -> str:
+    """``episode 1.0/t/0 (agent.py:17)``"""
+    frames = task.get_stack()
+    place = f" ({frames[-1].f_code.co_filename}:{frames[-1].f_lineno})" if frames else ""
+    return f"{task.get_name()}{place}"
+
+
+@contextmanager
+def _limited(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
+    """A block that runs a loop to its end, which takes seconds, so Ctrl-C is ignored meanwhile. Raises `_Blocked`, with
+    the task's name, in what blocks the loop for longer; native code that does not return takes the process with it.
+    Python can interrupt only its main thread: in any other one there is no limit."""
+    if not _in_main_thread():
+        yield
+        return
+    late, ended = threading.Event(), threading.Event()
+    name = "a callback"
+
+    def interrupted(*_: object) -> None:
+        if late.is_set():
+            raise _Blocked(name)
+
+    def limit() -> None:
+        nonlocal name
+        if not ended.wait(seconds) and not under_debugger():
+            task = asyncio.current_task(loop)
+            name = task.get_name() if task else name
+            late.set()
+            error = f"{name} blocks the event loop and cannot be interrupted. Let it clean up by awaiting."
+            _interrupt(ended, (GRACE,), error)
+
+    threading.Thread(target=limit, name="ajet-end", daemon=True).start()
+    with _on_ctrl_c(interrupted):
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+def _interrupt(ended: threading.Event, patience: Sequence[float], error: str) -> None:
+    """From another thread: interrupt the main thread, and wait so many seconds, each time, for what is to end. If it never
+    does, say ``error`` and end the process."""
+    main = threading.main_thread().ident
+    assert main is not None
+    for seconds in patience:
+        signal.pthread_kill(main, signal.SIGINT)
+        if ended.wait(seconds):
+            return
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+@contextmanager
+def _ctrl_c_heeded() -> Iterator[None]:
+    """A block in which Ctrl-C works, also in a background job of a shell, which is started to ignore it."""
+    if _in_main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        with _on_ctrl_c(signal.default_int_handler):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _on_ctrl_c(handler: Callable[..., object]) -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
