@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 import ajet
-from ajet.capture import bodies, connections
+from ajet.capture.gateway import bodies, connections
 from ajet.capture.gateway.connections import Connections
 from ajet.capture.gateway.http_server import MOST_HEAD_BYTES
 from ajet.capture.gateway.server import Gateway
@@ -556,7 +556,7 @@ def test_C10_pages_without_a_key_are_not_for_web_pages_of_elsewhere(
 
 SERVER = """
 import time
-from ajet.capture import stopping
+from ajet.capture.gateway import stopping
 from ajet.capture.sampling import SamplingPolicy
 from ajet.runs.serve import serve
 from ajet.testing import ScriptedEngine

@@ -23,7 +23,7 @@ from ajet.runs.serve import Sessions
 
 ASK: Any = [{"role": "user", "content": "hi"}]
 PATIENT = """
-from ajet.capture import stopping
+from ajet.capture.gateway import stopping
 from ajet.cli import main
 
 stopping.SECONDS_TO_END = 60.0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ajet import asyncrun
 from ajet.types import AjetError
+from ajet.utils import asyncrun
 from ajet.utils.asyncrun import end_run, run
 
 
@@ -151,7 +151,7 @@ def test_tasks_whose_cleanup_blocks_do_not_keep_a_run_from_ending() -> None:
 
 NATIVE = """
 import asyncio, ctypes
-from ajet import asyncrun
+from ajet.utils import asyncrun
 asyncrun.GRACE = 0.2
 
 async def cleans_up():
@@ -181,7 +181,7 @@ def test_a_cleanup_that_cannot_be_interrupted_takes_the_process_with_it_and_is_n
 
 SCRIPT = """
 import asyncio
-from ajet import asyncrun
+from ajet.utils import asyncrun
 from ajet.utils.asyncrun import run
 asyncrun.GRACE = 0.5
 

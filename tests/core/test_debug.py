@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ajet import breakpoints
 from ajet.interfaces.backbone import RunResult
 from ajet.interfaces.progress import Silent
 from ajet.job.config import Layers
 from ajet.job.prepare import prepare
 from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.types import AjetError, ConfigError
+from ajet.utils import breakpoints
 
 AGENT = """
 import httpx2

@@ -170,7 +170,7 @@ def test_C10_a_web_page_of_elsewhere_cannot_have_its_visitor_ask(
 
 SERVICE = """
 import time
-from ajet.capture import stopping
+from ajet.capture.gateway import stopping
 from ajet.environments import ServedEnvironment, serve
 
 class Hanging(ServedEnvironment):

@@ -15,11 +15,11 @@ import openai
 import pytest
 
 import ajet
-from ajet import asyncrun
 from ajet.interfaces.judge import GroupJudge, Judge
 from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet.types import AjetError, JudgeOutput, Task
+from ajet.utils import asyncrun
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 HERE = Path(__file__).name

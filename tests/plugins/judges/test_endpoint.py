@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import AjetError, ConfigError
-from ajet import endpoint as module
+from ajet.services import llm_client as module
 from ajet.services.llm_client import EndpointFailed, Usage
 from ajet_judges.endpoint import Asker
 from ajet_judges.questions import MalformedVerdict, Question, Verdict
