@@ -40,10 +40,8 @@ class Portal:
 
     async def run(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """As `wait`, for callers on another loop; their cancellation goes through."""
-        own = asyncio.get_running_loop()
-        over: asyncio.Future[None] = own.create_future()
-        call = _Call(self.loop, coroutine, lambda _: own.is_closed() or own.call_soon_threadsafe(_end, over))
-        timer = None if seconds is None else own.call_later(seconds, _end, over, TimeoutError)
+        call, over = self._begin(coroutine)
+        timer = None if seconds is None else over.get_loop().call_later(seconds, _end, over, TimeoutError)
         try:
             await over
         except BaseException:
@@ -63,6 +61,18 @@ class Portal:
         submitted = Submitted(self.loop, coroutine)
         if threading.current_thread() is not self._thread:
             submitted.wait(seconds)
+
+    async def leave_from_loop(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """As `leave`, for callers on another loop. The coroutine runs to its end even if the caller is cancelled."""
+        _, over = self._begin(coroutine)
+        await over
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> tuple[_Call[T], asyncio.Future[None]]:
+        """A coroutine on its way, and what tells the caller's loop that it has ended."""
+        own = asyncio.get_running_loop()
+        over: asyncio.Future[None] = own.create_future()
+        told = lambda _: own.is_closed() or own.call_soon_threadsafe(_end, over)  # noqa: E731
+        return _Call(self.loop, coroutine, told), over
 
     def close(self) -> None:
         """Cancel what still runs and end the thread."""

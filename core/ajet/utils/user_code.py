@@ -25,7 +25,7 @@ def is_installed(file: str) -> bool:
 def _elsewhere() -> tuple[str, ...]:
     """Folders of Python, of AgentJet and of its plugins, which lie elsewhere when they are installed in place."""
     python = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "scripts")]
-    ours = [str(Path(__file__).parent)]
+    ours = [str(Path(__file__).parents[1])]
     for entry in importlib.metadata.entry_points(group="ajet"):
         if entry.dist and entry.dist.name.startswith("ajet-plugin-"):
             found = importlib.util.find_spec(entry.module.partition(".")[0])

@@ -176,6 +176,6 @@ def _async_events(module: ModuleType) -> type[Any]:
         async def aclose(self) -> None:
             if self._open and self._portal.loop.is_running():
                 self._open = False
-                await asyncio.shield(self._portal.run(self._events.aclose()))
+                await self._portal.leave_from_loop(self._events.aclose())
 
     return Events
