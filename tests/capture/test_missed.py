@@ -22,7 +22,7 @@ from ajet.interfaces.workflow import Workflow
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
 from ajet.testing import ScriptedEngine
-from ajet.types import Task
+from ajet.types import GenerateRequest, Generation, Task
 
 Run = Callable[..., Episode]
 HERE = Path(__file__).name
@@ -277,3 +277,26 @@ def test_refused_in_requests_and_aiohttp_alike(run: Run, server: Any) -> None:
 
     for agent in (with_requests, with_aiohttp):
         assert run(agent, refuse=True).failure == "workflow:MissedCall"
+
+
+def test_connections_of_an_engine_are_its_own(bench: Any, tokenizer: Any) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    class Remote(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            socket.create_connection(listening.getsockname()).close()
+            return await super().generate(request)
+
+    b = bench(Remote(tokenizer, lambda r, p: "ok"))
+    with reach(b.capture, refuse_missed=True) as around, b.session() as session:
+
+        async def begin() -> None:
+            around.missed.begin(session.key)
+
+        asyncio.run(begin())
+        client = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9/v1", max_retries=0)
+        answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+        missed = around.missed.end(session.key)
+    listening.close()
+    assert answer.choices[0].message.content == "ok"
+    assert not missed
