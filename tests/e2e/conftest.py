@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.warm import Warm
 
 AGENT = """
 import openai
@@ -60,7 +60,7 @@ class Project:
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.folder = folder
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[Warm] = []
         (folder / "agent.py").write_text(AGENT)
         (folder / "tasks.jsonl").write_text(
             "".join(json.dumps({"id": f"q{i}", "query": f"say {i}"}) + "\n" for i in range(6))
@@ -79,15 +79,9 @@ class Project:
     def job(self, **values: Any) -> None:
         (self.folder / "job.yaml").write_text(yaml.safe_dump(values))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> Warm:
         """Start `ajet` in the folder."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ajet", *arguments],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        process = Warm(*arguments, cwd=self.folder)
         self._started.append(process)
         return process
 
