@@ -54,6 +54,7 @@ def test_B12_there_is_a_package_to_begin_with_for_loggers_and_the_other_small_ki
     assert {"logger", "filter", "algorithm", "service"} <= set(KINDS)
 
 
+@pytest.mark.slow
 def test_the_tests_of_what_it_writes_pass(begun: Begun) -> None:
     output = begun.run("pytest", "-v", *BY_ITSELF, "--rootdir", str(begun.folder), str(begun.folder))
     for kind in KINDS:

@@ -56,6 +56,7 @@ def run(wheels: Path, target: Path, *arguments: str, **variables: str) -> subpro
     )
 
 
+@pytest.mark.slow
 def test_B14_an_install_without_a_terminal_names_its_packages(wheels: Path, tmp_path: Path) -> None:
     done = run(wheels, tmp_path / "here", "tiny-package")
     assert done.returncode == 0, done.stderr
@@ -63,6 +64,7 @@ def test_B14_an_install_without_a_terminal_names_its_packages(wheels: Path, tmp_
     assert re.search(r"tiny.package", done.stdout + done.stderr)
 
 
+@pytest.mark.slow
 def test_B14_pip_installs_what_uv_cannot(wheels: Path, tmp_path: Path) -> None:
     done = run(wheels, tmp_path / "here", "tiny-package", UV_FIND_LINKS=str(tmp_path / "not-there"))
     assert done.returncode == 0, done.stderr
@@ -70,6 +72,7 @@ def test_B14_pip_installs_what_uv_cannot(wheels: Path, tmp_path: Path) -> None:
     assert "pip does" in done.stdout and "Installing collected packages: tiny" in done.stdout
 
 
+@pytest.mark.slow
 def test_B14_a_package_that_neither_finds_is_an_error(wheels: Path, tmp_path: Path) -> None:
     done = run(wheels, tmp_path / "here", "no-such-package")
     assert done.returncode == 1

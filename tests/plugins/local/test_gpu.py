@@ -152,6 +152,7 @@ def test_the_bench_runs_through_on_a_tiny_model(tokenizer, monkeypatch):
     assert figures["generated_tokens_per_second"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_bench_says_so_without_a_cuda_device():
     done = subprocess.run(

@@ -224,6 +224,7 @@ class Stages(Silent):
         self.seen.append((name, fraction, metrics))
 
 
+@pytest.mark.slow
 def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path):
     """A few steps of each phase: the folder is complete, loads in transformers, and is bit-equal twice."""
     monkeypatch.setattr(trial, "CHECK_TASKS", 4)

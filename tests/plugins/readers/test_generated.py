@@ -355,7 +355,7 @@ def command(served: Endpoint, folder: Path, library: Path, *more: str) -> list[s
     ]
 
 
-@pytest.mark.parametrize("kill_after", [9, 41])
+@pytest.mark.parametrize("kill_after", [pytest.param(9, marks=pytest.mark.slow), 41])
 def test_a_killed_generation_goes_on_without_a_repeated_call_and_ends_the_same(
     served: Endpoint, library: Path, tmp_path: Path, kill_after: int
 ) -> None:
