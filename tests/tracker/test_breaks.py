@@ -186,6 +186,16 @@ def test_changed_tool_call_ids_are_reported(episode: Episode) -> None:
     )
 
 
+def test_a_reply_without_its_reasoning_is_not_the_cause_where_its_tool_call_ids_changed(
+    episode: Episode,
+) -> None:
+    """A reply is recognised without its reasoning, so sending that back would not help."""
+    episode.call([S, U], {**said("", "{}", ids="call_1_"), "reasoning_content": "A sum."})
+    episode.call([S, U, said("", "{}", ids="call_9_"), tool("2", "call_9_0")], Y)
+    found = episode.the_break()
+    assert (found.cause, found.before, found.now) == ("tool-call ids changed", "call_1_0", "call_9_0")
+
+
 @pytest.mark.parametrize(
     ("recorded", "sent"),
     [

@@ -110,17 +110,20 @@ def compare(old: Message, new: Message) -> tuple[str, str, str]:
     if [(c.name, _meaning(c.arguments)) for c in calls] != [(c.name, _meaning(c.arguments)) for c in sent]:
         return edited, _told(calls), _told(sent)
     thought, told = thoughts(old), thoughts(new)
-    if _squeezed(thought) != _squeezed(told):
-        inside = _squeezed(was) != _squeezed(now)
-        return "reasoning edited" if told else "thinking stripped", *(
-            (was, now) if inside else (thought, told)
-        )
+    inside = _squeezed(was) != _squeezed(now)
+    rethought = _squeezed(thought) != _squeezed(told)
+    if rethought and (told or inside):
+        kind = "reasoning edited" if told else "thinking stripped"
+        return kind, *((was, now) if inside else (thought, told))
+    # A reply that comes back without its reasoning is recognised, so any other change is the cause.
     if [c.spelling for c in calls] != [c.spelling for c in sent]:
         return "arguments re-serialised", _told(calls), _told(sent)
     if _ids(old) != _ids(new):
         return "tool-call ids changed", _ids(old), _ids(new)
     if was == now and _told(calls) != _told(sent):
         return "arguments re-serialised", _told(calls), _told(sent)
+    if rethought:
+        return "thinking stripped", thought, told
     if was == now and thought == told and old.get("name") != new.get("name"):
         return edited, old.get("name") or "", new.get("name") or ""
     return "whitespace changed", *((was, now) if was != now else (thought, told))
