@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ajet.job.config import JobConfig
     from ajet.job.prepare import Job
-    from ajet_verl.plugin import Verl
+    from ajet_verl.settings import VerlSettings
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -239,7 +239,7 @@ class Place:
     """The node `ajet`, which our classes in verl's processes read."""
 
 
-def compose(job: Job, settings: Verl, place: Place) -> DictConfig:
+def compose(job: Job, settings: VerlSettings, place: Place) -> DictConfig:
     """The configuration that verl receives. Raises ConfigError for what cannot be said in it."""
     from omegaconf import OmegaConf, open_dict
 
@@ -290,7 +290,7 @@ def verls_own(engine: str) -> DictConfig:
         return composed("ppo_trainer", [f"model_engine={engine}"])
 
 
-def _aligned(config: JobConfig, settings: Verl) -> dict[str, Any]:
+def _aligned(config: JobConfig, settings: VerlSettings) -> dict[str, Any]:
     """The table's values for a job."""
     found: dict[str, Any] = {}
     for row in TABLE:
@@ -303,7 +303,7 @@ def _aligned(config: JobConfig, settings: Verl) -> dict[str, Any]:
     return found
 
 
-def _placed(job: Job, settings: Verl, place: Place) -> dict[str, Any]:
+def _placed(job: Job, settings: VerlSettings, place: Place) -> dict[str, Any]:
     """What depends on the model, on the run folder and on what is resumed."""
     validates = bool(job.validation)
     return {
@@ -318,7 +318,7 @@ def _placed(job: Job, settings: Verl, place: Place) -> dict[str, Any]:
     }
 
 
-def mode_of(config: JobConfig, settings: Verl) -> str:
+def mode_of(config: JobConfig, settings: VerlSettings) -> str:
     """verl's trainer mode for a job. Raises ConfigError if two keys say different things."""
     if settings.mode == "sync" and config.train.asynchronous:
         raise ConfigError("backbone.verl.mode: sync contradicts train.asynchronous; remove one of them.")
@@ -359,7 +359,7 @@ def _refuse_ours(explicit: Mapping[str, Any]) -> None:
             raise ConfigError(f"backbone.verl.{key}: follows from {PLACED[key]}; set that instead.")
 
 
-def _check(config: JobConfig, settings: Verl) -> None:
+def _check(config: JobConfig, settings: VerlSettings) -> None:
     """Raise ConfigError for what verl cannot do, by the key's name."""
     train = config.train
     if mode_of(config, settings) == "separate_async" and train.batch_size % train.mini_batches:
@@ -387,7 +387,7 @@ def _check(config: JobConfig, settings: Verl) -> None:
         )
 
 
-def describe(job: Job, settings: Verl) -> str:
+def describe(job: Job, settings: VerlSettings) -> str:
     """The configuration that verl receives, as YAML. In its comments: what is not verl's default, and why."""
 
     from ajet.cli.table import table

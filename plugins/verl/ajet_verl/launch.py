@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from ajet.job.prepare import Job
-    from ajet_verl.plugin import Verl
+    from ajet_verl.settings import VerlSettings
 
 STAGED = ".verl"
 """Folder among the checkpoints in which verl writes one before it is complete."""
@@ -46,7 +46,7 @@ OF_NEW_CLUSTERS = ("num_cpus", "num_gpus", "resources", "object_store_memory", "
 """Arguments of `ray.init` that mean nothing where a cluster is joined."""
 
 
-def launch(job: Job, settings: Verl) -> RunResult:
+def launch(job: Job, settings: VerlSettings) -> RunResult:
     """Run a prepared job to its end, in a new run folder or in the one to resume. Raises AjetError."""
     model = model_source(job.model, job.config.run.seed, job.progress)
     config = compose(
@@ -57,7 +57,7 @@ def launch(job: Job, settings: Verl) -> RunResult:
         return _launch_in(run_dir, job, settings, model, config)
 
 
-def _launch_in(run_dir: Path, job: Job, settings: Verl, model: str, config: DictConfig) -> RunResult:
+def _launch_in(run_dir: Path, job: Job, settings: VerlSettings, model: str, config: DictConfig) -> RunResult:
     if job.resume:
         job.progress.started(run_dir)
     keep_tokenizer(run_dir, _tokenizer(model), job.progress)
@@ -75,7 +75,7 @@ def _launch_in(run_dir: Path, job: Job, settings: Verl, model: str, config: Dict
 class _Run:
     """One run of verl on a cluster, seen from the driver."""
 
-    def __init__(self, ray: Any, job: Job, settings: Verl, model: str, run_dir: Path) -> None:
+    def __init__(self, ray: Any, job: Job, settings: VerlSettings, model: str, run_dir: Path) -> None:
         self._ray, self._job, self._settings, self._run_dir = ray, job, settings, run_dir
         self._done = step_of(newest(run_dir, job.progress.say))
         shutil.rmtree(run_dir / "checkpoints" / STAGED, ignore_errors=True)
