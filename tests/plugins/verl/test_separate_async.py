@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from ajet.rollout.recorder import live_lines
 from tests.plugins.verl.conftest import Machine, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
@@ -11,6 +13,7 @@ from tests.plugins.verl.jobs import sums_job
 STEPS, STALENESS = 4, 2
 
 
+@pytest.mark.slow  # three ranks on two cores take five minutes: make verify-verl
 def test_two_ranks_learn_while_a_third_answers(machine: Machine) -> None:
     verl = {
         "mode": "separate_async",
