@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import yaml
 
 from ajet.interfaces.workflow import load_object
 from ajet.job.models import find_recipe
+from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask")
@@ -63,15 +62,6 @@ def recipe_name(name: str) -> str:
 def test_the_agent_works_with_a_scripted_model(name: str, tmp_path: Path) -> None:
     script = tmp_path / "answers.yaml"
     script.write_text(yaml.safe_dump(ANSWERS[name]))
-    command = [
-        sys.executable,
-        "-m",
-        "ajet",
-        "check",
-        str(EXAMPLES / name / "job.yaml"),
-        "--answers",
-        str(script),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
+    process = Warm("check", str(EXAMPLES / name / "job.yaml"), "--answers", str(script), cwd=tmp_path)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output

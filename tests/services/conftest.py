@@ -18,6 +18,7 @@ import yaml
 
 from ajet.job.config import Layers
 from tests.ports import free_port
+from tests.warm import Warm
 
 SERVER = """
 import os, subprocess, sys, threading, time
@@ -85,6 +86,7 @@ class Home:
         self.port = port
         self.said: list[str] = []
         self._started: list[subprocess.Popen[str]] = []
+        self._warm: list[Warm] = []
         (path / "server.py").write_text(SERVER)
         (path / "agent.py").write_text(AGENT)
         (path / "tasks.jsonl").write_text('{"id": "a", "query": "2+2?", "answer": "4"}\n')
@@ -130,6 +132,12 @@ class Home:
         self._started.append(process)
         return process
 
+    def ajet(self, *arguments: str) -> Warm:
+        """Start `ajet` in the folder."""
+        process = Warm(*arguments, cwd=self.path)
+        self._warm.append(process)
+        return process
+
     def serve(self) -> subprocess.Popen[str]:
         """Start the service by hand."""
         process = self.start("server.py", str(self.port))
@@ -147,6 +155,9 @@ class Home:
         return [int(word) for word in file.read_text().split()] if file.exists() else []
 
     def end(self) -> None:
+        for warm in self._warm:
+            warm.kill()
+            warm.wait(30)
         for process in self._started:
             process.kill()
             process.wait()

@@ -14,6 +14,7 @@ import pytest
 
 from ajet.services.supervisor import ServiceFailed, exit_code, with_services
 from ajet.types import AjetError, ConfigError
+from tests.warm import Warm
 
 from .conftest import Home, ended, lives, until
 
@@ -55,7 +56,7 @@ def test_a_second_job_reuses_it_and_the_last_one_stops_it(home: Home) -> None:
 
 def test_jobs_that_start_at_once_share_one_service(home: Home) -> None:
     home.job(workflow="agent.py:run", run={"services": ["thing"]})
-    jobs = [home.start("-m", "ajet", "run", "job.yaml", "--set", f"run.dir=runs{i}") for i in range(3)]
+    jobs = [home.ajet("run", "job.yaml", "--set", f"run.dir=runs{i}") for i in range(3)]
     for job in jobs:
         output, _ = job.communicate(timeout=120)
         assert job.returncode == 0, output
@@ -65,11 +66,11 @@ def test_jobs_that_start_at_once_share_one_service(home: Home) -> None:
 
 def test_after_a_killed_run_the_next_one_uses_and_stops_it(home: Home) -> None:
     home.job(workflow="agent.py:waits", run={"services": ["thing"]})
-    killed = home.start("-m", "ajet", "run", "job.yaml")
+    killed = home.ajet("run", "job.yaml")
     until(home.healthy)
     until(lambda: (home.path / "runs").exists())
     killed.kill()
-    killed.communicate()
+    killed.wait(60)
     assert home.healthy()
     with with_services(home.layers(), ["thing"], home.say):
         assert "another run's" in home.said[0]
@@ -215,7 +216,7 @@ def test_a_service_that_nobody_declares_is_an_error_that_lists_the_declared(home
 
 def test_secrets_are_inherited_and_stand_on_no_command_line_nor_in_the_run_folder(home: Home) -> None:
     home.job(workflow="agent.py:waits", run={"services": ["thing"]}, service={"secrets": ["MY_TOKEN"]})
-    run = home.start("-m", "ajet", "run", "job.yaml")
+    run = home.ajet("run", "job.yaml")
     until(home.healthy)
     until(lambda: bool(list(home.path.glob("runs/*/job.yaml"))))
     server = home.pids()[0]
@@ -240,15 +241,10 @@ def test_its_log_can_be_read_by_its_user_alone(home: Home) -> None:
 
 
 def command(home: Home, *arguments: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ajet", *arguments],
-        cwd=cwd or home.path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    process = Warm(*arguments, cwd=cwd or home.path)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
 
 
 @pytest.mark.parametrize(
