@@ -81,9 +81,9 @@ def test_every_field_is_told() -> None:
 
 
 WRONG: dict[str, Any] = {
-    "nobody declares it": {},
+    "it is not declared": {},
     "it ends at once": {"command": ["python", "nothing.py"]},
-    "it never gets healthy": {"command": ["sleep", "60"], "start_timeout": "500ms"},
+    "it does not become healthy": {"command": ["sleep", "60"], "start_timeout": "500ms"},
     "a secret is not set": {"secrets": ["LAKE_TOKEN"]},
 }
 
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said_as_the_page_says(here: Here, what: str) -> None:
     said = dict(re.findall(r"^\| ([\w ]+) \| `(.*?)`(?: and .*)? \|$", PAGE, re.MULTILINE))
     assert set(said) >= set(WRONG)
     here.change(**WRONG[what])
-    name = "gues" if what == "nobody declares it" else "guess"
+    name = "gues" if what == "it is not declared" else "guess"
     code, printed = here.ajet("check", "job.yaml", "--with", name, "--answers", "answers.yaml")
     assert code in (1, 2) and f"error: {said[what]}" in printed, printed
 
