@@ -54,7 +54,7 @@ def sft(
 
 
 def _backbone(name: str, sets: list[str] | None) -> Backbone:
-    from ajet.cli.layers import job_layers, lay_flag, lay_sets
+    from ajet.job.layers import job_layers, lay_flag, lay_sets
     from ajet.job.prepare import build_backbone
     from ajet.types import ConfigError
 
