@@ -34,14 +34,32 @@ _WHERE = {
     "Tuner": "interfaces.workflow",
     "Workflow": "interfaces.workflow",
     "WorkflowOutput": "types",
+    "acheck": "api.jobs",
+    "aevaluate": "api.jobs",
+    "arun": "api.jobs",
     "breakpoint": "utils.breakpoints",
+    "check": "api.jobs",
+    "evaluate": "api.jobs",
     "hookimpl": "hookspecs",
     "label": "capture.context",
+    "load_run": "api.results",
     "passthrough": "capture.context",
+    "run": "api.jobs",
+    "serve": "api.serving",
+    "sft": "api.jobs",
 }
 __all__ = list(_WHERE)
 
 if TYPE_CHECKING:
+    from ajet.api.jobs import acheck as acheck
+    from ajet.api.jobs import aevaluate as aevaluate
+    from ajet.api.jobs import arun as arun
+    from ajet.api.jobs import check as check
+    from ajet.api.jobs import evaluate as evaluate
+    from ajet.api.jobs import run as run
+    from ajet.api.jobs import sft as sft
+    from ajet.api.results import load_run as load_run
+    from ajet.api.serving import serve as serve
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
     from ajet.hookspecs import hookimpl as hookimpl
