@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.gateway.server import Gateway
+from ajet.capture.gateway.stopping import stopped
 from ajet.capture.portal import Portal
+from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session
-from ajet.capture.gateway.stopping import stopped
 from ajet.capture.targets import Target
 from ajet.capture.wires import Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
