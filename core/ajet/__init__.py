@@ -14,10 +14,13 @@ _WHERE = {
     "Backbone": "interfaces.backbone",
     "ChatModel": "interfaces.engine",
     "ChatModelPlugin": "interfaces.engine",
+    "Check": "api.results",
     "ConfigError": "types",
     "Engine": "interfaces.engine",
     "EnginePlugin": "interfaces.engine",
+    "Episode": "api.results",
     "EpisodeView": "types",
+    "Evaluation": "api.results",
     "Filter": "interfaces.filter",
     "Finding": "types",
     "GroupJudge": "interfaces.judge",
@@ -27,9 +30,13 @@ _WHERE = {
     "Plugin": "interfaces.base",
     "Reader": "interfaces.reader",
     "Recipe": "interfaces.recipe",
+    "Run": "api.results",
+    "Scores": "api.results",
+    "Server": "api.serving",
     "Service": "interfaces.service",
     "Settings": "interfaces.base",
     "Task": "types",
+    "Timeline": "api.results",
     "Trainer": "interfaces.backbone",
     "Tuner": "interfaces.workflow",
     "Workflow": "interfaces.workflow",
@@ -58,7 +65,14 @@ if TYPE_CHECKING:
     from ajet.api.jobs import evaluate as evaluate
     from ajet.api.jobs import run as run
     from ajet.api.jobs import sft as sft
+    from ajet.api.results import Check as Check
+    from ajet.api.results import Episode as Episode
+    from ajet.api.results import Evaluation as Evaluation
+    from ajet.api.results import Run as Run
+    from ajet.api.results import Scores as Scores
+    from ajet.api.results import Timeline as Timeline
     from ajet.api.results import load_run as load_run
+    from ajet.api.serving import Server as Server
     from ajet.api.serving import serve as serve
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
@@ -97,3 +111,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"ajet.{_WHERE[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
