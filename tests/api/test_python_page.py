@@ -14,12 +14,8 @@ import ajet
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-FEWER = {
-    '"starter"': None,
-    "steps=40": "steps=2, set={'train.batch_size': 2, 'rollout.group_size': 2}",
-    "step=40": "step=2",
-    "steps=41": "steps=3",
-}
+SMALL = "steps=2, set={'train.batch_size': 2, 'rollout.group_size': 2}"
+FEWER = {'"starter"': None, "steps=40": SMALL, "step=40": "step=2", "steps=41": "steps=3"}
 
 
 def test_every_block_of_the_page_runs(
