@@ -23,9 +23,11 @@ _WHERE = {
     "Evaluation": "api.results",
     "Filter": "interfaces.filter",
     "Finding": "types",
+    "Group": "api.learner",
     "GroupJudge": "interfaces.judge",
     "Judge": "interfaces.judge",
     "JudgeOutput": "types",
+    "Learner": "api.learner",
     "Logger": "interfaces.logger",
     "Plugin": "interfaces.base",
     "Reader": "interfaces.reader",
@@ -50,6 +52,7 @@ _WHERE = {
     "hookimpl": "hookspecs",
     "label": "capture.context",
     "load_run": "api.results",
+    "open": "api.learner",
     "passthrough": "capture.context",
     "run": "api.jobs",
     "serve": "api.serving",
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
     from ajet.api.jobs import evaluate as evaluate
     from ajet.api.jobs import run as run
     from ajet.api.jobs import sft as sft
+    from ajet.api.learner import Group as Group
+    from ajet.api.learner import Learner as Learner
+    from ajet.api.learner import open as open
     from ajet.api.results import Check as Check
     from ajet.api.results import Episode as Episode
     from ajet.api.results import Evaluation as Evaluation

@@ -26,13 +26,14 @@ def test_every_block_of_the_page_runs(
     script = ModuleType("__main__")  # its functions are those of a script
     monkeypatch.setitem(sys.modules, "__main__", script)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         for words, fewer in FEWER.items():
             block = block.replace(words, fewer or repr(str(model)))
         exec(compile(block, "docs/python.md", "exec"), vars(script))
     printed = capsys.readouterr().out
     run: Any = vars(script)["run"]
+    assert (folder / "my-model" / "config.json").is_file()
     assert [m["step"] for m in ajet.load_run(run.dir).metrics] == [1, 2, 3]
     assert "judge=: unknown judge 'exct'; did you mean 'exact'. Installed: " in printed
     assert "ajet check · agent" in printed and "http://127.0.0.1:" in printed
@@ -41,7 +42,7 @@ def test_every_block_of_the_page_runs(
 def test_the_page_names_every_function_of_the_api() -> None:
     functions = [name for name in dir(ajet) if getattr(ajet, name).__module__.startswith("ajet.api.")]
     functions = [name for name in functions if name.islower()]
-    assert len(functions) == 9
+    assert len(functions) == 10
     assert [name for name in functions if f"ajet.{name}" not in PAGE] == []
 
 

@@ -73,25 +73,25 @@ def run(
     ``resume`` a run folder to go on with; objects that no import leads to must be given again. ``services`` are started
     as by ``--with``. Without ``progress`` nothing is printed. Raises AjetError.
     """
-    resumed = _path(resume)
+    resumed = as_path(resume)
     layers = run_layers(
-        _flag,
-        _path(job),
+        argument,
+        as_path(job),
         workflow=workflow,
         tasks=tasks,
         validation=validation,
         judge=judge,
-        model=_text(model),
+        model=as_text(model),
         backbone=backbone,
         steps=steps,
         seed=seed,
         deterministic=deterministic,
         memory_limit=memory_limit,
-        run_dir=_text(run_dir),
+        run_dir=as_text(run_dir),
         sets=set,
         resume=resumed,
     )
-    with _prepared(layers, services, progress, resumed) as (ready, _):
+    with prepared(layers, services, progress, resumed) as (ready, _):
         return Run(ready.backbone.run(ready).run_dir)
 
 
@@ -119,20 +119,20 @@ def evaluate(
     sets temperature 0 for calls in which the agent sets none. All else is as in `run`. Raises AjetError.
     """
     layers = evaluate_layers(
-        _flag,
-        _path(job),
+        argument,
+        as_path(job),
         workflow=workflow,
         tasks=tasks,
         judge=judge,
-        model=_text(model),
+        model=as_text(model),
         greedy=greedy,
         episodes=episodes,
         seed=seed,
-        run_dir=_text(run_dir),
+        run_dir=as_text(run_dir),
         sets=set,
     )
-    answers = endpoint_answers(_flag, endpoint, endpoint_model, _text(model))
-    with _prepared(layers, services, progress) as (ready, lines):
+    answers = endpoint_answers(argument, endpoint, endpoint_model, as_text(model))
+    with prepared(layers, services, progress) as (ready, lines):
         figures = run_evaluate(ready, answers=answers)
         assert lines.run_dir is not None
         return Evaluation(figures, lines.run_dir)
@@ -161,20 +161,20 @@ def check(
     ``group_size`` episodes of each of the ``first`` tasks are run. ``answers`` is a file of rules that answer in place of
     the model. All else is as in `run`. Raises AjetError; episodes that fail are in the report.
     """
-    require_answers(_flag, _path(answers), context_length)
+    require_answers(argument, as_path(answers), context_length)
     layers = check_layers(
-        _flag,
-        _path(job),
+        argument,
+        as_path(job),
         workflow=workflow,
         tasks=tasks,
         judge=judge,
-        model=_text(model),
+        model=as_text(model),
         seed=seed,
-        run_dir=_text(run_dir),
+        run_dir=as_text(run_dir),
         sets=set,
     )
-    with _prepared(layers, services, progress) as (ready, _):
-        engine = checking_engine(ready, _path(answers), context_length)
+    with prepared(layers, services, progress) as (ready, _):
+        engine = checking_engine(ready, as_path(answers), context_length)
         report = run_check(ready, engine, tasks=first, group_size=group_size)
         return Check(report, page(ready, report))
 
@@ -196,7 +196,7 @@ def sft(
     """Fine-tune a model on transcripts, as `ajet sft` does: every assistant turn of a file with one
     ``{"messages": […], "tools": […]}`` a line is learned. ``output`` is a new folder. Raises AjetError."""
     file, folder = Path(transcripts).expanduser(), Path(output).expanduser().resolve()
-    chosen = sft_backbone(_flag, backbone, set, file, folder)
+    chosen = sft_backbone(argument, backbone, set, file, folder)
     with _progress(progress) as lines:
         run_sft(
             backbone=chosen,
@@ -224,15 +224,15 @@ class _Quiet(Lines):
 
 
 @contextmanager
-def _prepared(
-    layers: Layers, services: Sequence[str], shown: bool, resume: Path | None = None
+def prepared(
+    layers: Layers, services: Sequence[str], shown: bool, resume: Path | None = None, read_tasks: bool = True
 ) -> Iterator[tuple[Job, Lines]]:
     """A block with the job of these layers, its services and its progress. Raises ConfigError that names the argument."""
     import_from_here()
     with _progress(shown) as lines, _held(resume), services_of(layers, services):
         with told_to(lines):
             try:
-                job = prepare(layers, resume=resume)
+                job = prepare(layers, resume=resume, read_tasks=read_tasks)
             except ConfigError as error:
                 raise type(error)(_by_argument(str(error), layers)) from error.__cause__
         yield job.with_progress(lines), lines
@@ -255,20 +255,23 @@ def _progress(shown: bool) -> Iterator[Lines]:
 
 def _by_argument(message: str, layers: Layers) -> str:
     """An error with the argument in place of its key, where the value came from that argument."""
-    for key, argument in {**ARGUMENTS, "model": "model="}.items():
+    for key, written in {**ARGUMENTS, "model": "model="}.items():
         rest = message.removeprefix(key)
-        if rest != message and rest[0] in " :." and layers.source_of(key) == argument:
-            return f"{argument}{rest.removeprefix('.type')}"
+        if rest != message and rest[0] in " :." and layers.source_of(key) == written:
+            return f"{written}{rest.removeprefix('.type')}"
     return message
 
 
-def _flag(name: str) -> str:
+def argument(name: str) -> str:
+    """An argument as it is written in a call."""
     return f"{name}="
 
 
-def _text(path: AnyPath | None) -> str | None:
+def as_text(path: AnyPath | None) -> str | None:
+    """A path or a name as a job file holds it."""
     return None if path is None else os.fspath(path)
 
 
-def _path(path: AnyPath | None) -> Path | None:
+def as_path(path: AnyPath | None) -> Path | None:
+    """An absolute path."""
     return None if path is None else Path(path).expanduser().resolve()

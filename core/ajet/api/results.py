@@ -15,6 +15,7 @@ from ajet.reports.token_text import Pieces
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode as Recorded
 from ajet.runs.train import recorded_validation
+from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.timelines import timelines
 from ajet.types import AjetError, Bool, Float32, Int32, Metrics
 
@@ -124,15 +125,19 @@ class Episode:
     def timelines(self) -> list[Timeline]:
         """The token sequences that its calls merge into, those of trained calls first; empty where a chat model answered,
         which gives no tokens."""
-        record = self._recorded.record
-        trained = {c.number for c in record.trained_calls}
-        rest = [c for c in record.calls if c.number not in trained]
-        lines = [*timelines(record.trained_calls), *timelines(rest)]
-        return [Timeline(line.token_ids, line.mask, line.logprobs, self._pieces) for line in lines]
+        return all_timelines(self._recorded.record, self._pieces)
 
     def __repr__(self) -> str:
         how = f"failed: {self.failure}" if self.failure else f"reward {self.reward:g}"
         return f"<Episode {self.id}, {how}>"
+
+
+def all_timelines(record: EpisodeRecord, pieces: Pieces) -> list[Timeline]:
+    """The timelines of an episode, those of trained calls first."""
+    trained = record.trained_calls
+    rest = [call for call in record.calls if not call.trained]
+    lines = [*timelines(trained), *timelines(rest)]
+    return [Timeline(line.token_ids, line.mask, line.logprobs, pieces) for line in lines]
 
 
 class Run:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ajet.api.calling import anywhere
+from ajet.api.jobs import argument
 from ajet.capture.sampling import SamplingPolicy
 from ajet.cli.layers import tell
 from ajet.interfaces.progress import Silent
@@ -42,9 +43,9 @@ def serve(
 ) -> Iterator[Server]:
     """A block in which a checkpoint, a Hugging Face id or a recipe is served, as by `ajet serve`; port 0 is a free one,
     ``set`` are fields of the engine. Raises AjetError."""
-    api_key = checked_key(key, _flag)
+    api_key = checked_key(key, argument)
     warn_of_network(host, tell)
-    what = anywhere(served)(os.fspath(checkpoint), engine, set or {}, seed, Silent(), _flag)
+    what = anywhere(served)(os.fspath(checkpoint), engine, set or {}, seed, Silent(), argument)
     with serving(
         what.engine,
         models=[what.name],
@@ -55,7 +56,3 @@ def serve(
         policy=SamplingPolicy(False, temperature, max_tokens=max_tokens),
     ) as (url, _):
         yield Server(f"{url}/v1", api_key, what.name)
-
-
-def _flag(name: str) -> str:
-    return f"{name}="

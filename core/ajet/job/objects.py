@@ -81,7 +81,7 @@ def given_reader(found: Any, where: str) -> Reader:
 
 def what(layers: Layers, key: str) -> str:
     """What a key's object is, in words."""
-    return _described(layers.objects[key]) if key in layers.objects else "its object"
+    return described(layers.objects[key]) if key in layers.objects else "its object"
 
 
 class GivenTasks(Reader):
@@ -138,7 +138,7 @@ def _plain(layers: Layers, key: str, value: Any) -> Any:
     spec = _spec(value)
     if spec is None:
         layers.objects[key] = value
-        spec = f"{OBJECT}{_described(value)}"
+        spec = f"{OBJECT}{described(value)}"
     return spec if isinstance(spec, dict) or key == "workflow" else {"type": spec}
 
 
@@ -175,7 +175,8 @@ def importable(value: Any) -> str | None:
     return f"{module}:{name}" if found is value else None
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """An object in a few words, for job files and errors."""
     if isinstance(value, Sized) and isinstance(value, Iterable) and not isinstance(value, type | Plugin):
         return f"a list of {len(value)} tasks"
     name = getattr(value, "__qualname__", None)

@@ -127,6 +127,11 @@ def build_plugin(layers: Layers, kind: str, spec: Mapping[str, Any], where: str)
     return _Builder(load_plugins(), layers).plugin(kind, spec, where)
 
 
+def build_judge(layers: Layers) -> Judge:
+    """The judge of a job, without the rest of the job. Raises ConfigError."""
+    return _Builder(load_plugins(), layers).judge(layers.job().judge)
+
+
 def build_backbone(layers: Layers) -> Backbone:
     """The backbone that a job chooses, without the rest of the job. Raises ConfigError."""
     return _Builder(load_plugins(), layers).backbone(layers.job())
