@@ -314,3 +314,18 @@ def test_a_job_of_objects_that_only_this_process_has_is_not_sent_to_others(
         ConfigError, match=r"workflow: .*local exists in this process only.*Put it into a module"
     ):
         JobSpec.of(prepare(layers(agent)))
+
+
+def test_a_compiled_graph_is_a_workflow(debugging: Arguments) -> None:
+    graphs = pytest.importorskip("langgraph.graph")
+    messages = pytest.importorskip("langchain_core.messages")
+
+    async def node(state: Any) -> Any:
+        return {"messages": [messages.AIMessage(await ask(Task("", state["messages"][-1].content)))]}
+
+    graph = graphs.StateGraph(graphs.MessagesState)
+    graph.add_node("node", node)
+    graph.add_edge(graphs.START, "node")
+    run = ajet.run(workflow=graph.compile(), judge="exact", **debugging)
+    assert run.after.accuracy == 0.5
+    assert job_of(run)["workflow"].startswith("object:an instance of CompiledStateGraph")

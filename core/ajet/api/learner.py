@@ -30,7 +30,6 @@ from ajet.reports.token_text import Pieces
 from ajet.rollout.episode import Episode as Ran
 from ajet.rollout.episode import Plan
 from ajet.rollout.recorder import RunRecorder
-from ajet.rollout.scheduler import Rollout
 from ajet.rollout.summary import summarize
 from ajet.runs.arguments import run_layers
 from ajet.runs.callbacks import Listeners
@@ -139,8 +138,8 @@ class Learner:
         found = GivenTasks(items=tuple(tasks), place="tasks=").tasks()
         plans = [plan for task in found for plan in self._group(task, size)]
         async with _judge(judge).open() as live:
-            runner = replace(self._rollout().runner, workflow=_workflow(workflow, self._job))
-            rollout = replace(self._rollout(), runner=runner, judge=live)
+            job = replace(self._job, workflow=_workflow(workflow, self._job))
+            rollout = replace(self._runtime, job=job, judge=live).rollout(training_policy(job))
             done = await rollout.run(plans, lambda episode: None)
         self._seconds += time.monotonic() - started
         runs = [OwnEpisode(episode, self._pieces) for episode in done]
@@ -223,9 +222,6 @@ class Learner:
         folder.mkdir(parents=True)
         self._trainer.save(folder)
         return folder
-
-    def _rollout(self) -> Rollout:
-        return self._runtime.rollout(training_policy(self._job))
 
     def _group(self, task: Task, size: int) -> list[Plan]:
         plans = plan_group(task, self.step + 1, self._place, size, self._job.config.run.seed)
