@@ -91,7 +91,7 @@ def test_classes_instances_and_judges_that_only_this_process_has_are_taken(
 
     for workflow in (Flow, Flow()):
         for judge in (Own, Own(), Own(points=3.0), {"type": "combine", "parts": {"own": {"judge": Own()}}}):
-            run = ajet.run(workflow=workflow, judge=judge, **debugging)  # type: ignore[arg-type]
+            run = ajet.run(workflow=workflow, judge=judge, **debugging)
             assert max(e.reward for e in run.episodes()) == 3.0, (workflow, judge)
 
 
