@@ -14,34 +14,72 @@ _WHERE = {
     "Backbone": "interfaces.backbone",
     "ChatModel": "interfaces.engine",
     "ChatModelPlugin": "interfaces.engine",
+    "Check": "api.results",
     "ConfigError": "types",
     "Engine": "interfaces.engine",
     "EnginePlugin": "interfaces.engine",
+    "Episode": "api.results",
     "EpisodeView": "types",
+    "Evaluation": "api.results",
     "Filter": "interfaces.filter",
     "Finding": "types",
+    "Group": "api.learner",
     "GroupJudge": "interfaces.judge",
     "Judge": "interfaces.judge",
     "JudgeOutput": "types",
+    "Learner": "api.learner",
     "Logger": "interfaces.logger",
     "Plugin": "interfaces.base",
     "Reader": "interfaces.reader",
     "Recipe": "interfaces.recipe",
+    "Run": "api.results",
+    "Scores": "api.results",
+    "Server": "api.serving",
     "Service": "interfaces.service",
     "Settings": "interfaces.base",
     "Task": "types",
+    "Timeline": "api.results",
     "Trainer": "interfaces.backbone",
     "Tuner": "interfaces.workflow",
     "Workflow": "interfaces.workflow",
     "WorkflowOutput": "types",
+    "acheck": "api.jobs",
+    "aevaluate": "api.jobs",
+    "arun": "api.jobs",
     "breakpoint": "utils.breakpoints",
+    "check": "api.jobs",
+    "evaluate": "api.jobs",
     "hookimpl": "hookspecs",
     "label": "capture.context",
+    "load_run": "api.results",
+    "open": "api.learner",
     "passthrough": "capture.context",
+    "run": "api.jobs",
+    "serve": "api.serving",
+    "sft": "api.jobs",
 }
 __all__ = list(_WHERE)
 
 if TYPE_CHECKING:
+    from ajet.api.jobs import acheck as acheck
+    from ajet.api.jobs import aevaluate as aevaluate
+    from ajet.api.jobs import arun as arun
+    from ajet.api.jobs import check as check
+    from ajet.api.jobs import evaluate as evaluate
+    from ajet.api.jobs import run as run
+    from ajet.api.jobs import sft as sft
+    from ajet.api.learner import Group as Group
+    from ajet.api.learner import Learner as Learner
+    from ajet.api.learner import open as open
+    from ajet.api.results import Check as Check
+    from ajet.api.results import Episode as Episode
+    from ajet.api.results import Evaluation as Evaluation
+    from ajet.api.results import Run as Run
+    from ajet.api.results import Scores as Scores
+    from ajet.api.results import Timeline as Timeline
+    from ajet.api.results import load_run as load_run
+    from ajet.api.serving import Server as Server
+    from ajet.api.serving import serve as serve
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
     from ajet.hookspecs import hookimpl as hookimpl
@@ -79,3 +117,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"ajet.{_WHERE[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from ajet.cli.layers import job_layers
 from ajet.job.config import all_keys
+from ajet.job.layers import job_layers
 from ajet.job.prepare import prepare
 from ajet.plugins import load_plugins
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow, flag
 
 if TYPE_CHECKING:
     from ajet.job.prepare import Job
@@ -47,32 +47,22 @@ def check(
 
     Exit code 0: at least one episode succeeded in being run and judged; 1: all failed; 2: the job is wrong.
     """
-    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, services
+    from ajet.cli.layers import services
     from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import told_to
+    from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
+    from ajet.runs.arguments import check_layers, checking_engine, require_answers
     from ajet.runs.check import check as run_check
-    from ajet.runs.runtime import answering_engine, scripted_engine
-    from ajet.types import ConfigError
 
-    if context_length is not None and answers is None:
-        raise ConfigError(
-            "--context-length: limits the calls that --answers answers; a model has its own limit. Give --answers too, or leave "
-            "it out."
-        )
-    layers = job_layers(job_file)
-    lay_flag(layers, "--workflow", "workflow", workflow)
-    lay_tasks(layers, "--tasks", "task.reader", tasks)
-    lay_flag(layers, "--judge", "judge", judge)
-    lay_flag(layers, "--model", "model", model)
-    lay_flag(layers, "--seed", "run.seed", seed)
-    layers.set("task.validation", None, "ajet check", Path.cwd())  # it runs training tasks only
-    lay_flag(layers, "ajet check", "backbone", "debug")  # nothing is trained, so none need be installed
-    lay_sets(layers, sets)
+    require_answers(flag, answers, context_length)
+    layers = check_layers(
+        flag, job_file, workflow=workflow, tasks=tasks, judge=judge, model=model, seed=seed, sets=sets
+    )
     import_from_here()
     with services(layers, with_), make_progress() as progress, told_to(progress):
         job = prepare(layers).with_progress(progress)
-        engine = scripted_engine(job, answers, context_length) if answers else answering_engine(job)
+        engine = checking_engine(job, answers, context_length)
         report = run_check(job, engine, tasks=task_count, group_size=group_size)
     print(page(job, report))
     if all(episode.failure is not None for episode in report.episodes):

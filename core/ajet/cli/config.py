@@ -38,9 +38,9 @@ def explain(
     ] = None,
 ) -> None:
     """Say what a key does, its default and where its value came from."""
-    from ajet.cli.layers import job_layers
     from ajet.cli.table import table
     from ajet.job.config import explain
+    from ajet.job.layers import job_layers
 
     if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
         job_file, key = Path(key), None

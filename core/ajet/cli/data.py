@@ -107,7 +107,7 @@ def from_traces(
 
 def _layers(job_file: Path | None, kind: str) -> Layers:
     """The job's layers, with a reader of the kind. Raises ConfigError if the file names another one."""
-    from ajet.cli.layers import job_layers
+    from ajet.job.layers import job_layers
     from ajet.types import ConfigError
 
     layers = job_layers(job_file)
@@ -120,14 +120,14 @@ def _layers(job_file: Path | None, kind: str) -> Layers:
 
 
 def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
-    from ajet.cli.layers import lay_flag
+    from ajet.job.layers import lay_flag
 
     lay_flag(layers, flag, f"task.reader.{field}", str(value) if isinstance(value, Path) else value)
 
 
 def _set(layers: Layers, sets: list[str] | None) -> None:
     """``--set KEY=VALUE`` with keys of the reader, whole (task.reader.KEY) or without their section."""
-    from ajet.cli.layers import lay_sets
+    from ajet.job.layers import lay_sets
 
     prefix = "task.reader."
     lay_sets(layers, [text if text.startswith(prefix) else f"{prefix}{text}" for text in sets or ()])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow, flag
 
 if TYPE_CHECKING:
     from ajet.interfaces.engine import ChatModelPlugin
@@ -39,45 +38,31 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Score a workflow on the validation tasks of a job, else on its tasks."""
-    from ajet.cli.layers import import_from_here, job_layers, lay_flag, lay_sets, lay_tasks, services
+    from ajet.cli.layers import services
     from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import told_to
+    from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
+    from ajet.runs.arguments import endpoint_answers, evaluate_layers
 
-    layers = job_layers(job_file)
-    if tasks is not None:  # then the job's own validation tasks are not meant
-        layers.set("task.validation", None, "--tasks", Path.cwd())
-    lay_flag(layers, "--workflow", "workflow", workflow)
-    lay_tasks(layers, "--tasks", "task.reader", tasks)
-    lay_flag(layers, "--judge", "judge", judge)
-    lay_flag(layers, "--model", "model", model)
-    lay_flag(layers, "--episodes", "eval.episodes", episodes)
-    lay_flag(layers, "--seed", "run.seed", seed)
-    if greedy:
-        lay_flag(layers, "--greedy", "eval.sampling.temperature", 0.0)
-        lay_flag(layers, "--greedy", "eval.greedy", False)  # it is greedy already: once is enough
-    lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so none need be installed
-    lay_sets(layers, sets)
+    layers = evaluate_layers(
+        flag,
+        job_file,
+        workflow=workflow,
+        tasks=tasks,
+        judge=judge,
+        model=model,
+        greedy=greedy,
+        episodes=episodes,
+        seed=seed,
+        sets=sets,
+    )
     import_from_here()
-    answers = _endpoint(endpoint, endpoint_model, model)
+    answers = endpoint_answers(flag, endpoint, endpoint_model, model)
     with services(layers, with_):
         with make_progress() as progress, told_to(progress):
             job = prepare(layers)
         _evaluate(job, answers, as_json)
-
-
-def _endpoint(url: str | None, name: str | None, model: str | None) -> ChatModelPlugin | None:
-    from ajet.plugins import validated
-    from ajet.services.chat_models import OpenAIChatModel
-    from ajet.types import ConfigError
-
-    if url is None and name is None:
-        return None
-    if url is None or name is None:
-        raise ConfigError("--endpoint URL and --endpoint-model NAME go together; give both.")
-    if model is not None:
-        raise ConfigError("--model and --endpoint exclude each other; leave one out.")
-    return validated(OpenAIChatModel, {"base_url": url, "model": name}, "--endpoint")
 
 
 def _evaluate(job: Job, answers: ChatModelPlugin | None, as_json: bool) -> None:

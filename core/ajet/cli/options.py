@@ -27,6 +27,11 @@ Sets = Annotated[
 ]
 
 
+def flag(name: str) -> str:
+    """An argument as it is written on the command line."""
+    return "--[no-]deterministic" if name == "deterministic" else f"--{name.replace('_', '-')}"
+
+
 def check_output(flag: str, path: Path) -> None:
     """Make the folder of a file that a command will write, before it spends time or money on what goes into it.
     Raises ConfigError if the file cannot be written."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, With, Workflow
+from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, With, Workflow, flag
 
 if TYPE_CHECKING:
     from ajet.job.config import Layers
@@ -49,42 +49,31 @@ def run(
     """Run a job: from a file, from flags, or both."""
     from contextlib import ExitStack
 
-    from ajet.cli.layers import (
-        import_from_here,
-        job_layers,
-        lay_flag,
-        lay_sets,
-        lay_tasks,
-        resumed_layers,
-        services,
-        tell,
-    )
+    from ajet.cli.layers import services, tell
     from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import told_to
+    from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
+    from ajet.runs.arguments import run_layers
     from ajet.runs.run_dir import held
-    from ajet.types import ConfigError
     from ajet.utils.breakpoints import enable
 
-    if resume is not None and job_file is not None:
-        raise ConfigError(f"--resume goes on with the job in {resume}; leave out {job_file}.")
-    layers = resumed_layers(resume) if resume is not None else job_layers(job_file)
-    lay_flag(layers, "--workflow", "workflow", workflow)
-    lay_tasks(layers, "--tasks", "task.reader", tasks)
-    lay_tasks(layers, "--validation", "task.validation", validation)
-    lay_flag(layers, "--judge", "judge", judge)
-    lay_flag(layers, "--model", "model", model)
-    lay_flag(layers, "--backbone", "backbone", backbone)
-    lay_flag(layers, "--steps", "train.steps", steps)
-    lay_flag(layers, "--seed", "run.seed", seed)
-    lay_flag(layers, "--[no-]deterministic", "run.deterministic", deterministic)
-    lay_flag(layers, "--memory-limit", "backbone.local.memory_limit", memory_limit)
-    lay_sets(layers, sets)
-    name = layers.job().backbone.name
-    if memory_limit is not None and name not in ("local", "debug"):
-        raise ConfigError(
-            f"--memory-limit: only the backbone local keeps to it, but the job's is {name}; leave it out."
-        )
+    layers = run_layers(
+        flag,
+        job_file,
+        workflow=workflow,
+        tasks=tasks,
+        validation=validation,
+        judge=judge,
+        model=model,
+        backbone=backbone,
+        steps=steps,
+        seed=seed,
+        deterministic=deterministic,
+        memory_limit=memory_limit,
+        sets=sets,
+        resume=resume,
+    )
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
     import_from_here()
     with ExitStack() as stack:
@@ -101,8 +90,8 @@ def run(
 
 def describe_job(job: Job, layers: Layers) -> str:
     """The resolved job as a job file, with what was set, and where, in its comments."""
-    from ajet.cli.layers import provenance
     from ajet.cli.table import table
+    from ajet.job.layers import provenance
     from ajet.job.prepare import resolved_yaml
 
     counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."

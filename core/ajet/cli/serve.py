@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Sets
+from ajet.cli.options import Sets, flag
 
 
 def serve(
@@ -47,50 +46,30 @@ def serve(
     sets: Sets = None,
 ) -> None:
     """Serve a checkpoint: chat completions, responses, completions and messages, whole and streamed."""
-    import ipaddress
-    import secrets
     import sys
 
     from ajet.capture.sampling import SamplingPolicy
+    from ajet.cli.layers import tell
     from ajet.cli.progress import make_progress
-    from ajet.interfaces.engine import EnginePlugin
     from ajet.job.config import parse_set
-    from ajet.plugins import load_plugins, validated
-    from ajet.runs.runtime import preferred_engine
+    from ajet.runs.serve import checked_key, served, warn_of_network
     from ajet.runs.serve import serve as run
-    from ajet.types import ConfigError
 
-    if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
-        raise ConfigError("--key: must be printable ASCII, as it travels as an HTTP header.")
-    given = key or f"ajet-{secrets.token_urlsafe(24)}"
-    place = Path(checkpoint).expanduser()
-    model = str(place.resolve()) if place.exists() else checkpoint
-    plugins = load_plugins()
-    name = preferred_engine(plugins, model) if engine == "auto" else engine
-    cls = plugins.get("engine", name, "--engine")
-    plugin = validated(cls, dict(parse_set(text) for text in sets or ()), "--set")
-    assert isinstance(plugin, EnginePlugin)
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        print(
-            f"warning: {host} is not loopback: whoever reaches it and has the key can use the model; HTTP is not encrypted.",
-            file=sys.stderr,
-        )
+    given = checked_key(key, flag)
+    settings = dict(parse_set(text) for text in sets or ())
+    warn_of_network(host, tell)
 
     def ready(url: str) -> None:
-        print(f"serving {model} at {url}/v1 (Ctrl-C ends it)")
+        print(f"serving {what.model} at {url}/v1 (Ctrl-C ends it)")
         if key is None:
             print(f"key: {given}")
         sys.stdout.flush()
 
     with make_progress() as progress:
-        built = plugin.build(model, seed, progress)
+        what = served(checkpoint, engine, settings, seed, progress, flag)
         answered = run(
-            built,
-            models=[place.name or checkpoint],
+            what.engine,
+            models=[what.name],
             key=given,
             host=host,
             port=port,

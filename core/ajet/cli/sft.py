@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Sets
-
-if TYPE_CHECKING:
-    from ajet.interfaces.backbone import Backbone
+from ajet.cli.options import Sets, flag
 
 
 def sft(
@@ -26,14 +23,10 @@ def sft(
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""
     from ajet.cli.progress import make_progress
+    from ajet.runs.arguments import sft_backbone
     from ajet.runs.train import sft
-    from ajet.types import ConfigError
 
-    if not transcripts.is_file():
-        raise ConfigError(f"--transcripts {transcripts}: no such file.")
-    if output.exists():
-        raise ConfigError(f"--output {output}: exists already; name a new folder.")
-    chosen = _backbone(backbone, sets)
+    chosen = sft_backbone(flag, backbone, sets, transcripts, output)
     with make_progress() as progress:
         try:
             checkpoint = sft(
@@ -51,17 +44,3 @@ def sft(
             progress.say("interrupted; no model was written")
             raise
     print(f"model  {checkpoint}")
-
-
-def _backbone(name: str, sets: list[str] | None) -> Backbone:
-    from ajet.cli.layers import job_layers, lay_flag, lay_sets
-    from ajet.job.prepare import build_backbone
-    from ajet.types import ConfigError
-
-    layers = job_layers(None)
-    lay_flag(layers, "--backbone", "backbone", name)
-    lay_sets(layers, sets)
-    for key in layers.sources:
-        if not key.startswith("backbone."):
-            raise ConfigError(f"--set {key}: `ajet sft` takes only keys of the backbone, backbone.{name}.…")
-    return build_backbone(layers)

@@ -129,10 +129,17 @@ def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Wo
     found = _of_plugin(spec, spec, folder, hook)
     if found is not None:
         return found
-    target = load_object(spec, "workflow")
+    return make_workflow(load_object(spec, "workflow"), spec, folder, hook)
+
+
+def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> Workflow:
+    """A workflow of an object: a class with `execute`, an instance of one, a function, or what a plugin knows to run.
+    ``spec`` names it. Raises ConfigError naming what is wrong."""
     found = _of_plugin(target, spec, folder, hook)
     if found is not None:
         return found
+    if not callable(target) and callable(getattr(target, "execute", None)):
+        target = target.execute
     if not callable(target):
         raise ConfigError(
             f"workflow {spec}: {type(target).__name__} is not callable; name a class with `execute` or a function."

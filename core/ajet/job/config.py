@@ -148,6 +148,8 @@ class Layers:
     """Dotted key of a leaf -> folder that its relative paths are relative to."""
     absolute: dict[str, str] = field(default_factory=dict)
     """Dotted key -> its path made absolute, for the paths that were resolved so far."""
+    objects: dict[str, Any] = field(default_factory=dict)
+    """Dotted key -> the object in whose place the job holds a description (`ajet.job.objects`)."""
 
     def add(self, tree: Mapping[str, Any], source: str, base: Path) -> None:
         """Lay a tree of values over what is there."""

@@ -22,9 +22,10 @@ from ajet.interfaces.logger import Logger
 from ajet.interfaces.progress import Progress, Silent
 from ajet.interfaces.reader import Reader, read_all
 from ajet.interfaces.service import Command, Service
-from ajet.interfaces.workflow import Workflow, load_object, load_workflow
+from ajet.interfaces.workflow import Workflow, load_object, load_workflow, make_workflow
 from ajet.job.config import JobConfig, Layers, LoraSettings, leaves
 from ajet.job.models import check_model
+from ajet.job.objects import OBJECT, given_object, given_reader, is_object
 from ajet.plugins import Plugins, load_plugins, validated
 from ajet.types import ConfigError, Task
 from ajet.utils.suggest import nearest
@@ -126,6 +127,11 @@ def build_plugin(layers: Layers, kind: str, spec: Mapping[str, Any], where: str)
     return _Builder(load_plugins(), layers).plugin(kind, spec, where)
 
 
+def build_judge(layers: Layers) -> Judge:
+    """The judge of a job, without the rest of the job. Raises ConfigError."""
+    return _Builder(load_plugins(), layers).judge(layers.job().judge)
+
+
 def build_backbone(layers: Layers) -> Backbone:
     """The backbone that a job chooses, without the rest of the job. Raises ConfigError."""
     return _Builder(load_plugins(), layers).backbone(layers.job())
@@ -139,7 +145,9 @@ def build_service(layers: Layers, name: str) -> Service:
 def resolved_yaml(job: Job) -> str:
     """The whole job with every default and absolute paths, as a job file."""
     data = job.config.model_dump(mode="json")
-    data["workflow"], data["model"] = job.workflow.spec, job.model
+    data["model"] = job.model
+    if not is_object(data["workflow"]):
+        data["workflow"] = job.workflow.spec
     for key, value in leaves(job.layers.values):  # also of plugins that are built only when they run
         if key.rpartition(".")[2] == "path" and isinstance(value, str):
             _put(data, key, str(_absolute(value, job.layers.base_of(key))))
@@ -183,6 +191,8 @@ class _Builder:
         return place
 
     def reader(self, spec: Mapping[str, Any], where: str) -> Reader:
+        if is_object(spec.get("type")):
+            return given_reader(given_object(self.layers, where, spec["type"]), where)
         reader = self.plugin("reader", spec, where)
         assert isinstance(reader, Reader)
         return reader
@@ -229,6 +239,9 @@ class _Builder:
         folder = _absolute(config.rollout.workdir or ".", self.layers.base_of(key))
         if not folder.is_dir():
             raise ConfigError(f"{key}: {folder} is no folder.")
+        if is_object(spec):
+            given = given_object(self.layers, "workflow", spec)
+            return make_workflow(given, spec.removeprefix(OBJECT), folder, hook)
         if _SCHEME.match(spec):
             self.layers.absolute["rollout.workdir"] = str(folder)  # a resumed run has another job file
             return load_workflow(spec, folder, hook)
@@ -243,9 +256,14 @@ class _Builder:
             judge = self.plugin("judge", spec, where)
             assert isinstance(judge, Judge)
             return judge
-        with refusing_calls(f"{where} {kind}"):
-            found = load_object(self.lasting(f"{where}.type", kind), where)
+        if is_object(kind):
+            found, kind = given_object(self.layers, where, kind), kind.removeprefix(OBJECT)
+        else:
+            with refusing_calls(f"{where} {kind}"):
+                found = load_object(self.lasting(f"{where}.type", kind), where)
         fields = {k: v for k, v in spec.items() if k != "type"}
+        if isinstance(found, Judge):
+            return found
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, self.fields(found, fields, where), where)
         if isinstance(found, type) or not callable(found):

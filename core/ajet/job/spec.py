@@ -10,7 +10,9 @@ from pathlib import Path
 import yaml
 
 from ajet.job.config import Layers
+from ajet.job.objects import unnamed, what
 from ajet.job.prepare import Job, prepare, resolved_yaml
+from ajet.types import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,13 @@ class JobSpec:
 
     @classmethod
     def of(cls, job: Job) -> JobSpec:
-        """The spec of a prepared job in this process."""
+        """The spec of a prepared job in this process. Raises ConfigError for an object that only this process has."""
+        for key in unnamed(job.layers):
+            if not key.startswith("task."):  # tasks travel with their episodes
+                raise ConfigError(
+                    f"{key}: {what(job.layers, key)} exists in this process only, and the backbone {job.backbone.name!r} runs "
+                    "agents and judges in others. Put it into a module, import it from there, and give it again."
+                )
         return cls(resolved_yaml(job), str(Path.cwd()), tuple(os.path.abspath(path) for path in sys.path))
 
     def open(self) -> Job:

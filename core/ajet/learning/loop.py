@@ -73,7 +73,7 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         batch = await ahead.batch(step, trainer.version)
         rolled_out = time.monotonic()
         updated = await asyncio.to_thread(trainer.update, batch.batch)
-        _assert_all_trained(batch, updated, step)
+        assert_all_trained(batch, updated, step)
         version = await loop.publish()
         ended = time.monotonic()
         seconds += ended - started
@@ -125,7 +125,7 @@ class _Ahead:
             await asyncio.gather(self._next, return_exceptions=True)
 
 
-def _assert_all_trained(batch: RolloutBatch, updated: Metrics, step: int) -> None:
+def assert_all_trained(batch: RolloutBatch, updated: Metrics, step: int) -> None:
     """Every sampled token reached the trainer once an epoch: those of zero advantage count, though they
     cost nothing."""
     seen = updated["tokens_trained"] + updated["tokens_zero_advantage"]

@@ -1,5 +1,5 @@
-"""One file for each thing that can be done with a job: train, check, evaluate, debug, serve.
+"""What is done with a prepared job.
 
-`runtime` opens what all of them need (engine, capture, judges, services) and returns it closed. `run_dir` writes the run's
-folder, `callbacks` tells loggers and hooks of each step.
+`arguments` lays what a command or a call was given over the job file. `train`, `evaluate`, `check`, `debug` and `serve`
+take a job and return metrics, a report or a checkpoint; `runtime` opens what they need, `run_dir` holds what they write.
 """

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ajet.interfaces.workflow import place_of
 from ajet.job.prepare import Job
 from ajet.types import Metrics
-from ajet.interfaces.workflow import place_of
 
 
 class Listeners:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ajet.utils.asyncrun import run
-from ajet.capture.process.uncaptured import REMEDY, Missed
 from ajet.capture.process.install import Reach
+from ajet.capture.process.uncaptured import REMEDY, Missed
 from ajet.capture.refusals import Refused
 from ajet.interfaces.engine import Engine
 from ajet.job.prepare import Job
@@ -26,6 +25,7 @@ from ajet.runs.runtime import open_runtime, training_policy
 from ajet.tracker.breaks import CAUSES, Break
 from ajet.tracker.forest import forest
 from ajet.tracker.record import Call
+from ajet.utils.asyncrun import run
 
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""

@@ -38,8 +38,8 @@ class Debug(Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Run the episodes and print each. Raises AjetError if all of them failed."""
-        from ajet.utils.asyncrun import run
         from ajet.runs.runtime import answering_engine
+        from ajet.utils.asyncrun import run
 
         answers = self._answers(job)
         engine = None if answers else answering_engine(job)

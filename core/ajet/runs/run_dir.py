@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ajet.utils.files import write_whole, writing
-from ajet.job.prepare import Job, resolved_yaml
 from ajet.interfaces.progress import Progress
+from ajet.job.prepare import Job, resolved_yaml
 from ajet.rollout.checkpoints import CHECKPOINT_STATE
 from ajet.types import AjetError, ConfigError
+from ajet.utils.files import write_whole, writing
 
 TOKENIZER = "tokenizer"
 """The folder in a run folder that holds the model's tokenizer."""

@@ -11,9 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
+from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.process.install import Reach, reach
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer
@@ -21,11 +21,11 @@ from ajet.capture.targets import Target
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.renderer import Chat
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
-from ajet.job.prepare import Job
 from ajet.interfaces.judge import Judge
+from ajet.job.prepare import Job
 from ajet.plugins import Plugins, validated
-from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.deterministic_batching import Lockstep
+from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.watchdog import Board
 from ajet.types import ConfigError, GenerateRequest

@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.gateway.server import Gateway
+from ajet.capture.gateway.stopping import stopped
 from ajet.capture.portal import Portal
+from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session
-from ajet.capture.gateway.stopping import stopped
 from ajet.capture.targets import Target
 from ajet.capture.wires import Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.renderer import Chat
-from ajet.interfaces.engine import Engine
-from ajet.runs.runtime import adapter_of
+from ajet.interfaces.engine import Engine, EnginePlugin
+from ajet.interfaces.progress import Progress
+from ajet.plugins import load_plugins, validated
+from ajet.runs.arguments import Flag
+from ajet.runs.runtime import adapter_of, preferred_engine
+from ajet.types import ConfigError
 
 MOST_CALLS = 1_000
 MOST_TOKENS = 4_000_000
@@ -59,7 +66,50 @@ class Sessions:
         return self._asked >= MOST_CALLS or self._tokens + refused >= MOST_TOKENS
 
 
-def serve(
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server answers from, and under which name."""
+
+    engine: Engine
+    model: str
+    """Folder, Hugging Face id or recipe."""
+    name: str
+
+
+def served(
+    checkpoint: str, engine: str, settings: Mapping[str, Any], seed: int, progress: Progress, flag: Flag
+) -> Served:
+    """A checkpoint behind an engine (``auto``: the preferred one), which is not started yet. Raises ConfigError."""
+    place = Path(checkpoint).expanduser()
+    model = str(place.resolve()) if place.exists() else checkpoint
+    plugins = load_plugins()
+    name = preferred_engine(plugins, model) if engine == "auto" else engine
+    plugin = validated(plugins.get("engine", name, flag("engine")), settings, flag("set"))
+    assert isinstance(plugin, EnginePlugin)
+    return Served(plugin.build(model, seed, progress), model, place.name or checkpoint)
+
+
+def checked_key(key: str | None, flag: Flag) -> str:
+    """The key that clients must send, a new one where none is given. Raises ConfigError."""
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
+        raise ConfigError(f"{flag('key')}: must be printable ASCII, as it travels as an HTTP header.")
+    return key or f"ajet-{secrets.token_urlsafe(24)}"
+
+
+def warn_of_network(host: str, say: Callable[[str], None]) -> None:
+    """Say so if others than this machine can reach the address."""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        say(
+            f"warning: {host} is not loopback: whoever reaches it and has the key can use the model; HTTP is not encrypted."
+        )
+
+
+@contextlib.contextmanager
+def serving(
     engine: Engine,
     *,
     models: Sequence[str],
@@ -69,10 +119,8 @@ def serve(
     most_calls: int,
     policy: SamplingPolicy,
     wires: Sequence[Wire] = BUILTIN_WIRES,
-    ready: Callable[[str], None],
-) -> int:
-    """Answer calls until Ctrl-C or SIGTERM, which end the process within seconds; how many were answered.
-    ``ready`` is told the URL."""
+) -> Iterator[tuple[str, Gateway]]:
+    """A block in which calls are answered, on the engine's own loop: the URL without ``/v1``, and the gateway."""
     portal = Portal()
     try:
         portal.submit(engine.start()).result()
@@ -83,14 +131,36 @@ def serve(
             portal, sessions.find, wires, models=models, host=host, port=port, most_calls=most_calls
         )
         try:
-            with rare_full_collections(), stopped() as stop:
-                ready(gateway.start())
-                while not stop.wait(1.0):
-                    pass
+            with rare_full_collections():
+                yield gateway.start(), gateway
         finally:
             gateway.close()
-        return gateway.meter.calls.total()
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             portal.submit(engine.close()).result()
         portal.close()
+
+
+def serve(
+    engine: Engine,
+    *,
+    models: Sequence[str],
+    key: str,
+    host: str,
+    port: int,
+    most_calls: int,
+    policy: SamplingPolicy,
+    ready: Callable[[str], None],
+) -> int:
+    """Answer calls until Ctrl-C or SIGTERM, which end the process within seconds; how many were answered.
+    ``ready`` is told the URL."""
+    with (
+        serving(
+            engine, models=models, key=key, host=host, port=port, most_calls=most_calls, policy=policy
+        ) as (url, gateway),
+        stopped() as stop,
+    ):
+        ready(url)
+        while not stop.wait(1.0):
+            pass
+    return gateway.meter.calls.total()

@@ -6,26 +6,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ajet.utils.asyncrun import run
-from ajet.interfaces.backbone import Backbone, RunResult, Trainer
 from ajet.capture.sampling import SamplingPolicy
 from ajet.chat.renderer import Chat
+from ajet.interfaces.backbone import Backbone, RunResult, Trainer
 from ajet.interfaces.engine import ChatModelPlugin, Engine
+from ajet.interfaces.progress import Progress
 from ajet.job.prepare import Job
 from ajet.learning.loop import Loop, train
 from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, reusable, sampled_under, validate
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
-from ajet.runs.callbacks import Listeners
-from ajet.interfaces.progress import Progress
 from ajet.rollout.checkpoints import checkpoints, restore
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, Recorder, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
+from ajet.runs.callbacks import Listeners
 from ajet.runs.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import answering_engine, evaluation_policy, open_runtime, training_policy
 from ajet.types import Metrics
+from ajet.utils.asyncrun import run
 
 
 def train_job(job: Job, trainer: Trainer) -> RunResult:

@@ -16,8 +16,9 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ajet.types import AjetError
 from ajet.utils.breakpoints import under_debugger
@@ -27,13 +28,18 @@ T = TypeVar("T")
 GRACE = 3.0
 """Seconds that cancelled tasks and threads have to end."""
 _running: dict[asyncio.AbstractEventLoop, _Run] = {}
+_cancellables: dict[threading.Thread, tuple[asyncio.Task[Any], asyncio.AbstractEventLoop]] = {}
+"""The `run` of each thread but the main one."""
+_interrupted: WeakSet[threading.Thread] = WeakSet()
+"""Threads for which `interrupt` was called."""
 _left_behind: list[object] = []
 """Kept alive on purpose: collecting an unfinished loop makes asyncio print a warning for each pending task."""
 
 
 def run(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda text: None) -> T:
     """What a coroutine returns, as by `asyncio.run`. Ctrl-C cancels it; a second one also breaks off what blocks the
-    loop. ``say`` is told what was left behind. Raises the error of `end_run`, if that was called."""
+    loop. ``say`` is told what was left behind. Raises the error of `end_run`, if that was called, and KeyboardInterrupt
+    after `interrupt`."""
     with _ctrl_c_heeded():
         runner = asyncio.Runner()
         loop = runner.get_loop()
@@ -41,7 +47,11 @@ def run(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda text: 
         loop.set_default_executor(executor)
         this = _running[loop] = _Run(_in_main_thread())
         try:
-            return runner.run(main)
+            return runner.run(main if this.in_main_thread else _cancellable(main, loop))
+        except asyncio.CancelledError:
+            if threading.current_thread() in _interrupted:
+                raise KeyboardInterrupt from None
+            raise
         except KeyboardInterrupt:
             if this.error is not None:
                 raise this.error from None
@@ -65,9 +75,32 @@ def end_run(loop: asyncio.AbstractEventLoop, error: AjetError) -> bool:
     return True
 
 
+def interrupt(thread: threading.Thread) -> None:
+    """Do for another thread than the main one what Ctrl-C does for that: cancel its `run`, and those that it begins later."""
+    _interrupted.add(thread)
+    task, loop = _cancellables.get(thread, (None, None))
+    if task is not None and loop is not None:
+        with suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(task.cancel)
+
+
 def anything_left_behind() -> bool:
     """Whether some `run` of this process has left something behind, which may keep the process from ending."""
     return bool(_left_behind)
+
+
+async def _cancellable(main: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    """The main task of a `run` that `interrupt` may cancel."""
+    thread, task = threading.current_thread(), asyncio.current_task()
+    assert task is not None
+    _cancellables[thread] = task, loop
+    try:
+        if thread in _interrupted:
+            main.close()
+            raise asyncio.CancelledError
+        return await main
+    finally:
+        del _cancellables[thread]
 
 
 class _Run:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.cli.layers import job_layers
 from ajet.interfaces.backbone import OPTIONAL_KEYS
 from ajet.job.config import TargetSettings, all_keys
+from ajet.job.layers import job_layers
 from ajet.job.prepare import Job, prepare
 from ajet.types import ConfigError
 from ajet_verl import keys

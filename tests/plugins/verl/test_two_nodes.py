@@ -108,7 +108,7 @@ def _saved(folder: Path, step: int) -> bool:
 
 def assert_goes_on_with_the_plan(run: Path, before: list[dict[str, Any]]) -> None:
     """Each step of the plan was trained once, on its own tasks; what came before the checkpoint stayed."""
-    from ajet.cli.layers import resumed_layers
+    from ajet.job.layers import resumed_layers
     from ajet.job.prepare import prepare
 
     job = prepare(resumed_layers(run))

@@ -1,0 +1,105 @@
+"""Calling what blocks and runs an event loop of its own: from plain code, from code in an event loop, and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Generic, ParamSpec, TypeVar
+
+from ajet.types import AjetError
+from ajet.utils.asyncrun import interrupt
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def anywhere(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, callable also where an event loop is running, as in a notebook: then in a thread of its own. Ctrl-C
+    ends it either way."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return function(*args, **kwargs)
+        return _Thread(functools.partial(function, *args, **kwargs)).wait()
+
+    return call
+
+
+def awaitable(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """The function as one to be awaited, run in a thread of its own. Cancelling the caller ends it as Ctrl-C does."""
+
+    @functools.wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await _Thread(functools.partial(function, *args, **kwargs)).awaited()
+
+    call.__name__ = call.__qualname__ = f"a{function.__name__}"
+    return call
+
+
+class _Thread(Generic[T]):
+    """A call in a thread of its own, in a copy of the caller's context."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._ended = (
+            threading.Event()
+        )  # joining a thread twice does not wait if the first time is interrupted
+        self._tell: Callable[[], None] = lambda: None
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=lambda: context.run(self._work), name="ajet-call")
+
+    def wait(self) -> T:
+        """What the call returns. Ctrl-C interrupts it; a second one leaves it behind."""
+        self._thread.start()
+        try:
+            self._ended.wait()
+        except KeyboardInterrupt:
+            interrupt(self._thread)
+            self._ended.wait()
+            if isinstance(self._error, AjetError):  # the reason of the interruption: a service that died
+                raise self._error from None
+            raise
+        return self._outcome()
+
+    async def awaited(self) -> T:
+        """What the call returns, once it has ended. Being cancelled interrupts it."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def told() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(ended.set)
+
+        self._tell = told
+        self._thread.start()
+        try:
+            await ended.wait()
+        except asyncio.CancelledError:
+            interrupt(self._thread)
+            await ended.wait()
+            if isinstance(self._error, AjetError):
+                raise self._error from None
+            raise
+        return self._outcome()
+
+    def _work(self) -> None:
+        try:
+            self._result.append(self._call())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ended.set()
+            self._tell()
+
+    def _outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._result[0]

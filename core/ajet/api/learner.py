@@ -1,0 +1,320 @@
+"""`open`: the parts of a training step, for a training loop of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ajet.api.calling import awaitable
+from ajet.api.jobs import AnyJudge, AnyPath, argument, as_path, as_text, prepared
+from ajet.api.results import Timeline, all_timelines
+from ajet.capture.context import current_session
+from ajet.capture.session import Session
+from ajet.interfaces.backbone import Trainer
+from ajet.interfaces.judge import Judge
+from ajet.interfaces.workflow import Workflow, load_workflow, make_workflow
+from ajet.job.config import Layers
+from ajet.job.models import check_model
+from ajet.job.objects import OBJECT, GivenTasks, described, lay_object
+from ajet.job.prepare import Job, build_judge
+from ajet.learning.batch import Selection, build_batch
+from ajet.learning.loop import assert_all_trained
+from ajet.learning.objective import objective
+from ajet.learning.rollouts import fresh, plan_group, why_nothing
+from ajet.reports.token_text import Pieces
+from ajet.rollout.episode import Episode as Ran
+from ajet.rollout.episode import Plan
+from ajet.rollout.recorder import RunRecorder
+from ajet.rollout.summary import summarize
+from ajet.runs.arguments import run_layers
+from ajet.runs.callbacks import Listeners
+from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
+from ajet.runs.runtime import Runtime, open_runtime, training_policy
+from ajet.tracker.breaks import find_breaks
+from ajet.types import AjetError, ConfigError, Metrics, Task, WorkflowOutput
+
+
+async def _by_the_caller(task: Task) -> None:
+    """Takes the place of the agent in the job: each rollout is given its own."""
+
+
+class OwnEpisode:
+    """An episode in this process: its ``reward`` may be set until it is trained."""
+
+    def __init__(self, ran: Ran, pieces: Pieces) -> None:
+        self._ran, self._pieces = ran, pieces
+
+    @property
+    def id(self) -> str:
+        return self._ran.plan.id
+
+    @property
+    def task(self) -> Task:
+        return self._ran.plan.task
+
+    @property
+    def reward(self) -> float:
+        """What it is trained by."""
+        return self._ran.reward
+
+    @reward.setter
+    def reward(self, value: float) -> None:
+        self._ran.reward = float(value)
+
+    @property
+    def is_success(self) -> bool | None:
+        return self._ran.is_success
+
+    @property
+    def failure(self) -> str | None:
+        """Why it is not trained: a cause such as "timeout", or None."""
+        return self._ran.failure
+
+    @property
+    def error(self) -> str:
+        return self._ran.error
+
+    @property
+    def response(self) -> Any:
+        """What the workflow returned."""
+        return self._ran.output.response
+
+    @property
+    def messages(self) -> list[list[Mapping[str, Any]]]:
+        """The chat of each recorded call, its answer last."""
+        return [list(chat) for chat in self._ran.view().messages]
+
+    @property
+    def timelines(self) -> list[Timeline]:
+        """The token sequences that its calls merge into."""
+        return all_timelines(self._ran.record, self._pieces)
+
+    def __repr__(self) -> str:
+        how = f"failed: {self.failure}" if self.failure else f"reward {self.reward:g}"
+        return f"<OwnEpisode {self.id}, {how}>"
+
+
+@dataclass(slots=True)
+class Group:
+    """Episodes of one task, which are compared with each other."""
+
+    task: Task
+    episodes: list[OwnEpisode]
+
+
+class Learner:
+    """A model that samples and learns. ``dir`` is its run folder, ``step`` the number of training steps so far."""
+
+    def __init__(
+        self, job: Job, trainer: Trainer, runtime: Runtime, recorder: RunRecorder, listeners: Listeners
+    ) -> None:
+        self.dir = recorder.dir
+        self.step = 0
+        self._job, self._trainer, self._runtime = job, trainer, runtime
+        self._recorder, self._listeners = recorder, listeners
+        self._place = 0
+        """Groups that were begun since the last step."""
+        self._pieces = Pieces(self.dir)
+        self._seconds = 0.0
+        """Of rollouts since the last step."""
+
+    async def rollout(
+        self,
+        workflow: object,
+        tasks: Iterable[Task | Mapping[str, Any]],
+        *,
+        group_size: int | None = None,
+        judge: AnyJudge | None = None,
+    ) -> list[Group]:
+        """A group of episodes for each task; ``group_size`` defaults to the job's. Episodes that fail are in their groups,
+        with a ``failure``. Raises AjetError."""
+        started = time.monotonic()
+        size = group_size or self._job.config.rollout.group_size
+        found = GivenTasks(items=tuple(tasks), place="tasks=").tasks()
+        plans = [plan for task in found for plan in self._group(task, size)]
+        async with _judge(judge).open() as live:
+            job = replace(self._job, workflow=_workflow(workflow, self._job))
+            rollout = replace(self._runtime, job=job, judge=live).rollout(training_policy(job))
+            done = await rollout.run(plans, lambda episode: None)
+        self._seconds += time.monotonic() - started
+        runs = [OwnEpisode(episode, self._pieces) for episode in done]
+        return [Group(task, runs[i * size : (i + 1) * size]) for i, task in enumerate(found)]
+
+    @asynccontextmanager
+    async def episode(self, task: Task | Mapping[str, Any]) -> AsyncIterator[OwnEpisode]:
+        """A block whose LLM calls are one episode, with the reward that the block sets. An exception in the block is
+        raised, and the episode is not trained."""
+        started = time.monotonic()
+        (found,) = GivenTasks(items=(task,), place="task=").tasks()
+        (plan,) = self._group(found, 1)
+        answerer = self._runtime.runner(training_policy(self._job)).answerer
+        session = Session(plan.id, f"{plan.seed_key}#0", answerer)
+        ran = Ran(plan, 0, WorkflowOutput(), session.record)
+        self._runtime.capture.open(session)
+        self._swap(set(), {plan.id})
+        token = current_session.set(session)
+        try:
+            yield OwnEpisode(ran, self._pieces)
+        except BaseException as error:
+            ran.failure, ran.error = f"workflow:{type(error).__name__}", str(error)
+            raise
+        finally:
+            current_session.reset(token)
+            self._swap({plan.id}, set())
+            await self._runtime.capture.end(session)
+            ran.counters, ran.breaks = session.counters, tuple(find_breaks(session.record))
+            ran.seconds = time.monotonic() - started
+            self._seconds += ran.seconds
+
+    async def train(
+        self, groups: Sequence[Group | OwnEpisode], *, learning_rate: float | None = None
+    ) -> Metrics:
+        """A training step on groups; an episode alone is a group of one. ``learning_rate`` defaults to the job's. The
+        metrics are those of `ajet.run`. Raises AjetError if nothing can be trained."""
+        train, seed, step = self._job.config.train, self._job.config.run.seed, self.step + 1
+        episodes = list(_numbered(groups))
+        rate = train.rate_at(step) if learning_rate is None else learning_rate
+        trained, counts = fresh(episodes, self._trainer.version, train.max_staleness)
+        batch = build_batch(
+            trained,
+            self._job.algorithm,
+            mini_batches=train.mini_batches,
+            learning_rate=rate,
+            seed=f"{seed}:{step}",
+            selection=Selection(self._job.filters, train.max_timelines, str(seed)),
+            epochs=train.epochs,
+            objective=objective(self._job.algorithm, train),
+            adapters=[target.name for target in self._job.targets if target.lora],
+        )
+        if batch is None:
+            raise AjetError(f"step {step}: nothing to train on: {why_nothing(trained, counts)}")
+        batch.metrics.update(summarize(episodes, self._seconds))
+        batch.metrics.update(counts)
+        started = time.monotonic()
+        updated = await asyncio.to_thread(self._trainer.update, batch.batch)
+        assert_all_trained(batch, updated, step)
+        version = await self._runtime.portal.run(self._trainer.publish())
+        metrics: Metrics = {
+            **batch.metrics,
+            **updated,
+            "learning_rate": rate,
+            "weight_version": version,
+            "seconds_rollout": self._seconds,
+            "seconds_update": time.monotonic() - started,
+        }
+        for episode in episodes:
+            self._recorder.episode(episode, phase="train", step=step)
+        self._recorder.metrics("train", step, metrics)
+        self._listeners.step_end(step, metrics)
+        self.step, self._place, self._seconds = step, 0, 0.0
+        return metrics
+
+    def save(self, path: AnyPath) -> Path:
+        """Write the model, its tokenizer and the optimizer's state into a new folder. Raises ConfigError if it exists."""
+        folder = Path(path).expanduser().resolve()
+        if folder.exists():
+            raise ConfigError(f"path={folder}: exists already; name a new folder.")
+        folder.mkdir(parents=True)
+        self._trainer.save(folder)
+        return folder
+
+    def _group(self, task: Task, size: int) -> list[Plan]:
+        plans = plan_group(task, self.step + 1, self._place, size, self._job.config.run.seed)
+        self._place += 1
+        return plans
+
+    def _swap(self, leave: set[str], enter: set[str]) -> None:
+        """Let a deterministic run's batches wait for the episodes that run."""
+        if self._runtime.lockstep:
+            self._runtime.portal.loop.call_soon_threadsafe(self._runtime.lockstep.swap, leave, enter)
+
+
+@asynccontextmanager
+async def open(
+    job: AnyPath | None = None,
+    *,
+    model: AnyPath | None = None,
+    backbone: str | None = None,
+    seed: int | None = None,
+    deterministic: bool | None = None,
+    memory_limit: str | None = None,
+    run_dir: AnyPath | None = None,
+    services: Sequence[str] = (),
+    set: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> AsyncIterator[Learner]:
+    """A model to train by a loop of your own, on a backbone whose trainer the core can drive, such as local.
+
+    ``set`` says how: ``{"train.algorithm": "gspo"}``. The run folder holds what was trained, as that of `run` does.
+    Raises AjetError.
+    """
+    layers = run_layers(
+        argument,
+        as_path(job),
+        model=as_text(model),
+        backbone=backbone,
+        seed=seed,
+        deterministic=deterministic,
+        memory_limit=memory_limit,
+        run_dir=as_text(run_dir),
+        sets=set,
+    )
+    layers.objects["workflow"] = _by_the_caller
+    for key, value in {
+        "workflow": "a training loop of its own",
+        "task.reader.type": "the tasks of each rollout",
+    }.items():
+        layers.set(key, f"{OBJECT}{value}", "ajet.open", Path.cwd())
+    with prepared(layers, services, progress, read_tasks=False) as (ready, lines):
+        check_model(ready.model)
+        trainer = await awaitable(_trainer)(ready)
+        folder = new_run_dir(ready)
+        with held(folder, lines.say):
+            keep_tokenizer(folder, trainer.engine.tokenizer, lines)
+            recorder, listeners = RunRecorder(folder), Listeners(ready, folder)
+            try:
+                async with open_runtime(ready, engine=trainer.engine) as runtime:
+                    yield Learner(ready, trainer, runtime, recorder, listeners)
+            finally:
+                recorder.close()
+                listeners.close()
+
+
+def _trainer(job: Job) -> Trainer:
+    config = job.config
+    return job.backbone.trainer(
+        job.model,
+        config.train,
+        seed=config.run.seed,
+        deterministic=config.run.deterministic,
+        progress=job.progress,
+        adapters={target.name: target.lora for target in job.targets if target.lora},
+        trained=[target.name for target in job.targets if target.trained],
+    )
+
+
+def _workflow(workflow: object, job: Job) -> Workflow:
+    hook = job.plugins.manager.hook
+    if isinstance(workflow, str):
+        return load_workflow(workflow, Path.cwd(), hook)
+    return make_workflow(workflow, described(workflow), Path.cwd(), hook)
+
+
+def _judge(judge: AnyJudge | None) -> Judge:
+    layers = Layers()
+    lay_object(layers, "judge", judge, "judge=")
+    return build_judge(layers)
+
+
+def _numbered(groups: Sequence[Group | OwnEpisode]) -> Iterator[Ran]:
+    """The episodes of groups; those of one group get its number."""
+    for number, group in enumerate(groups):
+        for episode in group.episodes if isinstance(group, Group) else [group]:
+            ran = episode._ran
+            ran.plan = replace(ran.plan, group=number)
+            yield ran

@@ -1,0 +1,58 @@
+"""`serve`: a checkpoint behind an OpenAI-compatible address, for the length of a block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ajet.api.calling import anywhere
+from ajet.api.jobs import argument
+from ajet.capture.sampling import SamplingPolicy
+from ajet.cli.layers import tell
+from ajet.interfaces.progress import Silent
+from ajet.runs.serve import checked_key, served, serving, warn_of_network
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a checkpoint answers: chat completions, responses, completions and messages."""
+
+    base_url: str
+    """Up to and with ``/v1``."""
+    api_key: str = field(repr=False)
+    model: str
+    """The model's name at this address."""
+
+
+@contextmanager
+def serve(
+    checkpoint: str | os.PathLike[str],
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    key: str | None = None,
+    engine: str = "auto",
+    temperature: float = 1.0,
+    max_tokens: int | None = None,
+    most_calls: int = 256,
+    seed: int = 0,
+    set: Mapping[str, Any] | None = None,
+) -> Iterator[Server]:
+    """A block in which a checkpoint, a Hugging Face id or a recipe is served, as by `ajet serve`; port 0 is a free one,
+    ``set`` are fields of the engine. Raises AjetError."""
+    api_key = checked_key(key, argument)
+    warn_of_network(host, tell)
+    what = anywhere(served)(os.fspath(checkpoint), engine, set or {}, seed, Silent(), argument)
+    with serving(
+        what.engine,
+        models=[what.name],
+        key=api_key,
+        host=host,
+        port=port,
+        most_calls=most_calls,
+        policy=SamplingPolicy(False, temperature, max_tokens=max_tokens),
+    ) as (url, _):
+        yield Server(f"{url}/v1", api_key, what.name)

@@ -1,0 +1,183 @@
+"""Objects in place of names: functions, classes, plugins and lists of tasks that a job is given from Python.
+
+An object that can be imported, or built from its fields, is written into the job as such: that is all that a job file
+could say of it, so the run can be resumed and sent to other processes without it. Any other object stays with the
+layers under its key, and the job holds ``object:`` and a description in its place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from pydantic import ValidationError
+
+from ajet.interfaces.base import Plugin
+from ajet.interfaces.reader import Reader, content_id
+from ajet.plugins import load_plugins, validated
+from ajet.types import ConfigError, Task
+
+if TYPE_CHECKING:
+    from ajet.job.config import Layers
+
+OBJECT = "object:"
+"""Begins what the job holds in place of an object that no name leads to."""
+ARGUMENTS: Mapping[str, str] = {
+    "workflow": "workflow=",
+    "judge": "judge=",
+    "task.reader": "tasks=",
+    "task.validation": "validation=",
+}
+"""Keys whose values may be objects, and the arguments of the Python API that give them."""
+
+
+def lay_object(layers: Layers, key: str, value: Any, source: str) -> None:
+    """Set a key to a value that may be or hold objects. Paths and names are relative to the working directory."""
+    plain = _plain(layers, key, value)
+    layers.set(key, plain, source, Path.cwd())
+
+
+def is_object(spec: Any) -> TypeGuard[str]:
+    """Whether a job's value stands for an object."""
+    return isinstance(spec, str) and spec.startswith(OBJECT)
+
+
+def given_object(layers: Layers, key: str, spec: str) -> Any:
+    """The object in whose place the job holds ``spec``. Raises ConfigError if it was not given again."""
+    if key in layers.objects:
+        return layers.objects[key]
+    section = next((name for name in ARGUMENTS if key == name or key.startswith(f"{name}.")), key)
+    argument = ARGUMENTS.get(section, f"set={{{key!r}: …}}")
+    raise ConfigError(
+        f"{key}: the job was started from Python with {spec.removeprefix(OBJECT)}, which cannot be imported by a name. Give it "
+        f"again, as in ajet.run(resume=…, {argument}…), or put it into a module."
+    )
+
+
+def unnamed(layers: Layers) -> list[str]:
+    """The keys whose objects exist in this process only."""
+    from ajet.job.config import leaves
+
+    found = [key for key, value in leaves(layers.values) if is_object(value)]
+    return [key.removesuffix(".type") for key in found]
+
+
+def given_reader(found: Any, where: str) -> Reader:
+    """A reader, a class of readers, or an iterable of tasks, as a reader. Raises ConfigError."""
+    place = ARGUMENTS.get(where, where)
+    if isinstance(found, type) and issubclass(found, Reader):
+        return validated(found, {}, place)
+    if isinstance(found, Reader):
+        return found
+    if isinstance(found, Iterable):
+        return GivenTasks(items=tuple(found), place=place)
+    raise ConfigError(
+        f"{place}: is a {type(found).__name__}. Give a list of dicts or of ajet.Task, a file, or an ajet.Reader."
+    )
+
+
+def what(layers: Layers, key: str) -> str:
+    """What a key's object is, in words."""
+    return described(layers.objects[key]) if key in layers.objects else "its object"
+
+
+class GivenTasks(Reader):
+    """A list of tasks: `Task` objects, or records with ``query`` or ``messages`` and, if there are any, ``id`` and
+    ``answer``. What else a record holds becomes the task's metadata, as in a file of tasks."""
+
+    name = "given"
+    items: tuple[Any, ...]
+    place: str
+    """The argument that gives them."""
+
+    def tasks(self) -> Sequence[Task]:
+        """The tasks. Raises ConfigError with the place of what is not one."""
+        if not self.items:
+            raise ConfigError(f"{self.place}: the list is empty. Give at least one task.")
+        return [
+            item if isinstance(item, Task) else _task(item, f"{self.place}[{i}]")
+            for i, item in enumerate(self.items)
+        ]
+
+
+def _task(record: Any, place: str) -> Task:
+    if not isinstance(record, Mapping):
+        raise ConfigError(
+            f"{place}: is a {type(record).__name__}. Give a dict with `query`, or an ajet.Task."
+        )
+    rest = dict(record)
+    query, messages = rest.pop("query", None) or "", rest.pop("messages", None) or ()
+    if not query and not messages:
+        names = ", ".join(map(repr, record)) or "no fields"
+        raise ConfigError(f"{place}: neither 'query' nor 'messages'; the record has {names}.")
+    if not isinstance(query, str):
+        raise ConfigError(f"{place}: 'query' is a {type(query).__name__}, not a string.")
+    if isinstance(messages, str) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
+        raise ConfigError(f"{place}: 'messages' is not a list of chat messages with a `role`.")
+    given = rest.pop("id", None)
+    if rest.get("answer", ...) is None:
+        del rest["answer"]
+    identity = content_id(record) if given is None or given == "" else str(given)
+    return Task(identity, query, tuple(messages), rest)
+
+
+def _plain(layers: Layers, key: str, value: Any) -> Any:
+    """A value as a job file could hold it; objects that it could not are kept in the layers."""
+    layers.objects.pop(key, None)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(layers, f"{key}.{name}", inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple) and key not in ("task.reader", "task.validation", "workflow"):
+        return [_plain(layers, f"{key}.{i}", inner) for i, inner in enumerate(value)]
+    spec = _spec(value)
+    if spec is None:
+        layers.objects[key] = value
+        spec = f"{OBJECT}{described(value)}"
+    return spec if isinstance(spec, dict) or key == "workflow" else {"type": spec}
+
+
+def _spec(value: Any) -> str | dict[str, Any] | None:
+    """What leads to an equal object in another process: a name, or a plugin's class with its fields."""
+    if isinstance(value, Plugin):
+        return _spec_of_plugin(value)
+    return importable(value)
+
+
+def _spec_of_plugin(plugin: Plugin) -> dict[str, Any] | None:
+    cls = type(plugin)
+    names = [found.name for found in load_plugins().classes.values() if found.cls is cls]
+    name = names[0] if names else importable(cls)
+    fields = plugin.model_dump(mode="json", exclude_unset=True)
+    try:
+        same = name is not None and cls(**fields) == plugin
+    except (ValidationError, TypeError):  # a field holds an object
+        same = False
+    return {"type": name, **fields} if same else None
+
+
+def importable(value: Any) -> str | None:
+    """``module:Name`` if that leads to this very function or class; None for all else, and for what a script, a notebook
+    or a function defines."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not (inspect.isfunction(value) or inspect.isclass(value)) or module in (None, "__main__"):
+        return None
+    found: Any = sys.modules.get(str(module))
+    if getattr(found, "__spec__", None) is None:  # made by hand, as by exec
+        return None
+    for part in str(name).split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{name}" if found is value else None
+
+
+def described(value: Any) -> str:
+    """An object in a few words, for job files and errors."""
+    if isinstance(value, Sized) and isinstance(value, Iterable) and not isinstance(value, type | Plugin):
+        return f"a list of {len(value)} tasks"
+    name = getattr(value, "__qualname__", None)
+    return str(name) if name else f"an instance of {type(value).__qualname__}"

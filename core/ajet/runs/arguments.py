@@ -1,0 +1,176 @@
+"""What `run`, `evaluate` and `check` are given, as layers of the job: the same for the command line and the Python API.
+
+``flag`` turns an argument's name into what the user wrote, for errors: ``--workflow`` or ``workflow=``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ajet.interfaces.backbone import Backbone
+from ajet.interfaces.engine import ChatModelPlugin, Engine
+from ajet.job.config import Layers
+from ajet.job.layers import job_layers, lay_flag, lay_sets, lay_tasks, resumed_layers
+from ajet.job.prepare import Job, build_backbone
+from ajet.plugins import validated
+from ajet.runs.runtime import answering_engine, scripted_engine
+from ajet.services.chat_models import OpenAIChatModel
+from ajet.types import ConfigError
+
+Flag = Callable[[str], str]
+Sets = Iterable[str] | Mapping[str, Any] | None
+
+
+def run_layers(
+    flag: Flag,
+    job_file: Path | None,
+    *,
+    workflow: Any = None,
+    tasks: Any = None,
+    validation: Any = None,
+    judge: Any = None,
+    model: str | None = None,
+    backbone: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    deterministic: bool | None = None,
+    memory_limit: str | None = None,
+    run_dir: str | None = None,
+    sets: Sets = None,
+    resume: Path | None = None,
+) -> Layers:
+    """The job to train, or to go on with. Raises ConfigError."""
+    if resume is not None and job_file is not None:
+        raise ConfigError(f"{flag('resume')} goes on with the job in {resume}; leave out {job_file}.")
+    layers = resumed_layers(resume, _with(flag, "resume")) if resume is not None else job_layers(job_file)
+    lay_flag(layers, flag("workflow"), "workflow", workflow)
+    lay_tasks(layers, flag("tasks"), "task.reader", tasks)
+    lay_tasks(layers, flag("validation"), "task.validation", validation)
+    lay_flag(layers, flag("judge"), "judge", judge)
+    lay_flag(layers, flag("model"), "model", model)
+    lay_flag(layers, flag("backbone"), "backbone", backbone)
+    lay_flag(layers, flag("steps"), "train.steps", steps)
+    lay_flag(layers, flag("seed"), "run.seed", seed)
+    lay_flag(layers, flag("deterministic"), "run.deterministic", deterministic)
+    lay_flag(layers, flag("memory_limit"), "backbone.local.memory_limit", memory_limit)
+    lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
+    lay_sets(layers, sets)
+    name = layers.job().backbone.name
+    if memory_limit is not None and name not in ("local", "debug"):
+        raise ConfigError(
+            f"{flag('memory_limit')}: only the backbone local keeps to it, but the job's is {name}; leave it out."
+        )
+    return layers
+
+
+def evaluate_layers(
+    flag: Flag,
+    job_file: Path | None,
+    *,
+    workflow: Any = None,
+    tasks: Any = None,
+    judge: Any = None,
+    model: str | None = None,
+    greedy: bool = False,
+    episodes: int | None = None,
+    seed: int | None = None,
+    run_dir: str | None = None,
+    sets: Sets = None,
+) -> Layers:
+    """The job to evaluate. Raises ConfigError."""
+    layers = job_layers(job_file)
+    if tasks is not None:  # then the job's own validation tasks are not meant
+        layers.set("task.validation", None, flag("tasks"), Path.cwd())
+    lay_flag(layers, flag("workflow"), "workflow", workflow)
+    lay_tasks(layers, flag("tasks"), "task.reader", tasks)
+    lay_flag(layers, flag("judge"), "judge", judge)
+    lay_flag(layers, flag("model"), "model", model)
+    lay_flag(layers, flag("episodes"), "eval.episodes", episodes)
+    lay_flag(layers, flag("seed"), "run.seed", seed)
+    if greedy:
+        lay_flag(layers, flag("greedy"), "eval.sampling.temperature", 0.0)
+        lay_flag(layers, flag("greedy"), "eval.greedy", False)  # it is greedy already: once is enough
+    lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
+    lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so none need be installed
+    lay_sets(layers, sets)
+    return layers
+
+
+def check_layers(
+    flag: Flag,
+    job_file: Path | None,
+    *,
+    workflow: Any = None,
+    tasks: Any = None,
+    judge: Any = None,
+    model: str | None = None,
+    seed: int | None = None,
+    run_dir: str | None = None,
+    sets: Sets = None,
+) -> Layers:
+    """The job to check. Raises ConfigError."""
+    layers = job_layers(job_file)
+    lay_flag(layers, flag("workflow"), "workflow", workflow)
+    lay_tasks(layers, flag("tasks"), "task.reader", tasks)
+    lay_flag(layers, flag("judge"), "judge", judge)
+    lay_flag(layers, flag("model"), "model", model)
+    lay_flag(layers, flag("seed"), "run.seed", seed)
+    layers.set("task.validation", None, "ajet check", Path.cwd())  # it runs training tasks only
+    lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
+    lay_flag(layers, "ajet check", "backbone", "debug")  # nothing is trained, so none need be installed
+    lay_sets(layers, sets)
+    return layers
+
+
+def endpoint_answers(
+    flag: Flag, url: str | None, name: str | None, model: str | None
+) -> ChatModelPlugin | None:
+    """The model of an OpenAI-compatible endpoint, if one is given. Raises ConfigError."""
+    if url is None and name is None:
+        return None
+    if url is None or name is None:
+        raise ConfigError(
+            f"{_with(flag, 'endpoint')}URL and {_with(flag, 'endpoint_model')}NAME go together; give both."
+        )
+    if model is not None:
+        raise ConfigError(f"{flag('model')} and {flag('endpoint')} exclude each other; leave one out.")
+    return validated(OpenAIChatModel, {"base_url": url, "model": name}, flag("endpoint"))
+
+
+def require_answers(flag: Flag, answers: Path | None, context_length: int | None) -> None:
+    """Raise ConfigError for a ``context_length`` without the ``answers`` that it limits."""
+    if context_length is not None and answers is None:
+        raise ConfigError(
+            f"{flag('context_length')}: limits the calls that {flag('answers')} answers; a model has its own limit. Give "
+            f"{flag('answers')} too, or leave it out."
+        )
+
+
+def checking_engine(job: Job, answers: Path | None, context_length: int | None) -> Engine:
+    """What answers in a check: the job's model, or the rules of a file."""
+    return scripted_engine(job, answers, context_length) if answers else answering_engine(job)
+
+
+def sft_backbone(flag: Flag, name: str, sets: Sets, transcripts: Path, output: Path) -> Backbone:
+    """Whose trainer fine-tunes. Raises ConfigError, also if the files are not as they must be."""
+    if not transcripts.is_file():
+        raise ConfigError(f"{_with(flag, 'transcripts')}{transcripts}: no such file.")
+    if output.exists():
+        raise ConfigError(f"{_with(flag, 'output')}{output}: exists already; name a new folder.")
+    layers = job_layers(None)
+    lay_flag(layers, flag("backbone"), "backbone", name)
+    lay_sets(layers, sets)
+    for key in layers.sources:
+        if not key.startswith("backbone."):
+            raise ConfigError(
+                f"{_with(flag, 'set')}{key}: `ajet sft` takes only keys of the backbone, backbone.{name}.…"
+            )
+    return build_backbone(layers)
+
+
+def _with(flag: Flag, name: str) -> str:
+    """A flag before its value: ``--resume `` or ``resume=``."""
+    written = flag(name)
+    return written if written.endswith("=") else f"{written} "

@@ -1,0 +1,94 @@
+"""`ajet.open`: a training loop of one's own does what `ajet.run` does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ajet
+from ajet import ConfigError, Task, WorkflowOutput
+from ajet.interfaces.reader import tasks_of_step
+from tests.api.asking import ask
+
+SET = {
+    "rollout.group_size": 3,
+    "train.batch_size": 2,
+    "train.steps": 2,
+    "train.learning_rate": 1e-3,
+    "backbone.local.threads": 1,
+}
+TASKS = [Task(f"q{i}", f"say {i}") for i in range(4)]
+Agent = Callable[[Task], Any]
+
+
+def distinct(task: Task, output: WorkflowOutput) -> float:
+    return float(len(set(str(output.response))))
+
+
+def test_it_reproduces_a_run_bit_for_bit_on_the_same_plan(folder: Path, model: Path, agent: Agent) -> None:
+    same: Any = {"model": model, "deterministic": True, "seed": 3, "set": SET, "progress": False}
+    run = ajet.run(workflow=agent, judge=distinct, tasks=TASKS, **same)
+
+    async def own() -> Path:
+        async with ajet.open(**same) as learner:
+            for step in range(2):
+                batch = tasks_of_step(TASKS, step, 2, 3)
+                groups = await learner.rollout(agent, batch, judge=distinct)
+                await learner.train(groups)
+            assert learner.step == 2
+            return learner.save("my-model")
+
+    saved = asyncio.run(own())
+    assert run.checkpoint is not None
+    one, other = (f / "model.safetensors" for f in (run.checkpoint, saved))
+    start = (model / "model.safetensors").read_bytes()
+    assert one.read_bytes() == other.read_bytes() != start
+    mine = ajet.load_run(max((folder / "runs").iterdir()))
+    for was, now in zip(run.metrics, mine.metrics, strict=True):
+        assert {k: v for k, v in was.items() if "second" not in k} == {
+            k: v for k, v in now.items() if "second" not in k
+        }
+    with pytest.raises(ConfigError, match=r"^workflow: the job was started from Python with a training loop"):
+        ajet.run(resume=mine.dir, progress=False)
+
+
+def test_groups_can_be_filtered_and_scored_anew_and_any_code_is_an_episode(
+    folder: Path, model: Path, agent: Agent
+) -> None:
+    async def own() -> None:
+        async with ajet.open(model=model, set=SET, progress=False) as learner:
+            one, two = await learner.rollout(
+                agent, [{"query": "a"}, {"query": "b"}], group_size=2, judge=distinct
+            )
+            assert [e.task.query for e in (*one.episodes, *two.episodes)] == ["a", "a", "b", "b"]
+            for number, episode in enumerate(two.episodes):
+                episode.reward = float(number)
+                assert "b" in episode.timelines[0].text
+            members = []
+            for number in range(2):
+                async with learner.episode({"id": f"by-hand-{number}", "query": "c"}) as episode:
+                    answers = [await ask(episode.task), await ask(episode.task)]
+                    episode.reward = 0.5 + number
+                assert [chat[-1]["content"] for chat in episode.messages] == answers
+                members.append(episode)
+            by_hand = ajet.Group(members[0].task, members)
+            metrics = await learner.train([two, by_hand], learning_rate=3e-4)
+            assert (metrics["learning_rate"], metrics["episodes"], metrics["reward"]) == (3e-4, 4, 0.75)
+            with pytest.raises(ValueError, match="lost"):
+                async with learner.episode({"query": "d"}) as lost:
+                    await ask(lost.task)
+                    raise ValueError("lost")
+            assert lost.failure == "workflow:ValueError"
+            with pytest.raises(ajet.AjetError, match="step 2: nothing to train on"):
+                await learner.train([lost])
+            (folder / "there").mkdir()
+            with pytest.raises(ConfigError, match=r"^path=.*there: exists already"):
+                learner.save("there")
+
+    asyncio.run(own())
+    run = ajet.load_run("runs")
+    assert [e.reward for e in run.episodes(step=1)] == [0.0, 1.0, 0.5, 1.5]

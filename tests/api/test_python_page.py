@@ -1,0 +1,52 @@
+"""docs/python.md, run as it stands there, with fewer steps and a smaller model."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import ajet
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+SMALL = "steps=2, set={'train.batch_size': 2, 'rollout.group_size': 2}"
+FEWER = {'"starter"': None, "steps=40": SMALL, "step=40": "step=2", "steps=41": "steps=3"}
+
+
+def test_every_block_of_the_page_runs(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openai")
+    (folder / "page.py").write_text("")
+    script = ModuleType("__main__")  # its functions are those of a script
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 7
+    for block in blocks:
+        for words, fewer in FEWER.items():
+            block = block.replace(words, fewer or repr(str(model)))
+        exec(compile(block, "docs/python.md", "exec"), vars(script))
+    printed = capsys.readouterr().out
+    run: Any = vars(script)["run"]
+    assert (folder / "my-model" / "config.json").is_file()
+    assert [m["step"] for m in ajet.load_run(run.dir).metrics] == [1, 2, 3]
+    assert "judge=: unknown judge 'exct'; did you mean 'exact'. Installed: " in printed
+    assert "ajet check · agent" in printed and "http://127.0.0.1:" in printed
+
+
+def test_the_page_names_every_function_of_the_api() -> None:
+    functions = [name for name in dir(ajet) if getattr(ajet, name).__module__.startswith("ajet.api.")]
+    functions = [name for name in functions if name.islower()]
+    assert len(functions) == 10
+    assert [name for name in functions if f"ajet.{name}" not in PAGE] == []
+
+
+def test_the_module_shows_its_public_names_only() -> None:
+    assert {"run", "evaluate", "Judge", "Run"} <= set(dir(ajet)) == set(ajet.__all__)
+    for name in ajet.__all__:
+        assert getattr(ajet, name).__doc__, name

@@ -1,0 +1,143 @@
+"""The Python API on a model: train, resume, evaluate, check, serve, fine-tune."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+import ajet
+from ajet import ConfigError, Task
+
+Arguments = dict[str, Any]
+Agent = Callable[[Task], Any]
+TASKS = [{"id": f"q{i}", "query": f"say {i}"} for i in range(4)]
+SET = {"rollout.group_size": 2, "train.batch_size": 2, "train.save_every": 1, "backbone.local.threads": 1}
+
+
+@pytest.fixture
+def training(folder: Path, model: Path) -> Arguments:
+    """Arguments of a short run on the backbone local."""
+    return {"tasks": TASKS, "model": model, "steps": 2, "set": SET, "progress": False}
+
+
+def long(task: Task, output: Any) -> bool:
+    return len(str(output.response)) > 8
+
+
+def test_it_trains_and_the_result_tells_metrics_episodes_tokens_and_checkpoint(
+    training: Arguments, agent: Agent
+) -> None:
+    run = ajet.run(workflow=agent, judge=long, validation=TASKS[:1], **training)
+    assert [m["step"] for m in run.metrics] == [1, 2]
+    assert run.checkpoint is not None and (run.checkpoint / "config.json").is_file()
+    assert 0 <= run.before.accuracy <= 1 and run.after["episodes"] == 1
+    assert run.metrics[-1]["validation/accuracy"] == run.after.accuracy
+    episodes = run.episodes(step=2)
+    assert len(episodes) == 4 and {e.phase for e in episodes} == {"train"}
+    (line,) = episodes[0].timelines
+    assert len(line.token_ids) == len(line.mask) == len(line.logprobs) and line.mask.any()
+    assert np.isfinite(line.logprobs[line.mask]).all()
+    query = next(t["query"] for t in TASKS if t["id"] == episodes[0].task)
+    assert query in line.text and str(episodes[0].response) in line.text
+    same = ajet.load_run(run.dir.parent)
+    assert (same.dir, same.metrics, same.checkpoint) == (run.dir, run.metrics, run.checkpoint)
+    assert "&lt;svg" in run._repr_html_() and repr(run) == f"<Run {run.dir}, 2 steps>"
+
+
+def test_a_run_of_objects_is_resumed_with_them_and_the_error_without_says_so(
+    training: Arguments, agent: Agent
+) -> None:
+    first = ajet.run(workflow=agent, judge=lambda task, output: 0.1, **(training | {"steps": 1}))
+    with pytest.raises(
+        ConfigError,
+        match=r"^workflow: the job was started from Python with agent.<locals>.local, .*ajet.run\(resume=…, workflow=…\)",
+    ):
+        ajet.run(resume=first.dir, steps=2, progress=False)
+    with pytest.raises(ConfigError, match=r"^judge: .*<lambda>.*judge=…"):
+        ajet.run(resume=first.dir, steps=2, workflow=agent, progress=False)
+    with pytest.raises(ConfigError, match=r"^task.reader: .* a list of 4 tasks.*tasks=…"):
+        ajet.run(resume=first.dir, workflow=agent, judge=long, progress=False)
+    again = ajet.run(resume=first.dir, steps=2, workflow=agent, judge=long, tasks=TASKS, progress=False)
+    assert again.dir == first.dir and [m["step"] for m in again.metrics] == [1, 2]
+    with pytest.raises(ConfigError, match=r"^resume= goes on with the job in .*; leave out .*job.yaml"):
+        ajet.run("job.yaml", resume=first.dir)
+
+
+def test_evaluate_and_check_run_without_training(training: Arguments, agent: Agent, folder: Path) -> None:
+    del training["steps"]
+    scores = ajet.evaluate(workflow=agent, judge=long, episodes=3, greedy=True, **training)
+    assert scores["episodes"] == 3 and 0 <= scores.accuracy <= 1
+    assert len(scores.episodes()) == 3 and scores.dir.is_dir()
+    (folder / "answers.yaml").write_text("- {say: '7'}\n")
+    found = ajet.check(workflow=agent, judge=long, first=2, group_size=2, answers="answers.yaml", **training)
+    assert found.ok and len(found.report.episodes) == 4 and found.report.merging.calls == 4
+    assert any("have equal rewards" in what for what, _ in found.warnings)
+    assert (
+        str(found).startswith("ajet check · agent.<locals>.local") and "equal rewards" in found._repr_html_()
+    )
+    assert all(e.timelines[0].text.rstrip().endswith("7<|im_end|>") for e in found.episodes()), [
+        e.timelines[0].text for e in found.episodes()
+    ]
+
+
+def test_the_awaitable_versions_give_the_same(training: Arguments, agent: Agent) -> None:
+    del training["steps"]
+    training["set"] = SET | {"run.deterministic": True}
+
+    async def both() -> tuple[Any, Any]:
+        scores = await ajet.aevaluate(workflow=agent, judge=long, **training)
+        found = await ajet.acheck(workflow=agent, judge=long, first=1, group_size=1, **training)
+        return scores, found
+
+    scores, found = asyncio.run(both())
+    assert scores.reward == ajet.evaluate(workflow=agent, judge=long, **training).reward
+    assert len(found.report.episodes) == 1
+
+
+def test_wrong_pairs_of_arguments_are_errors_that_name_them(training: Arguments, agent: Agent) -> None:
+    del training["steps"]
+    with pytest.raises(ConfigError, match=r"^endpoint=URL and endpoint_model=NAME go together"):
+        ajet.evaluate(workflow=agent, judge=long, endpoint="http://127.0.0.1:9/v1", **training)
+    with pytest.raises(ConfigError, match=r"^model= and endpoint= exclude each other"):
+        ajet.evaluate(workflow=agent, judge=long, endpoint="http://x/v1", endpoint_model="m", **training)
+    with pytest.raises(ConfigError, match=r"^context_length=: limits the calls that answers= answers"):
+        ajet.check(workflow=agent, judge=long, context_length=5, **training)
+
+
+@pytest.mark.parametrize("beside_a_loop", [False, True])
+def test_a_checkpoint_is_served_for_the_length_of_a_block(model: Path, beside_a_loop: bool) -> None:
+    def block() -> str:
+        with ajet.serve(model, engine="local", set={"threads": 1}, max_tokens=4) as server:
+            client = openai.OpenAI(base_url=server.base_url, api_key=server.api_key, max_retries=0)
+            ask: Any = [{"role": "user", "content": "hi"}]
+            answer = client.chat.completions.create(model=server.model, messages=ask)
+            assert answer.usage and answer.usage.completion_tokens <= 4
+            assert server.api_key not in repr(server)
+            refused = httpx.post(f"{server.base_url}/chat/completions", json={"messages": ask})
+            assert refused.status_code == 401
+            return server.base_url
+
+    async def cell() -> str:
+        return block()
+
+    url = asyncio.run(cell()) if beside_a_loop else block()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+
+
+def test_sft_learns_transcripts_and_gives_the_run(folder: Path, model: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "7"}]}
+    (folder / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 4)
+    given: Arguments = {"model": model, "transcripts": "chats.jsonl", "output": "out", "progress": False}
+    run = ajet.sft(**given, epochs=2, batch_size=2, set={"backbone.local.threads": 1})
+    assert run.checkpoint and run.checkpoint.is_relative_to(folder / "out") and len(run.metrics) == 4
+    with pytest.raises(ConfigError, match=r"^output=.*out: exists already; name a new folder"):
+        ajet.sft(**given)
