@@ -140,7 +140,10 @@ def test_C8_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(
 def test_a_limit_for_scripted_answers_without_any_is_refused(folder: Folder) -> None:
     outcome = folder.ajet("check", "job.yaml", "--context-length", "4096")
     assert outcome.code == 2
-    assert outcome.err.startswith("error: --context-length: ") and "Give --answers too" in outcome.err
+    assert (
+        outcome.err.startswith("error: --context-length applies only with --answers")
+        and "Add --answers" in outcome.err
+    )
 
 
 def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
@@ -166,6 +169,4 @@ def test_the_drifting_example_is_explained(folder: Folder, monkeypatch: pytest.M
     assert outcome.code == 0, outcome.err
     for cause in ("whitespace changed", "window slid"):
         assert f"calls could not continue their conversation: {cause}" in outcome.out
-    assert (
-        "harbour·town,·[-·it·has" in outcome.out and "remedy: Send messages back as they were" in outcome.out
-    )
+    assert "harbour·town,·[-·it·has" in outcome.out and "remedy: Send messages back unchanged" in outcome.out

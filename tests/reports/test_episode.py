@@ -245,7 +245,7 @@ def test_a_break_is_shown_with_its_place_characters_tokens_and_remedy(folder: Fo
     assert (found.head, found.removed, found.added, found.tail) == ("one ", " ", "", "two")
     assert found.remedy == CAUSES["whitespace changed"]
     shown = text(report)
-    assert "break: call 1 did not go on from call 0 (agent): whitespace changed" in shown
+    assert "break: call 1 did not continue call 0 (agent): whitespace changed" in shown
     assert "message 2, character 4:  one·[-·-]two" in shown
     assert f"remedy: {CAUSES['whitespace changed']}" in shown
 

@@ -21,18 +21,18 @@ def evaluate(
     judge: JudgeName = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Checkpoint folder or Hugging Face id, answered by the engine of eval.engine."),
+        typer.Option(help="Checkpoint folder or Hugging Face id; the engine of eval.engine serves it."),
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="OpenAI-compatible address, up to and with /v1.")
+        str | None, typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible API, including /v1.")
     ] = None,
     endpoint_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model at the endpoint.")
     ] = None,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="Temperature 0 for calls in which the agent names none.")
+        bool, typer.Option("--greedy", help="Temperature 0 for calls in which the agent sets none.")
     ] = False,
-    episodes: Annotated[int | None, typer.Option(help="Most tasks to run, one episode each.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Maximum number of tasks, one episode each.")] = None,
     seed: Seed = None,
     with_: With = None,
     sets: Sets = None,
@@ -45,7 +45,7 @@ def evaluate(
     from ajet.job.prepare import prepare
 
     layers = job_layers(job_file)
-    if tasks is not None:  # then the job's own validation tasks are not meant
+    if tasks is not None:  # they replace the job's own validation tasks
         layers.set("task.validation", None, "--tasks", Path.cwd())
     lay_flag(layers, "--workflow", "workflow", workflow)
     lay_tasks(layers, "--tasks", "task.reader", tasks)
@@ -55,8 +55,10 @@ def evaluate(
     lay_flag(layers, "--seed", "run.seed", seed)
     if greedy:
         lay_flag(layers, "--greedy", "eval.sampling.temperature", 0.0)
-        lay_flag(layers, "--greedy", "eval.greedy", False)  # it is greedy already: once is enough
-    lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so none need be installed
+        lay_flag(layers, "--greedy", "eval.greedy", False)  # it is greedy already: one pass is enough
+    lay_flag(
+        layers, "ajet eval", "backbone", "debug"
+    )  # nothing is trained, so no backbone needs to be installed
     lay_sets(layers, sets)
     import_from_here()
     answers = _endpoint(endpoint, endpoint_model, model)

@@ -1,4 +1,4 @@
-"""A command's job file, flags and ``--set``, laid over each other with their sources."""
+"""A command's job file, flags and ``--set`` in layers, each value with its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def job_layers(job_file: Path | None) -> Layers:
 
 
 def resumed_layers(run_dir: Path) -> Layers:
-    """The job that a run folder was started with. Raises ConfigError if it is no run folder."""
+    """The job that a run folder was started with. Raises ConfigError if it is not a run folder."""
     from ajet.types import ConfigError
 
     if not (run_dir / "job.yaml").is_file():
@@ -35,13 +35,13 @@ def resumed_layers(run_dir: Path) -> Layers:
 
 
 def lay_flag(layers: Layers, flag: str, key: str, value: Any) -> None:
-    """Lay a flag's value over the key, if the flag was given."""
+    """Let a flag's value override the key, if the flag was given."""
     if value is not None:
         layers.set(key, value, flag, Path.cwd())
 
 
 def lay_tasks(layers: Layers, flag: str, key: str, path: Path | None) -> None:
-    """A file of tasks. Over a reader of such files only the path changes: its field names still hold."""
+    """A file of tasks. If the job already reads such a file, only the path changes and its field names stay."""
     if path is None:
         return
     current = (layers.values.get("task") or {}).get(key.rpartition(".")[2])
@@ -63,7 +63,7 @@ def lay_sets(layers: Layers, sets: Iterable[str] | None) -> None:
 
 @contextmanager
 def services(layers: Layers, names: Iterable[str] | None) -> Iterator[None]:
-    """A block in which the job's services and those of ``--with`` work; what becomes of them is told on stderr."""
+    """A block in which the job's services and those of ``--with`` run; their states are reported on stderr."""
     from ajet.services.supervisor import with_services
 
     with with_services(layers, names or (), tell):
@@ -71,7 +71,7 @@ def services(layers: Layers, names: Iterable[str] | None) -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """A line for the user, beside what a command prints."""
+    """Print a line for the user on stderr, apart from the command's output."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 def sft(
     model: Annotated[str, typer.Option(help="Folder or Hugging Face id to start from.")],
-    transcripts: Annotated[Path, typer.Option(help='File with one {"messages": […], "tools": […]} a line.')],
-    output: Annotated[Path, typer.Option(help="New folder for metrics and checkpoint.")],
-    backbone: Annotated[str, typer.Option(help="Whose trainer to use.")] = "local",
+    transcripts: Annotated[
+        Path, typer.Option(help='File with one {"messages": […], "tools": […]} per line.')
+    ],
+    output: Annotated[Path, typer.Option(help="New folder for the metrics and the checkpoint.")],
+    backbone: Annotated[str, typer.Option(help="The backbone whose trainer to use.")] = "local",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the transcripts.")] = 1,
-    batch_size: Annotated[int, typer.Option(min=1, help="Transcripts in an optimizer step.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Transcripts per optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the transcripts' order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the transcripts' order.")] = 0,
     sets: Sets = None,
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""
@@ -32,7 +34,7 @@ def sft(
     if not transcripts.is_file():
         raise ConfigError(f"--transcripts {transcripts}: no such file.")
     if output.exists():
-        raise ConfigError(f"--output {output}: exists already; name a new folder.")
+        raise ConfigError(f"--output {output} already exists; name a new folder.")
     chosen = _backbone(backbone, sets)
     with make_progress() as progress:
         try:
@@ -63,5 +65,5 @@ def _backbone(name: str, sets: list[str] | None) -> Backbone:
     lay_sets(layers, sets)
     for key in layers.sources:
         if not key.startswith("backbone."):
-            raise ConfigError(f"--set {key}: `ajet sft` takes only keys of the backbone, backbone.{name}.…")
+            raise ConfigError(f"--set {key}: `ajet sft` accepts only keys of the backbone: backbone.{name}.…")
     return build_backbone(layers)

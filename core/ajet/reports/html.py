@@ -209,7 +209,7 @@ def _level(logprob: float | None) -> str:
 
 def _break(report: BreakReport) -> str:
     found = report.found
-    facts = [f"<h4>Call {found.call} did not go on from call {found.after}: {_text(found.cause)}</h4>"]
+    facts = [f"<h4>Call {found.call} did not continue call {found.after}: {_text(found.cause)}</h4>"]
     if found.char >= 0:
         diff = f"{_shown(report.head)}{_diff(report.removed, report.added)}{_shown(report.tail)}"
         facts.append(f"<p>message {found.message + 1}, character {found.char}: <code>{diff}</code></p>")

@@ -664,7 +664,7 @@ def test_where_to_write_is_checked_first(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ajet", "data", "from-traces", "--traces", "none", "--output", "."]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "error: --output .: is a folder. Name a file that can be written.\n"
+    assert done.stderr == "error: --output .: is a directory. Name a file that can be written.\n"
 
 
 def test_a_second_run_of_the_command_adds_only_what_is_new(tmp_path: Path) -> None:
