@@ -84,7 +84,7 @@ def test_B11_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> N
     assert "1 failed" in check(folder, "clean", *options, code=0)
     folder.write("judge.py", "def judge(task, output): return {}[task.id]\n")
     outcome = folder.ajet("check", "--help")
-    assert "1: all failed" in " ".join(outcome.out.split())
+    assert "1: all episodes failed" in " ".join(outcome.out.split())
 
 
 def test_B11_a_misspelt_recipe_is_named_before_anything_is_fetched(folder: Folder) -> None:

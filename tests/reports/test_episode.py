@@ -201,7 +201,7 @@ def test_without_a_tokenizer_ids_are_shown_and_it_is_said(folder: Folder, live: 
     folder.write([episode])
     (folder.dir / "tokenizer" / "tokenizer.json").unlink()
     shown = text(folder.report("1.0/t0/0"))
-    assert "tokens are shown by id, as their text is unknown" in shown
+    assert "tokens are shown by id, because their text is unknown" in shown
     ids = episode.record.calls[0].generation.token_ids
     assert f"⟦{'|'.join(map(str, ids))}⟧" in shown
 
