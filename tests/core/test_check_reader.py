@@ -108,14 +108,14 @@ def test_a_reader_without_fault_passes(readers: Any) -> None:
     [
         ("Repeats", "duplicate task id 'a'"),
         ("Nothing", "yielded no task"),
-        ("Counts", "a second reading gave another task at place 0: 't1' instead of 't0'"),
-        ("Grows", "a second reading gave 2 tasks instead of 1"),
+        ("Counts", "a second reading returned another task at index 0: 't1' instead of 't0'"),
+        ("Grows", "a second reading returned 2 tasks instead of 1"),
         ("InTheOrderOfASet", "a copy in another process gave another task"),
         ("ByHash", "a copy in another process gave another task"),
         ("ReadsItsProcess", "a copy in another process gave another task"),
         ("OnlyHere", "it cannot be read in another process: RuntimeError: not here"),
-        ("Blank", "its id is no text"),
-        ("Empty", "it holds nothing"),
+        ("Blank", "its id is not a non-empty text"),
+        ("Empty", "it is empty"),
         ("NoJson", "cannot be written as JSON"),
     ],
 )
