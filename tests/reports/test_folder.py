@@ -126,5 +126,5 @@ def test_a_journal_that_was_replaced_while_it_was_read_is_an_error(four: Folder)
     run = four.read()
     (four.dir / JOURNAL).unlink()
     four.write([blank("1.0/other/0")])
-    with pytest.raises(AjetError, match="changed while it was read"):
+    with pytest.raises(AjetError, match="changed while it was being read"):
         run.episode(run.entries[0])

@@ -39,8 +39,8 @@ class NoSandbox(AjetError):
 class Limits(Settings):
     """What a program may use. Whatever goes beyond ends it, with all that it started."""
 
-    seconds: float = Field(10.0, gt=0, description="Time on the clock.")
-    cpu_seconds: float = Field(10.0, gt=0, description="Processor time of all its processes together.")
+    seconds: float = Field(10.0, gt=0, description="Wall-clock time in seconds.")
+    cpu_seconds: float = Field(10.0, gt=0, description="CPU seconds of all its processes together.")
     memory: int = Field(
         512, ge=64, description="MiB of memory: of all its processes, files, sockets and pipes together."
     )

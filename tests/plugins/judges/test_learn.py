@@ -134,7 +134,7 @@ def test_twenty_labels_make_a_rubric_that_ranks_new_responses(
     assert sum(any(f in c.text for f in HIDDEN) for c in top) >= 2
     out = capsys.readouterr().out
     assert "round 3: 4 new criteria, 20 in all" in out
-    assert re.search(r"held-out pairs ranked rightly: \d+%; cross-validated: \d+%", out)
+    assert re.search(r"held-out pairs ranked correctly: \d+%; cross-validated: \d+%", out)
     assert re.search(r"judge model: \d+ calls, .* tokens", out)
 
 

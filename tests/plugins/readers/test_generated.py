@@ -239,7 +239,7 @@ def test_malformed_answers_are_asked_anew(served: Endpoint, library: Path, tmp_p
 
 @pytest.mark.parametrize("scores", ['{"scores": [null, null]}', '{"scores": [{"score": 1}, 1]}', "[[1], 1]"])
 def test_scores_that_are_no_numbers_are_asked_for_anew(scores: str) -> None:
-    with pytest.raises(ValueError, match="a score is no number"):
+    with pytest.raises(ValueError, match="a score is not a number"):
         read_scores(scores, 2)
 
 

@@ -632,7 +632,7 @@ def test_a_log_of_another_layout_is_named_with_its_line(tmp_path: Path, record: 
         ({"score": 1}, "names no trace"),
         ({"trace_id": "1"}, "no feedback in it"),
         ({"trace_id": "1", "thumbs": "sideways"}, "'sideways' is neither thumbs up nor thumbs down"),
-        ({"trace_id": "1", "score": [1]}, "[1] is no score"),
+        ({"trace_id": "1", "score": [1]}, "[1] is not a score"),
     ],
 )
 def test_bad_feedback_is_named_with_its_line(tmp_path: Path, line: Any, message: str) -> None:
