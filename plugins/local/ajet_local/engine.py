@@ -118,8 +118,8 @@ class LocalEngine:
             completion.future.cancel()
 
     def _submit(self, request: GenerateRequest) -> Completion:
-        """Put a request into the queue. Raises RuntimeError if nobody works on it, ValueError if it cannot
-        be served."""
+        """Put a request into the queue. Raises RuntimeError if the engine is not running, ValueError if it
+        cannot be served."""
         if self._worker is None or self._wake is None or self._worker.done():
             raise RuntimeError("the engine is not running: await engine.start() on this loop first")
         limit = room_for(request, self.context_length, self._vocabulary)
