@@ -406,7 +406,7 @@ def test_a_missing_base_model_is_named(folder, tmp_path):
     trainer = from_folder(folder, "solver")
     trainer.save(tmp_path / "saved")
     folder.rename(tmp_path / "elsewhere")
-    with pytest.raises(AjetError, match=r"its base model .*base is not there.*base_model_name_or_path"):
+    with pytest.raises(AjetError, match=r"its base model .*base does not exist.*base_model_name_or_path"):
         LocalEnginePlugin(device="cpu").build(str(tmp_path / "saved"), 0, Silent())
 
 
