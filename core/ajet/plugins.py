@@ -87,7 +87,7 @@ class Plugins:
                 )
 
     def _check_hooks(self, plugin: Any) -> None:
-        """A misspelt hook would never be called, and nobody would know why."""
+        """Refuse misspelt hooks: pluggy would silently never call them."""
         known = [name for name in vars(hookspecs) if name.startswith("ajet_")]
         for name in dir(plugin):
             if name not in known and self.manager.parse_hookimpl_opts(plugin, name) is not None:

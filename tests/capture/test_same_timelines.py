@@ -181,9 +181,9 @@ def test_a_forced_tool_that_is_not_called_is_an_error_of_the_dialect(bench, toke
     tool: Any = {"name": "add", "input_schema": PARAMETERS}
     options: Any = {"model": "m", "stream": stream}
     with bench(ScriptedEngine(tokenizer, lambda r, p: "no")).session():
-        with pytest.raises(openai.APIError, match="has to call"):
+        with pytest.raises(openai.APIError, match="must call"):
             list(client.responses.create(input="hi", tools=[flat], tool_choice="required", **options))
-        with pytest.raises(anthropic.APIError, match="has to call"):
+        with pytest.raises(anthropic.APIError, match="must call"):
             force: Any = {"type": "tool", "name": "add"}
             asked = {"max_tokens": 9, "messages": [QUESTION], "tools": [tool], "tool_choice": force}
             list(claude.messages.create(**asked, **options))

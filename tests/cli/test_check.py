@@ -84,7 +84,7 @@ def test_B11_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> N
     assert "1 failed" in check(folder, "clean", *options, code=0)
     folder.write("judge.py", "def judge(task, output): return {}[task.id]\n")
     outcome = folder.ajet("check", "--help")
-    assert "1: all failed" in " ".join(outcome.out.split())
+    assert "1: all episodes failed" in " ".join(outcome.out.split())
 
 
 def test_B11_a_misspelt_recipe_is_named_before_anything_is_fetched(folder: Folder) -> None:
@@ -140,7 +140,10 @@ def test_C8_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(
 def test_a_limit_for_scripted_answers_without_any_is_refused(folder: Folder) -> None:
     outcome = folder.ajet("check", "job.yaml", "--context-length", "4096")
     assert outcome.code == 2
-    assert outcome.err.startswith("error: --context-length: ") and "Give --answers too" in outcome.err
+    assert (
+        outcome.err.startswith("error: --context-length applies only with --answers")
+        and "Add --answers" in outcome.err
+    )
 
 
 def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
@@ -166,6 +169,4 @@ def test_the_drifting_example_is_explained(folder: Folder, monkeypatch: pytest.M
     assert outcome.code == 0, outcome.err
     for cause in ("whitespace changed", "window slid"):
         assert f"calls could not continue their conversation: {cause}" in outcome.out
-    assert (
-        "harbour·town,·[-·it·has" in outcome.out and "remedy: Send messages back as they were" in outcome.out
-    )
+    assert "harbour·town,·[-·it·has" in outcome.out and "remedy: Send messages back unchanged" in outcome.out

@@ -102,17 +102,17 @@ def test_a_new_workflow_runs(folder: Folder, monkeypatch: pytest.MonkeyPatch) ->
     [
         (
             ("jugde", "x"),
-            "jugde: no kind to begin with; did you mean 'judge'. Known: judge, reader, workflow, logger, ",
+            "jugde: no such kind of plugin; did you mean 'judge'. Known: judge, reader, workflow, logger, ",
         ),
         (
             ("judge", "My-Judge"),
-            "My-Judge: a plugin's name is lower case letters, digits and underscores: my_judge.",
+            "My-Judge: a plugin's name has only lower-case letters, digits and underscores, such as my_judge.",
         ),
         (("judge", "class"), "class: a plugin's name"),
-        (("judge", "x", "--folder", "."), ".: exists already; name a new folder with --folder."),
+        (("judge", "x", "--folder", "."), ". already exists; name a new folder with --folder."),
         (
             ("judge", "x", "--folder", "job.yaml/x"),
-            "--folder job.yaml/x: cannot be written (Not a directory).",
+            "--folder job.yaml/x cannot be written (Not a directory).",
         ),
     ],
 )

@@ -259,7 +259,7 @@ def test_B7_a_judge_that_wants_the_output_gets_the_output_and_never_the_task(fol
 
 def test_a_job_file_and_resume_exclude_each_other(folder: Folder) -> None:
     outcome = folder.ajet("run", "job.yaml", "--resume", "runs/x")
-    assert outcome.code == 2 and "leave out job.yaml" in outcome.err
+    assert outcome.code == 2 and "remove job.yaml" in outcome.err
 
 
 def test_a_run_in_which_everything_fails_ends_with_exit_code_1(folder: Folder) -> None:

@@ -131,7 +131,7 @@ def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
     process, _, _ = start("--host", "0.0.0.0")
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 0 and errors.startswith("warning: 0.0.0.0 is not loopback")
+    assert process.returncode == 0 and errors.startswith("warning: 0.0.0.0 is not a loopback address")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
     [
         (["--engine", "nothing"], "--engine: unknown engine 'nothing'"),
         (["--set", "threds=1"], "threds: unknown key; did you mean 'threads'"),
-        (["--key", "naïve"], "--key: must be printable ASCII"),
+        (["--key", "naïve"], "--key must be printable ASCII"),
     ],
 )
 def test_what_is_wrong_is_one_line(model: Path, arguments: list[str], said: str) -> None:

@@ -13,8 +13,8 @@ FLAGS = ("--model", "m", "--transcripts", "chats.jsonl", "--output", "out")
     ("further", "said"),
     [
         ([], "--transcripts chats.jsonl: no such file."),
-        (["--transcripts", "tasks.jsonl", "--output", "."], "--output .: exists already"),
-        (["--transcripts", "tasks.jsonl", "--set", "train.steps=3"], "takes only keys of the backbone"),
+        (["--transcripts", "tasks.jsonl", "--output", "."], "--output . already exists"),
+        (["--transcripts", "tasks.jsonl", "--set", "train.steps=3"], "accepts only keys of the backbone"),
         (["--transcripts", "tasks.jsonl", "--backbone", "lcal"], "did you mean 'local'"),
         (["--transcripts", "tasks.jsonl", "--set", "backbone.local.thread=1"], "did you mean 'threads'"),
     ],

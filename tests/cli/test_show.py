@@ -69,7 +69,7 @@ def test_B12_html_says_which_episodes_it_holds_and_all_writes_every_one(folder: 
     assert folder.ajet("run", "job.yaml", "--set", "backbone.debug.tasks=9").code == 0
     some = folder.ajet("show", "runs", "--html", "some.html").out
     count = (folder.path / "some.html").read_text().count("<article")
-    assert count < 9 and some == f"written: some.html, with {count} of 9 episodes; --all writes every one\n"
+    assert count < 9 and some == f"written: some.html, with {count} of 9 episodes; --all includes every one\n"
     page = (folder.path / "some.html").read_text()
     assert f"On this page: {count} of 9 episodes." in page
     every = folder.ajet("show", "runs", "--html", "every.html", "--all").out
@@ -83,18 +83,21 @@ def test_B12_html_says_which_episodes_it_holds_and_all_writes_every_one(folder: 
 def test_html_into_a_folder_that_is_not_there_is_one_line(ran: Folder) -> None:
     outcome = ran.ajet("show", "runs", "--html", "no/where.html")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert outcome.err.startswith("error: --html no/where.html: ")
+    assert outcome.err.startswith("error: --html no/where.html cannot be written")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["nope"], "error: nope: no such folder. Name the folder of a run"),
-        (["."], "error: .: no run and no folder of runs: there is no episodes.jsonl in it or one below."),
+        (
+            ["."],
+            "error: .: not a run folder or a folder of runs: neither it nor a folder in it has an episodes.jsonl.",
+        ),
         (["runs", "1.9/a/0"], "no such episode in runs/"),
         (["runs", "1."], "2 episodes of runs/"),
-        (["runs", "--tokens"], "error: --tokens: is about one episode; name one after runs."),
-        (["runs", "--all"], "error: --all: is about one episode; name one after runs."),
+        (["runs", "--tokens"], "error: --tokens needs an episode; name one after runs."),
+        (["runs", "--all"], "error: --all needs an episode; name one after runs."),
         (["runs", "--json", "--html", "x.html"], "error: --json and --html exclude each other"),
     ],
 )

@@ -603,7 +603,7 @@ def test_a_tokenizer_that_writes_otherwise_than_its_template_is_named_once(
     for n in range(2):
         assert chat.tokenizer.decode(chat.render([{"role": "user", "content": str(n)}], [])).endswith(" ")
     (said,) = caplog.messages
-    assert "costs its whole length" in said and not chat._continuing.proven
+    assert "grows with the length of its chat" in said and not chat._continuing.proven
 
 
 # ------------------------------------------------------------------ parsing

@@ -34,15 +34,15 @@ def fault(folder: Path, text: str | bytes, read: Any = read_yaml) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x: 1\na: &a [*a]\n", ":2: *a contains itself. Write the value out."),
-        ("a: &a\n  b: {c: [*a]}\n", ":2: *a contains itself. Write the value out."),
+        ("x: 1\na: &a [*a]\n", ":2: *a contains itself. Write the value in full."),
+        ("a: &a\n  b: {c: [*a]}\n", ":2: *a contains itself. Write the value in full."),
         ("\na: " + "[" * 20_000, ":2: nested deeper than 100 levels. Make it flatter."),
         (
             "\n".join(" " * n + "a:" for n in range(200)),
             ":101: nested deeper than 100 levels. Make it flatter.",
         ),
-        (LAUGHS, ":7: more than 1,000,000 values, with those that aliases repeat. Use fewer."),
-        (MERGES, ":7: more than 1,000,000 values, with those that aliases repeat. Use fewer."),
+        (LAUGHS, ":7: more than 1,000,000 values, including those that aliases repeat. Use fewer."),
+        (MERGES, ":7: more than 1,000,000 values, including those that aliases repeat. Use fewer."),
     ],
     ids=["itself", "itself, further down", "brackets", "indents", "laughs", "merges"],
 )

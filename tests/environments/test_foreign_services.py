@@ -93,7 +93,7 @@ def test_tasks_may_be_listed_by_split() -> None:
     [
         ({"create": None}, "/create: not a state"),
         ({"create": {"reward": 1}}, "/create: not a state"),
-        ({"create": {"state": ["Go on."]}}, r"/create: not a state \(its messages are no objects\)"),
+        ({"create": {"state": ["Go on."]}}, r"/create: not a state \(its messages are not objects\)"),
         ({"step": {**STATE, "reward": "much"}}, "/step: not a state"),
         ({"step": {**STATE, "info": [1]}}, "/step: not a state"),
         ({"step": b"<html>"}, "/step: HTTP 200: <html>"),

@@ -129,7 +129,7 @@ def test_calls_that_come_in_one_turn_of_the_loop_are_bounded_too(monkeypatch: py
         return answers
 
     refused = [answer for answer in asyncio.run(ask()) if isinstance(answer, Exception)]
-    assert [str(answer) for answer in refused] == ["3 calls of the instance wait for their turn already"] * 4
+    assert [str(answer) for answer in refused] == ["3 calls of the instance are waiting already"] * 4
 
 
 def test_C10_names_are_short_and_few_of_unknown_ones_are_kept(

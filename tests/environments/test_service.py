@@ -70,7 +70,7 @@ def test_a_task_of_the_reader_says_what_to_open(url: str) -> None:
         assert env.state.messages[0]["content"] == "Count to 3."
     with environment(Task("t", metadata={"environment": about}), task_id="4") as env:
         assert env.state.messages[0]["content"] == "Count to 4."
-    with pytest.raises(ValueError, match="env_type, task_id is not said"):
+    with pytest.raises(ValueError, match="env_type, task_id is missing"):
         environment(Task("t"), url=url)
 
 
@@ -109,7 +109,7 @@ def test_a_workflow_that_breaks_gets_no_score_and_releases(url: str) -> None:
 def test_after_the_release_nothing_can_be_asked(url: str) -> None:
     with opened(url) as env:
         pass
-    with pytest.raises(EnvironmentFailed, match="released: its block has ended"):
+    with pytest.raises(EnvironmentFailed, match="released because its block has ended"):
         env.step(SAID)
 
 

@@ -95,5 +95,5 @@ def test_targets_with_adapters_are_weighed_each_by_itself() -> None:
 
 def test_a_reward_for_a_name_that_nobody_has_is_counted() -> None:
     metrics = batch_of([(1.0, {"critik": 0.0}), (0.0, {})]).metrics
-    assert metrics["rewards_of_nobody"] == 1
-    assert "rewards_of_nobody" not in batch_of([(1.0, {"critic": 0.0}), (0.0, {})]).metrics
+    assert metrics["unmatched_reward_names"] == 1
+    assert "unmatched_reward_names" not in batch_of([(1.0, {"critic": 0.0}), (0.0, {})]).metrics

@@ -39,7 +39,7 @@ def test_B13_the_warm_up_comes_first_and_its_last_step_has_the_whole_rate(schedu
 
 def test_B13_a_constant_rate_stays() -> None:
     assert rates(steps=3) == [1.0, 1.0, 1.0]
-    with pytest.raises(ValidationError, match="final_share goes with schedule: linear or cosine"):
+    with pytest.raises(ValidationError, match="final_share needs schedule: linear or cosine"):
         TrainSettings(final_share=0.5)
 
 

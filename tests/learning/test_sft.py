@@ -164,7 +164,7 @@ def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, line: str | byt
 def test_a_missing_or_empty_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent.jsonl: no such transcript file"):
         read_transcripts(tmp_path / "absent.jsonl")
-    with pytest.raises(ConfigError, match=r"chats.jsonl: holds no transcript"):
+    with pytest.raises(ConfigError, match=r"chats.jsonl: contains no transcript"):
         read_transcripts(write(tmp_path, "", ""))
 
 

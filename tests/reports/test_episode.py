@@ -201,7 +201,7 @@ def test_without_a_tokenizer_ids_are_shown_and_it_is_said(folder: Folder, live: 
     folder.write([episode])
     (folder.dir / "tokenizer" / "tokenizer.json").unlink()
     shown = text(folder.report("1.0/t0/0"))
-    assert "tokens are shown by id, as their text is unknown" in shown
+    assert "tokens are shown by id, because their text is unknown" in shown
     ids = episode.record.calls[0].generation.token_ids
     assert f"⟦{'|'.join(map(str, ids))}⟧" in shown
 
@@ -245,7 +245,7 @@ def test_a_break_is_shown_with_its_place_characters_tokens_and_remedy(folder: Fo
     assert (found.head, found.removed, found.added, found.tail) == ("one ", " ", "", "two")
     assert found.remedy == CAUSES["whitespace changed"]
     shown = text(report)
-    assert "break: call 1 did not go on from call 0 (agent): whitespace changed" in shown
+    assert "break: call 1 did not continue call 0 (agent): whitespace changed" in shown
     assert "message 2, character 4:  one·[-·-]two" in shown
     assert f"remedy: {CAUSES['whitespace changed']}" in shown
 

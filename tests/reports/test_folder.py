@@ -37,7 +37,7 @@ def test_a_run_folder_is_itself_and_a_folder_of_runs_gives_its_newest(four: Fold
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nope", "nope: no such folder"), ("", "there is no episodes.jsonl in it or one below")],
+    [("nope", "nope: no such folder"), ("", "neither it nor a folder in it has an episodes.jsonl")],
 )
 def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -54,7 +54,9 @@ def test_an_episode_is_found_by_its_id_its_beginning_or_any_unique_part(four: Fo
 
 
 def test_an_ambiguous_part_lists_some_ids(four: Folder) -> None:
-    with pytest.raises(ConfigError, match=r"1\.0: 2 episodes .* 1\.0/a/0, 1\.0/a/1\. Write more of it\."):
+    with pytest.raises(
+        ConfigError, match=r"1\.0: 2 episodes .* 1\.0/a/0, 1\.0/a/1\. Use a longer part of the id\."
+    ):
         four.read().find("1.0")
 
 
@@ -124,5 +126,5 @@ def test_a_journal_that_was_replaced_while_it_was_read_is_an_error(four: Folder)
     run = four.read()
     (four.dir / JOURNAL).unlink()
     four.write([blank("1.0/other/0")])
-    with pytest.raises(AjetError, match="changed while it was read"):
+    with pytest.raises(AjetError, match="changed while it was being read"):
         run.episode(run.entries[0])

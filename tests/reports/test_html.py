@@ -169,8 +169,7 @@ def test_breaks_are_shown_with_what_was_removed_and_the_remedy(lived: Folder) ->
     text = rendered(lived, "2.0/t0/0")
     assert "one·<del>·</del>two" in text
     assert (
-        "Call 1 did not go on from call 0: whitespace changed" in text
-        and "Remedy: Send messages back" in text
+        "Call 1 did not continue call 0: whitespace changed" in text and "Remedy: Send messages back" in text
     )
 
 

@@ -50,7 +50,7 @@ def test_a_space_at_the_beginning_of_a_sentencepiece_token_is_kept(tmp_path: Pat
 
 def test_without_a_tokenizer_there_are_no_texts_and_a_reason(tmp_path: Path) -> None:
     pieces = Pieces(tmp_path)
-    assert pieces([1, 2]) == [None, None] and "tokenizer.json is not there" in pieces.missing
+    assert pieces([1, 2]) == [None, None] and "tokenizer.json does not exist" in pieces.missing
 
 
 def test_a_damaged_tokenizer_is_a_reason_too(tmp_path: Path) -> None:

@@ -213,8 +213,8 @@ def test_a_command_that_asks_nothing_is_told_so(run: Run) -> None:
     ("spec", "said"),
     [
         ("cmd:", "write cmd: and a command"),
-        ("cmd:no-such-program-here x", "no program 'no-such-program-here' can be run"),
-        ("cmd:./absent.sh", "no program './absent.sh' can be run"),
+        ("cmd:no-such-program-here x", "'no-such-program-here' is not a program that can be run"),
+        ("cmd:./absent.sh", "'./absent.sh' is not a program that can be run"),
         ("cmd:python 'agent.py", "No closing quotation; quote arguments as in a shell"),
     ],
 )

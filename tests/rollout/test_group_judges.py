@@ -132,7 +132,7 @@ async def none_at_all(task: Task, episodes: Sequence[EpisodeView]) -> Any:
     [
         (hangs, "judge:timeout", "no verdict within 0.3 s"),
         (raises, "judge:LookupError", "no rule for this group"),
-        (too_few, "judge:ValueError", "gave 1 verdicts for a group of 3"),
+        (too_few, "judge:ValueError", "returned 1 verdicts for a group of 3"),
         (none_at_all, "judge:ValueError", "gave no verdict"),
     ],
 )

@@ -192,7 +192,7 @@ def test_one_that_does_not_heed_its_end_is_killed(home: Home) -> None:
         ({"command": ["no-such-program"]}, r"services.thing.command: cannot be started .*No such file"),
         (
             {"command": ["python", "--token=s3cret-value"], "secrets": ["MY_TOKEN"]},
-            r"services.thing.command: holds the value of MY_TOKEN",
+            r"services.thing.command: contains the value of MY_TOKEN",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""Which episode a request of this process belongs to, and what answers it: what stands behind the patched clients.
+"""Finds the episode that a request of this process belongs to, and answers it: the logic behind the patched clients.
 
-The clients are patched in `ajet.capture.clients`; no user line changes.
+The clients are patched in `ajet.capture.clients`; user code does not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ajet.types import AjetError
 log = logging.getLogger("ajet")
 
 BASE_URL = "http://ajet.invalid/v1"
-"""The address of explicit handles: it exists nowhere, so that a missed capture cannot cost money."""
+"""The address of explicit handles. It does not exist, so a call that capture misses cannot cost money."""
 
 STRAY = (
     "an LLM call outside any episode was refused (strict mode). Make it inside the workflow, mark it with "
@@ -44,7 +44,7 @@ _LOST = (
     "an LLM call in a plain thread, which is outside any episode, was refused (strict mode). Set rollout.threads: all, "
     "so that threads belong to the episode that starts them."
 )
-_DEAD = "the key belongs to no running episode: its episode has ended. Make clients anew in each episode."
+_DEAD = "the key belongs to no running episode: its episode has ended. Create new clients in each episode."
 _MODULES = ("httpx2", "httpx")
 _KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 _READ_HEADERS = {
@@ -77,11 +77,11 @@ class Capture:
         self.wires = wires
         self.counters: Counter[str] = Counter()
         self.refusals = Refusals()
-        """Of the episodes that have ended, and of calls outside any."""
+        """Refused calls of ended episodes, and of calls outside any episode."""
         self.place_of: Callable[[Session | None], str] = lambda session: ""
         """The user's line that makes the current call of an episode, or of none."""
         self.patched: list[ModuleType] = []
-        """httpx2 and httpx, as far as they are there."""
+        """httpx2 and httpx, as far as they are installed."""
         self._undo = ExitStack()
         self._stray = stray
         self._resolve_agent = resolve_agent
@@ -105,7 +105,7 @@ class Capture:
 
     @classmethod
     def is_installed(cls) -> bool:
-        """Whether one is, in this process."""
+        """Whether capture is installed in this process."""
         return cls._installed is not None
 
     def open(self, session: Session) -> None:
@@ -113,7 +113,7 @@ class Capture:
         self._sessions[session.key] = session
 
     async def end(self, session: Session) -> None:
-        """Cancel the session's calls; its key opens nothing any more."""
+        """Cancel the session's calls and invalidate its key."""
         self._sessions.pop(session.key, None)
         await self.portal.run(session.close())
         for refusal in session.refusals:
@@ -124,11 +124,11 @@ class Capture:
         return self._sessions.get(key)
 
     def is_llm_path(self, raw_path: bytes) -> bool:
-        """Whether capture knows this path of a URL as that of an LLM API, for any HTTP client."""
+        """Whether capture recognises this URL path as that of an LLM API, for any HTTP client."""
         return _place(tuple(self.wires), raw_path)[0] is not None
 
     def match(self, request: Any) -> Wire | None:
-        """The wire of a request that is ours to answer; None lets it go to the network."""
+        """The wire of a request that capture answers; None lets the request go to the network."""
         if request.method != "POST" or passing_through.get():
             return None
         wire, asked = _place(tuple(self.wires), request.url.raw_path)
@@ -165,7 +165,7 @@ class Capture:
         return self._sessions.get(asked.key or "") or current_session.get()
 
     def _is_dead(self, in_path: str | None, headers: Mapping[str, str]) -> bool:
-        """Whether a key of ours was given, but of no open session: it must not open another one."""
+        """Whether the request has a key of a session that is no longer open: it must not reach another one."""
         given = [headers[name].removeprefix("Bearer ") for name in _KEY_HEADERS if name in headers]
         ours = [key for key in given if is_key(key)] + ([in_path] if in_path else [])
         return bool(ours) and not any(key in self._sessions for key in ours)
@@ -202,7 +202,7 @@ def _place(wires: tuple[Wire, ...], raw_path: bytes) -> tuple[Wire | None, Calle
 
 
 def _headers(request: Any) -> dict[str, str]:
-    """Those headers that matter here: each access to httpx's own goes through all of them."""
+    """The headers that matter here: each access to httpx's own searches all of them."""
     return {
         _READ_HEADERS[name]: value.decode("latin-1")
         for key, value in request.headers.raw

@@ -1,8 +1,8 @@
-"""JSON schemas that clients send: checked with bounded work, whatever they say.
+"""JSON schemas that clients send, checked with bounded work whatever they contain.
 
-Regular expressions run on RE2, whose time is linear in the text. Everything else that a schema can blow up
-(references that double at every level, errors that quote the whole answer) is paid for in steps, of
-which a check has a fixed number. Steps and not seconds, so that a check ends alike on every machine.
+Regular expressions run on RE2, whose time is linear in the text. Everything else that can explode
+(references that double at every level, errors that quote the whole answer) costs steps, of which a check has
+a fixed number. Steps rather than seconds give the same result on every machine.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from ajet.types import AjetError
 
 MOST_NODES = 10_000
-"""Objects, lists and values of a schema."""
+"""Maximum number of objects, lists and values in a schema."""
 _MOST_CHARACTERS = 1 << 18
 MOST_STEPS = 200_000
 """Limit of one check. Applying a keyword to a value costs 1, plus the size of the keyword's value and of the instance.
-Coming to a schema costs its size, known keywords or not; an error costs all that its message may quote."""
+Entering a schema costs its size, including unknown keywords; an error costs all that its message may quote."""
 _MOST_LEVELS = 100
 _PATTERN_BYTES = 1 << 20
-"""Memory of a compiled pattern, which bounds how long it takes for each character."""
+"""Memory of a compiled pattern, which bounds the time per character."""
 _CHARACTERS_PER_STEP = 16
 _DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are data and no schemas."""
+"""Keywords whose values are data, not schemas."""
 _NOT_TOGETHER = {
     "unevaluatedProperties": ("$dynamicRef", "dependentSchemas", "if", "patternProperties"),
     "unevaluatedItems": ("$dynamicRef", "if"),
@@ -37,7 +37,7 @@ steps, and matches patterns with Python's own regular expressions."""
 
 
 class BadSchema(AjetError):
-    """A schema that is none, or that cannot be applied here."""
+    """A schema that is invalid, or that cannot be applied here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ class Schema:
             error = next(self._validator.iter_errors(value), None)
         except BadSchema:
             raise
-        except Exception as error:  # whatever the library raises for references and values that it cannot use
+        except (
+            Exception
+        ) as error:  # the library raises many types for references and values that it cannot use
             raise BadSchema(f"the JSON schema cannot be applied: {one_line(error)}") from None
         finally:
             _steps.reset(token)
@@ -63,7 +65,7 @@ class Schema:
 
 
 def make_schema(schema: Mapping[str, Any]) -> Schema:
-    """A client's schema. The same one again costs no more than writing it as text. Raises BadSchema if it is
+    """A client's schema. The same schema again costs no more than writing it as text. Raises BadSchema if it is
     not a schema, is too large, or has a pattern that RE2 does not know; ImportError without `ajet[chat]`."""
     try:
         written = json.dumps(schema)
@@ -95,7 +97,7 @@ def _make_schema(written: str) -> Schema:
     if fault is not None:
         raise BadSchema(f"not a valid JSON schema: {one_line(fault)}")
     _check_patterns(schema)
-    # Nothing but the schema itself: references lead nowhere else. It is searched for anchors once, not each time.
+    # Only the schema itself, so references lead nowhere else. It is searched for anchors once, not each time.
     registry: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema)).crawl()
     return Schema(_bounded_validator()(schema, registry=registry), nodes)
 
@@ -109,7 +111,7 @@ def one_line(error: object) -> str:
 
 
 def _without_dialects(value: Any, level: int) -> Any:
-    """A copy without ``$schema``, which would choose another validator than the bounded one for what is below."""
+    """A copy without ``$schema``, which would replace the bounded validator for the part below it."""
     if level > _MOST_LEVELS:
         raise _too_deep()
     if isinstance(value, dict):
@@ -159,8 +161,8 @@ def _regex(pattern: str) -> Any:
         reason = error.args[0] if error.args else error
         reason = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
         raise BadSchema(
-            f"the JSON schema's pattern {pattern[:80]!r} cannot be used: {one_line(reason)}. Patterns are those of RE2, "
-            "without lookaround and references to groups"
+            f"the JSON schema's pattern {pattern[:80]!r} cannot be used: {one_line(reason)}. Use RE2 syntax, which "
+            "has no lookaround and no references to groups"
         ) from None
 
 
@@ -168,19 +170,19 @@ def _too_deep() -> BadSchema:
     return BadSchema(f"the JSON schema is nested more than {_MOST_LEVELS} levels deep")
 
 
-# --------------------------------------------------------------------------- paying for a check
+# --------------------------------------------------------------------------- the cost of a check
 
 
 @dataclass(slots=True)
 class _Steps:
     left: int
     nodes: int
-    """Of the schema."""
+    """Parts of the schema."""
     error: Any = None
     """The error that was paid for last."""
 
     def pay(self, steps: int) -> None:
-        """Take steps. Raises BadSchema if there are not so many."""
+        """Use up steps. Raises BadSchema if not enough are left."""
         self.left -= steps
         if self.left < 0:
             raise BadSchema(
@@ -189,7 +191,7 @@ class _Steps:
 
 
 _steps: ContextVar[_Steps | None] = ContextVar("ajet-schema-steps", default=None)
-"""None while no value is checked."""
+"""The steps of the current check; None while no value is checked."""
 
 Keyword = Callable[[Any, Any, Any, Any], Any]
 """(validator, the keyword's value, the instance, the schema around it) -> errors."""
@@ -203,7 +205,7 @@ def _schema_validator() -> Any:
     from jsonschema_specifications import REGISTRY
     from referencing.jsonschema import DRAFT202012
 
-    # Where a part of the meta-schema names its dialect, the library would go on with its own validator.
+    # Where a part of the meta-schema names its dialect, the library would continue with its own validator.
     parts = ((uri, REGISTRY.contents(uri)) for uri in REGISTRY if "draft/2020-12" in uri)
     nameless = [(uri, {k: v for k, v in part.items() if k != "$schema"}) for uri, part in parts]
     registry = REGISTRY.with_resources(
@@ -234,7 +236,7 @@ def _bounded_validator() -> Any:
 
 
 def _keywords(schema: Any) -> Any:
-    """All keywords of a schema, which the library looks through whether it knows them or not."""
+    """All keywords of a schema, including unknown ones: the library iterates over all of them."""
     steps = _steps.get()
     if steps:
         steps.pay(len(schema))
@@ -242,14 +244,14 @@ def _keywords(schema: Any) -> Any:
 
 
 def _paid(name: str, check: Keyword) -> Keyword:
-    """A keyword's check that takes its steps first, and for each error that it makes."""
+    """A keyword's check that first pays its steps, and pays for each error that it yields."""
 
     def pay(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         steps = _steps.get()
         assert steps
         steps.pay(1 + _size(value) + _size(instance) + _more(name, value, instance, schema, steps.nodes))
         for error in check(validator, value, instance, schema) or ():
-            if error is not steps.error:  # it comes up through the keywords around it, too
+            if error is not steps.error:  # it also passes through the enclosing keywords
                 steps.error = error
                 steps.pay(_whole_size(value) + _whole_size(instance))
             yield error
@@ -258,7 +260,7 @@ def _paid(name: str, check: Keyword) -> Keyword:
 
 
 def _more(name: str, value: Any, instance: Any, schema: Any, nodes: int) -> int:
-    """Steps of keywords whose work is not the sum of the sizes of what they look at. ``nodes`` are the schema's."""
+    """Extra steps of keywords whose work exceeds the sizes of their operands. ``nodes`` is the schema's size."""
     if name in ("$ref", "$dynamicRef"):
         return 8 if str(value).startswith("#/") else nodes  # others may be searched for everywhere
     if name in ("enum", "const"):
@@ -270,7 +272,7 @@ def _more(name: str, value: Any, instance: Any, schema: Any, nodes: int) -> int:
     if name in (
         "unevaluatedProperties",
         "unevaluatedItems",
-    ):  # references are followed, and all names compared
+    ):  # references are followed, and all names are compared
         return nodes * _size(instance) if isinstance(instance, list | dict) else 0
     if name in ("patternProperties", "additionalProperties"):
         return _size(instance) * _size(schema.get("patternProperties"))
@@ -284,7 +286,7 @@ def _size(value: Any) -> int:
 
 
 def _whole_size(value: Any) -> int:
-    """The size of a value and of all that is in it."""
+    """The size of a value, including everything in it."""
     if isinstance(value, dict):
         return len(value) + sum(_size(k) + _whole_size(v) for k, v in value.items())
     return len(value) + sum(map(_whole_size, value)) if isinstance(value, list) else _size(value)
@@ -302,7 +304,7 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """In time linear in the items. The library compares each with each where they cannot be sorted."""
+    """Takes time linear in the items. The library compares all pairs if they cannot be sorted."""
     from jsonschema import ValidationError
 
     if wanted and validator.is_type(instance, "array") and len(set(map(_identity, instance))) < len(instance):
@@ -310,7 +312,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 
 
 def _identity(value: Any) -> Hashable:
-    """Equal for values that JSON schemas call equal: 1 and 1.0 are, 1 and true are not."""
+    """Equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
     if isinstance(value, dict):
         return dict, frozenset((k, _identity(v)) for k, v in value.items())
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""How much a request may ask for, looked at before it is worked on.
+"""Limits of a request, checked before any work on it.
 
-What a model's context holds bounds all of it: a chat that cannot fit is refused after work that grows with the
-context, never with what was sent.
+All limits derive from the model's context: refusing a chat that cannot fit takes work that grows with the context,
+never with the size of the request.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ajet.capture.wires import ChatRequest, Refused
 from ajet.chat.renderer import Chat
 
 LARGE_BODY = 1 << 16
-"""Bytes up to which parsing and rendering a request is quick whatever it holds."""
+"""Bytes up to which parsing and rendering a request is quick, whatever it contains."""
 MOST_TOOLS = 512
 MANY_TOOLS = 64
-"""So many take long to render, however small they are."""
+"""Number of messages that takes long to render, however small they are."""
 LEAST_MESSAGES = 1_024
-"""Messages that a chat may have, whatever the context."""
+"""Maximum messages of a chat, whatever the context."""
 MESSAGE_TOKENS = 4
 """No chat format writes a message in fewer tokens."""
 MOST_CONTEXTS = 4
@@ -34,19 +34,19 @@ def refuse_oversized(request: ChatRequest, chat: Chat, context_length: int) -> N
     _refuse_more("tools", len(request.tools), MOST_TOOLS, context_length)
     if request.prompt is not None and not isinstance(request.prompt, str):
         _refuse_more("prompt token ids", len(request.prompt), context_length, context_length)
-    # Few tokenizers need as little as four characters for a token: where the context might hold it, rendering tells.
+    # Few tokenizers need as few as four characters per token: where the chat might fit, rendering decides.
     if request.size > 4 * context_length:
         _refuse_long_texts(request, chat, context_length)
 
 
 def _refuse_more(what: str, found: int, most: int, context_length: int) -> None:
     if found > most:
-        raise _too_long(f"the request has {found:,} {what}; at most {most:,} are taken", context_length)
+        raise _too_long(f"the request has {found:,} {what}; at most {most:,} are accepted", context_length)
 
 
 def _refuse_long_texts(request: ChatRequest, chat: Chat, context_length: int) -> None:
-    """Count tokens piece by piece, no further than the limit. Cutting a text makes it a few tokens longer,
-    which does not matter to a limit of several contexts."""
+    """Count tokens piece by piece, up to the limit. Cutting a text adds a few tokens, which does not matter to a
+    limit of several contexts."""
     most = MOST_CONTEXTS * context_length
     text = "\n".join(_texts(request)).encode(errors="replace").decode()
     found = 0

@@ -1,7 +1,7 @@
-"""Work that would hold up the engine's loop, done by a few threads beside it.
+"""Runs work that would block the engine's loop on a few threads.
 
-A thread that computes in Python gives the interpreter up every few milliseconds, so that the loop goes on
-answering. There are few threads on purpose: each takes its share of the interpreter from the loop.
+A thread that computes in Python releases the interpreter every few milliseconds, so the loop keeps answering.
+There are few threads on purpose: each takes a share of the interpreter's time from the loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THREADS = 2
 
 
 async def off_loop(work: Callable[[*Ts], T], *args: *Ts) -> T:
-    """What a function returns, called by one of the threads. If the caller is cancelled before a thread is
+    """Call a function on one of the threads and return its result. If the caller is cancelled before a thread is
     free, the function is never called."""
     return await asyncio.get_running_loop().run_in_executor(_threads(), work, *args)
 

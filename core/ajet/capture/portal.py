@@ -1,7 +1,7 @@
-"""A thread with an event loop of its own: the engine lives there, callers from any thread or loop send it coroutines.
+"""A thread with its own event loop: the engine runs there, and callers on any thread or loop send it coroutines.
 
-A call costs one callback on either side: futures of `concurrent.futures`, their wrappers and `asyncio.wait_for` would
-add half of that again or more.
+A call costs one callback on each side; futures of `concurrent.futures`, their wrappers and `asyncio.wait_for` would
+add at least half of that again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Portal:
         return Submitted(self.loop, coroutine)
 
     def wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        """What a coroutine returns on the loop; never call it on the loop's own thread. Raises TimeoutError after so
-        many seconds; whatever ends the waiting cancels the coroutine."""
+        """Run a coroutine on the loop and return its result; never call this on the loop's own thread. Raises
+        TimeoutError after ``seconds``; whatever ends the wait cancels the coroutine."""
         submitted = Submitted(self.loop, coroutine)
         try:
             return submitted.result(seconds)
@@ -39,7 +39,7 @@ class Portal:
             raise
 
     async def run(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        """As `wait`, for callers on another loop; their cancellation goes through."""
+        """Like `wait`, for callers on another loop; cancelling the caller cancels the coroutine."""
         call, over = self._begin(coroutine)
         timer = None if seconds is None else over.get_loop().call_later(seconds, _end, over, TimeoutError)
         try:
@@ -63,19 +63,19 @@ class Portal:
             submitted.wait(seconds)
 
     async def leave_from_loop(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """As `leave`, for callers on another loop. The coroutine runs to its end even if the caller is cancelled."""
+        """Like `leave`, for callers on another loop. The coroutine runs to its end even if the caller is cancelled."""
         _, over = self._begin(coroutine)
         await over
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> tuple[_Call[T], asyncio.Future[None]]:
-        """A coroutine on its way, and what tells the caller's loop that it has ended."""
+        """Start a coroutine; the future tells the caller's loop that it has ended."""
         own = asyncio.get_running_loop()
         over: asyncio.Future[None] = own.create_future()
         told = lambda _: own.is_closed() or own.call_soon_threadsafe(_end, over)  # noqa: E731
         return _Call(self.loop, coroutine, told), over
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread."""
+        """Cancel what is still running and end the thread."""
         self.submit(_cancel_others()).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=10)
@@ -84,7 +84,7 @@ class Portal:
 
 
 class _Call(Generic[T]):
-    """A coroutine on its way to a loop; ``over`` is called there when it has ended."""
+    """A coroutine submitted to a loop; ``over`` is called there when it has ended."""
 
     __slots__ = ("_coroutine", "_loop", "_over", "task")
 
@@ -95,7 +95,7 @@ class _Call(Generic[T]):
         over: Callable[[asyncio.Task[T]], object],
     ) -> None:
         self.task: asyncio.Task[T]
-        """There once it has begun."""
+        """Set once the coroutine has begun."""
         self._loop = loop
         self._coroutine = coroutine
         self._over = over
@@ -106,13 +106,13 @@ class _Call(Generic[T]):
         self.task.add_done_callback(self._over)
 
     def cancel(self) -> None:
-        """From any thread."""
+        """Cancel the coroutine, from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: self.task.cancel())
 
 
 class Submitted(_Call[T]):
-    """A coroutine on its way, for a thread to wait for."""
+    """A submitted coroutine that a thread can wait for."""
 
     __slots__ = ("_running",)
 
@@ -122,14 +122,14 @@ class Submitted(_Call[T]):
         super().__init__(loop, coroutine, lambda _: self._running.release())
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it has ended within so many seconds."""
+        """Whether it has ended within ``seconds``."""
         ended = self._running.acquire(timeout=-1 if seconds is None else seconds)
         if ended:
             self._running.release()
         return ended
 
     def result(self, seconds: float | None = None) -> T:
-        """What it returned. Raises TimeoutError if that takes longer, and CancelledError (that of
+        """What it returned. Raises TimeoutError after ``seconds``, and CancelledError (that of
         `concurrent.futures`, an Exception: no task of the caller's was cancelled)."""
         if not self.wait(seconds):
             raise TimeoutError

@@ -1,4 +1,4 @@
-"""Calls that were refused: what was asked, where, and why. A framework may swallow the error, so runs report them."""
+"""Refused calls: what was asked, where, and why. A framework may swallow the error, so runs report them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Refusal:
     code: str
     message: str
     url: str = ""
-    """Without its query, which may hold a key."""
+    """The URL without its query, which may contain a key."""
     place: str = ""
-    """``agent.py:17``: the user's line; empty if none led to the call."""
+    """``agent.py:17``: the user's line; empty if no user code led to the call."""
 
     @property
     def where(self) -> str:
@@ -39,7 +39,7 @@ class Refused:
     where: str
     """See `Refusal.where`."""
     message: str
-    """That of the first of them."""
+    """The message of the first of them."""
 
     @property
     def line(self) -> str:
@@ -49,7 +49,7 @@ class Refused:
 
 
 class Refusals:
-    """The refused calls of all episodes, and of no episode."""
+    """The refused calls inside and outside episodes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class Refusals:
         self._messages: dict[tuple[str, str], str] = {}
 
     def add(self, refusal: Refusal) -> None:
-        """Count one."""
+        """Count a refused call."""
         key = (refusal.code, refusal.where)
         with self._lock:
             self._counts[key] += 1

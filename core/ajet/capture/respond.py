@@ -1,7 +1,7 @@
-"""From a request's body to a reply, whole or as events: what the hook and the gateway have in common.
+"""From a request's body to a reply, complete or streamed: shared by the hook and the gateway.
 
-Everything here runs on the engine's loop. A call is recorded in the moment in which the last of its
-reply is taken; a client that goes away before that leaves no trace but a stopped generation.
+Everything here runs on the engine's loop. A call is recorded at the moment the last part of its reply is
+taken; if the client goes away before that, the generation stops and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ log = logging.getLogger("ajet")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the client is to get: ``body`` is JSON, empty where there are ``events``."""
+    """What the client gets: ``body`` is JSON, empty if there are ``events``."""
 
     status: int
     body: bytes = b""
     events: EventStream | None = None
     refusal: Refusal | None = None
-    """Why this is an error."""
+    """Set if the reply is an error: the reason."""
 
     @property
     def headers(self) -> dict[str, str]:
         kind = "text/event-stream; charset=utf-8" if self.events else "application/json"
         headers = {"content-type": kind}
         if self.status != 200:
-            headers["x-should-retry"] = "false"  # it would fail again: SDKs must not sleep and repeat
+            headers["x-should-retry"] = "false"  # it would fail again: SDKs must not wait and retry
         return headers
 
 
@@ -48,7 +48,7 @@ def find_wire(wires: Iterable[Wire], path: str) -> Wire | None:
 
 
 def caller(session: Session, headers: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The agent and the target that a request's headers name. Repetitions by SDKs are counted."""
+    """The agent and the target that a request's headers name. Retries by SDKs are counted."""
     if headers.get("x-stainless-retry-count", "0") != "0":
         session.counters["sdk_retries"] += 1
     return headers.get("x-ajet-agent"), headers.get("x-ajet-target")
@@ -70,8 +70,8 @@ async def respond(
     apart: bool = False,
 ) -> Reply:
     """Answer a request. Raises nothing: failures are replies in the wire's dialect, and after the first
-    event they are events. Cancelling stops the generation and records nothing. With ``apart`` large requests
-    are read and rendered beside the loop; without, the calls of an episode are numbered as they come."""
+    event they are events. Cancelling stops the generation and records nothing. With ``apart``, large requests are
+    read and rendered off the loop; without it, the calls of an episode are numbered in order of arrival."""
     try:
         is_large = apart and len(body) > LARGE_BODY
         request = await off_loop(wire.parse, body) if is_large else wire.parse(body)
@@ -95,7 +95,7 @@ async def _stream(
     target: str | None,
     blocks_loop: bool,
 ) -> Reply:
-    """A reply whose generation has begun; one that fails before raises Refused."""
+    """A reply whose generation has begun. Raises Refused if it fails before that."""
     reply_id = secrets.token_hex(12)
     events = wire.events(request, reply_id)
     queue: asyncio.Queue[Piece | None] = asyncio.Queue()
@@ -112,10 +112,10 @@ async def _stream(
 
 
 class EventStream(AsyncIterator[bytes]):
-    """The events of a reply, those that are ready at once; the last of them by themselves.
+    """The events of a reply: those that are ready come together, the last ones separately.
 
-    Taking the last records the call. Close it in any case: before the last that stops the generation,
-    and nothing is recorded.
+    Taking the last ones records the call. Always close the stream: closing it earlier stops the generation, and
+    nothing is recorded.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class EventStream(AsyncIterator[bytes]):
         self._taken: list[Piece | None] = []
         self._ready = b""
         self._whole = False
-        """All pieces were taken, and the generation is over."""
+        """Whether all pieces were taken and the generation is over."""
         self._ended = False
 
     async def begin(self) -> None:
@@ -168,10 +168,10 @@ class EventStream(AsyncIterator[bytes]):
             self._task.cancel()
             await asyncio.wait([self._task])
         elif not self._task.cancelled():
-            self._task.exception()  # nobody asks for it any more
+            self._task.exception()  # retrieve it, or asyncio logs a warning
 
     async def _next_pieces(self) -> None:
-        """Wait for a piece and take all that are there."""
+        """Wait for a piece and take all that are available."""
         pieces, self._taken = self._taken or [await self._queue.get()], []
         while not self._queue.empty():
             pieces.append(self._queue.get_nowait())
@@ -189,7 +189,7 @@ class EventStream(AsyncIterator[bytes]):
 
 
 def _as_refused(session: Session, error: Exception) -> Refused:
-    """What the client is told of a failure."""
+    """The error that the client gets for a failure."""
     if isinstance(error, RecursionError):
         error = Refused("the request is nested too deeply", code="invalid_request")
     elif not isinstance(error, Refused):
@@ -199,4 +199,4 @@ def _as_refused(session: Session, error: Exception) -> Refused:
 
 
 def _json(value: Mapping[str, object]) -> bytes:
-    return json.dumps(value).encode()  # ASCII, as arguments may hold what no UTF-8 can say
+    return json.dumps(value).encode()  # ASCII, because arguments may contain lone surrogates

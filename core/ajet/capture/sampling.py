@@ -10,21 +10,21 @@ from ajet.types import Sampling
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
-    """``training``: temperature, top_p and seeds are the rollout's, over the agent's own, because an
-    agent with temperature 0 would make every group identical. Otherwise they are defaults that the
-    agent's own override. ``max_tokens`` and ``stop`` are always the agent's."""
+    """With ``training``, the rollout's temperature, top_p and seeds override the agent's, because an agent with
+    temperature 0 would make every group identical. Otherwise they are defaults that the agent's values override.
+    ``max_tokens`` and ``stop`` are always the agent's."""
 
     training: bool
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int | None = None
-    """For calls that say none."""
+    """For calls that set none."""
 
     def resolve(
         self, request: ChatRequest, seed: int | None, stop_token_ids: tuple[int, ...] = ()
     ) -> tuple[Sampling, list[str]]:
-        """The parameters of a call and the names of those of the request that were overridden."""
+        """The parameters of a call, and the names of the request's parameters that were overridden."""
         asked = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
         used = {"temperature": self.temperature, "top_p": self.top_p, "seed": seed}
         overridden = []

@@ -46,7 +46,7 @@ T = TypeVar("T")
 _KEY_PREFIX = "ajet-"
 _MOST_REFUSALS = 1_000
 _LONGEST_REFUSAL = 1_000
-"""Characters of a message that is kept."""
+"""Maximum characters of a message that is kept."""
 _KEY = re.compile(rf"{_KEY_PREFIX}[\w-]{{32}}")
 
 
@@ -57,7 +57,7 @@ def is_key(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answerer:
-    """What answers calls: an engine with its chat format, or nothing where every target has a model."""
+    """What answers calls: an engine with its chat format, or nothing if every target has a model."""
 
     engine: Engine | None
     chat: Chat | None
@@ -69,7 +69,7 @@ class Answerer:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, understood: who asks which target, and its place among the conversations."""
+    """A parsed request: the agent, the target, and its place among the conversations."""
 
     request: ChatRequest
     agent: str
@@ -77,7 +77,7 @@ class _Asked:
     key: str
     tools: Sequence[Message] = ()
     heard: Heard | None = None
-    """None for a request without messages, which goes on with text."""
+    """None for a request without messages, which continues text."""
 
     @property
     def said(self) -> Said | None:
@@ -87,7 +87,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """What an engine gave."""
+    """What an engine returned."""
 
     prompt: Prompt
     sampling: Sampling
@@ -96,7 +96,7 @@ class _Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An answer that nobody has taken yet, so that nothing of it is recorded."""
+    """An answer that has not been delivered yet, so nothing of it is recorded."""
 
     number: int
     asked: _Asked
@@ -104,22 +104,22 @@ class Choice:
     sampled: _Sampled | None = None
     """None if a chat model answered."""
     misfit: Refused | None = None
-    """Why the answer does not have the form that was asked for."""
+    """Why the answer does not have the requested form."""
 
 
 @dataclass(slots=True)
 class Session:
-    """One attempt at an episode. `answer` runs on the engine's loop; everything else reads afterwards."""
+    """One attempt at an episode. `answer` runs on the engine's loop; all other methods are read after it."""
 
     episode: str
     seed_key: str
-    """What the sampling seeds derive from: equal keys draw equal tokens."""
+    """The source of the sampling seeds: equal keys sample equal tokens."""
     answerer: Answerer
     key: str = field(default_factory=lambda: f"{_KEY_PREFIX}{secrets.token_urlsafe(24)}")
     record: EpisodeRecord = field(default_factory=EpisodeRecord)
     counters: Counter[str] = field(default_factory=Counter)
     refusals: list[Refusal] = field(default_factory=list)
-    """The first of them; `counters` count all."""
+    """The first refusals; `counters` count all."""
     engine_error: str | None = None
     in_flight: int = 0
     on_change: Callable[[], None] = lambda: None
@@ -150,8 +150,8 @@ class Session:
         blocks_loop: bool,
         emit: Emit | None = None,
     ) -> list[Choice]:
-        """Answer all choices of a request; nothing is recorded before they are taken. ``emit`` is given
-        their text as it becomes certain. Cancelling stops the generation. Raises Refused."""
+        """Answer all choices of a request; nothing is recorded before they are taken. ``emit`` receives
+        their text as it becomes final. Cancelling stops the generation. Raises Refused."""
         with self._in_flight():
             check_wanted(request)
             chosen = choose_target(self.answerer.targets, agent, target)
@@ -175,8 +175,8 @@ class Session:
     def take(
         self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None
     ) -> list[Answer]:
-        """Record the choices of a request, all at once, as they are handed to the client. Raises Refused:
-        if the episode has ended; and for an answer without the form asked for, which is recorded."""
+        """Record the choices of a request, all at once, as they are delivered to the client. Raises Refused
+        if the episode has ended, and for an answer without the requested form, which is recorded."""
         self._refuse_if_closed()
         said = [self._record(choice) for choice in choices]
         if reply_id and said[0]:
@@ -196,7 +196,7 @@ class Session:
 
     @contextmanager
     def _in_flight(self) -> Iterator[None]:
-        """The current task is answering a call."""
+        """A block in which the current task is answering a call."""
         self._refuse_if_closed()
         task = asyncio.current_task()
         assert task
@@ -210,7 +210,7 @@ class Session:
             self.in_flight -= 1
             self.on_change()
 
-    # ---------------------------------------------------------------- what is asked
+    # ---------------------------------------------------------------- the request
 
     async def _refuse_oversized(self, request: ChatRequest) -> None:
         """Refuse what cannot fit in the engine's context, before anything is kept of it. Raises Refused."""
@@ -226,12 +226,12 @@ class Session:
             raise
 
     async def _render_apart(self, asked: _Asked) -> None:
-        """Render a large chat that continues nothing beside the loop. The chat keeps the rendering, so that
-        `_prompt` need not make it."""
+        """Render a large chat that continues no conversation off the loop. The chat caches the rendering for
+        `_prompt`."""
         request, said, chat = asked.request, asked.said, self.answerer.chat
         is_large = request.size > LARGE_BODY or len(request.tools) > MANY_TOOLS
         if chat and said and asked.heard and request.apart and is_large and said.held() is None:
-            with suppress(AjetError):  # `_prompt` meets and reports it again
+            with suppress(AjetError):  # `_prompt` raises and reports it again
                 await off_loop(chat.render, as_sent(said, asked.heard.chat.sent), asked.tools)
 
     def _understand(self, request: ChatRequest, agent: str, target: Target) -> _Asked:
@@ -239,13 +239,13 @@ class Session:
         if request.prompt is not None:
             if target.model:
                 raise Refused(
-                    f"target {target.name!r} is answered by a chat model, which cannot go on with text; send messages",
+                    f"target {target.name!r} is answered by a chat model, which cannot continue text; send messages",
                     code="unsupported_target",
                 )
             return _Asked(request, agent, target, f"{target.name}/text")
         try:
             written = json.dumps(request.tools, default=str) if request.tools else "[]"
-            # Large ones are not worth the memory of being remembered.
+            # Large ones are not worth the memory.
             read = _tools if len(written) <= LARGE_BODY else _tools.__wrapped__
             tools, key = read(target.name, written)
             root, by_text = self.record.chat(key), self.answerer.by_text
@@ -256,8 +256,8 @@ class Session:
         return _Asked(request, agent, target, key, tools, heard)
 
     def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
-        """The whole chat, and the number of the call whose reply it names. A system message at the beginning of what is
-        new replaces the one of the earlier chat, as each request brings its own instructions."""
+        """The whole chat, and the number of the call whose reply it names. A system message at the start of the new
+        messages replaces the one of the earlier chat, because each request has its own instructions."""
         if request.after is None:
             return request.messages, None
         if request.after not in self._replies:
@@ -275,7 +275,7 @@ class Session:
         return [*chat, *request.messages], choice.number
 
     def _prompt(self, asked: _Asked) -> Prompt:
-        """What the engine is to see. Raises Refused if that is impossible."""
+        """The engine's prompt. Raises Refused if there can be none."""
         chat, engine = self.answerer.chat, self.answerer.engine
         assert chat and engine
         try:
@@ -301,7 +301,7 @@ class Session:
         return make_prompt(self.record, chat, asked.key, heard, asked.tools)
 
     def _text_prompt(self, asked: _Asked) -> Prompt:
-        """Text as it is, special tokens and all, or token ids."""
+        """Text as it is, including special tokens, or token ids."""
         chat, given = self.answerer.chat, asked.request.prompt
         assert chat
         ids = (
@@ -317,7 +317,7 @@ class Session:
         tree = self.record.tree(asked.key)
         return Prompt(tree.extend(tree.root, as_ids(ids)), new_root())
 
-    # ---------------------------------------------------------------- who answers
+    # ---------------------------------------------------------------- the answer
 
     async def _ask_model(self, asked: _Asked, number: int, index: int, emit: Emit | None) -> Choice:
         model = asked.target.model
@@ -361,7 +361,7 @@ class Session:
         return Choice(number, asked, answer, _Sampled(prompt, sampling, generation))
 
     async def _generate(self, wanted: GenerateRequest, pieces: Pieces | None) -> Generation:
-        """What the engine samples. Raises AjetError for what cannot be recorded: it would fail a whole batch."""
+        """What the engine samples. Raises AjetError for an answer that cannot be recorded: it would break a batch."""
         engine = self.answerer.engine
         assert engine
         if pieces is None:
@@ -369,7 +369,7 @@ class Session:
             self._check(whole, wanted)
             return whole
         deltas = []
-        # Engines stream by generators; closing theirs stops the generation.
+        # Engines stream with generators; closing one stops the generation.
         async with aclosing(cast("AsyncGenerator[GenerationDelta]", engine.stream(wanted))) as stream:
             async for delta in stream:
                 self._check(delta, wanted)
@@ -390,7 +390,7 @@ class Session:
             ) from None
 
     async def _or_refuse(self, answer: Awaitable[T], who: str) -> T:
-        """What ``who`` answers; its failure is remembered, as the agent sees it only as some SDK error."""
+        """What ``who`` answers; its failure is kept, because the agent sees only some SDK error."""
         try:
             return await answer
         except Exception as error:
@@ -430,10 +430,10 @@ class Session:
         )
         return message, reason, parsed.reasoning_tokens
 
-    # ---------------------------------------------------------------- what is recorded
+    # ---------------------------------------------------------------- recording
 
     def _record(self, choice: Choice) -> Said | None:
-        """Record an answer; its node among the conversations."""
+        """Record an answer; return its node among the conversations."""
         asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
         if sampled is None:
             assert asked.said
@@ -461,7 +461,7 @@ class Session:
             ),
             message,
         )
-        if node and choice.answer.last_reasoning:  # an equal reply may come without streaming
+        if node and choice.answer.last_reasoning:  # an equal reply may be sent without streaming
             node.last_reasoning = choice.answer.last_reasoning
         return node
 
@@ -481,18 +481,18 @@ class Session:
 @functools.lru_cache(256)
 def _tools(target: str, written: str) -> tuple[Sequence[Message], str]:
     """The tools that a request has as JSON in normal form, and its merging key. Agents send the same list
-    with each call, and forming it costs more than all the rest. Raises BadMessage."""
+    with each call, and normalising it costs more than all the rest. Raises BadMessage."""
     tools = normalise_tools(json.loads(written))
     return tools, merging_key(target, tools)
 
 
 def _mint(name: str) -> str:
-    """A tool-call id: nine letters and digits, as some chat templates demand."""
+    """A tool-call id: nine letters and digits, as some chat templates require."""
     return hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()[:9]
 
 
 async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them return; the first that fails ends the others."""
+    """The results of all coroutines; the first failure cancels the others."""
     first, *others = coroutines
     if not others:
         return [await first]
@@ -521,6 +521,6 @@ def _concatenated(arrays: Sequence[Int32]) -> Int32:
 
 
 def _logprobs(chat: Chat, generation: Generation) -> tuple[tuple[str, float], ...]:
-    """(text, logprob) of each token; what JSON cannot say is as unlikely as the API says it."""
+    """(text, logprob) of each token; values that JSON cannot express become the API's lowest value."""
     texts = (chat.text_of(token) for token in generation.token_ids.tolist())
     return tuple(zip(texts, np.clip(generation.logprobs, -9999.0, 0.0).tolist(), strict=True))

@@ -13,10 +13,10 @@ Emit = Callable[[Piece], None]
 
 
 class Pieces:
-    """Emits the text that has become certain, in the end all that is left of the message.
+    """Emits text as soon as it is final, and at the end the rest of the message.
 
-    The first piece is empty and says that sampling has begun. ``stops`` cut the content as
-    `Session` cuts it.
+    The first piece is empty and signals that sampling has begun. ``stops`` cut the content in the same way as
+    `Session` does.
     """
 
     def __init__(self, emit: Emit, choice: int, reader: Reader | None, stops: tuple[str, ...]) -> None:
@@ -25,7 +25,7 @@ class Pieces:
         self._reader = reader
         self._stops = stops
         self._held = ""
-        """Content that may be the beginning of a stop string."""
+        """Content at the end that may be the beginning of a stop string."""
         self._stopped = False
         self._emitted: dict[Kind, str] = {"reasoning": "", "content": ""}
         self.last: dict[Kind, str] = {"reasoning": "", "content": ""}
@@ -43,12 +43,12 @@ class Pieces:
                 self._send(kind, text if kind == "reasoning" else self._before_stop(text))
 
     def finish(self, message: Mapping[str, Any]) -> None:
-        """The whole answer. Raises AjetError if it does not begin with what was emitted of it."""
+        """The whole answer. Raises AjetError if it does not begin with the text already emitted."""
         keys: tuple[tuple[Kind, str], ...] = (("reasoning", "reasoning_content"), ("content", "content"))
         for kind, key in keys:
             emitted, whole = self._emitted[kind], message.get(key) or ""
             if not whole.startswith(emitted):
-                raise AjetError(f"the streamed {kind} is not how the answer begins: {emitted[-80:]!r}")
+                raise AjetError(f"the answer does not begin with the streamed {kind}: {emitted[-80:]!r}")
             self._send(kind, whole[len(emitted) :])
 
     def _send(self, kind: Kind, text: str) -> None:

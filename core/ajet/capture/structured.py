@@ -1,7 +1,7 @@
-"""Answers that must have a form: a tool call, one tool call, JSON that fits a schema.
+"""Answers with a required form: a tool call, one tool call, JSON that fits a schema.
 
-Nothing here constrains what is sampled. A whole answer is checked, and one that does not fit is an error.
-Schemas are the client's, so they are read and applied beside the loop.
+Nothing here constrains sampling. Complete answers are checked, and one that does not fit is an error.
+Schemas come from the client, so they are read and applied off the loop.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ async def check_schema(request: ChatRequest) -> None:
 
 
 async def misfit(request: ChatRequest, answer: Answer) -> Refused | None:
-    """Why an answer does not have the form that was asked for; None if it has. One that was cut at its length
-    passes: its finish reason tells."""
+    """Why an answer does not have the requested form; None if it has. An answer that was cut off by its length
+    passes: its finish reason says so."""
     calls = answer.message.get("tool_calls") or []
     if answer.finish_reason == "length":
         return None
     if request.must_call is not None:
         if not calls:
-            return _misfit("the answer has to call a tool, but is text")
+            return _misfit("the answer must call a tool, but is text")
         others = [_name(c) for c in calls if request.must_call and _name(c) != request.must_call]
         if others:
-            return _misfit(f"the answer has to call {request.must_call!r}, but calls {others[0]!r}")
+            return _misfit(f"the answer must call {request.must_call!r}, but calls {others[0]!r}")
     if request.one_call and len(calls) > 1:
         return _misfit(f"the answer may call one tool, but calls {len(calls)} (parallel_tool_calls: false)")
     if request.json_schema is None or calls:
@@ -67,13 +67,13 @@ def _object_misfit(content: str) -> Refused | None:
     except (ValueError, RecursionError) as error:
         return _no_json(error)
     if not isinstance(value, dict):
-        return _misfit(f"the answer has to be a JSON object, but is of type {type(value).__name__}")
+        return _misfit(f"the answer must be a JSON object, but is of type {type(value).__name__}")
     return None
 
 
 def _apply(schema: Mapping[str, Any], content: str | None) -> Refused | None:
-    """Why an answer's text does not fit a schema; without a text only the schema is looked at. Raises Refused
-    for a schema that cannot be applied."""
+    """Why an answer's text does not fit a schema; without a text only the schema is checked. Raises Refused for a
+    schema that cannot be applied."""
     try:
         ready = make_schema(schema)
         if content is None:
@@ -100,12 +100,12 @@ def _name(named: Any) -> Any:
 
 
 def _no_json(error: Exception) -> Refused:
-    return _misfit(f"the answer has to be JSON, but is not: {error}")
+    return _misfit(f"the answer must be JSON, but is not: {error}")
 
 
 def _misfit(reason: str) -> Refused:
     return Refused(
-        f"{reason}. Nothing constrains the sampling here: ask for the form in the prompt, or have it learnt",
+        f"{reason}. Nothing constrains the sampling here: ask for the form in the prompt, or let training teach it",
         code="invalid_structured_output",
         status=422,
     )

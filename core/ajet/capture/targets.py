@@ -12,15 +12,15 @@ from ajet.interfaces.engine import ChatModel
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``model`` None means our engine."""
+    """A named set of agents; ``model`` None means that our engine answers them."""
 
     name: str
     agents: tuple[str, ...] = ("*",)
-    """Name patterns of its agents, as in a shell."""
+    """Shell-style name patterns of its agents."""
     model: ChatModel | None = None
     trained: bool = True
     adapter: str | None = None
-    """Name of the adapter that our engine answers with; None: the base weights."""
+    """Name of the adapter that our engine uses; None: the base weights."""
 
 
 def choose_target(targets: Sequence[Target], agent: str, asked: str | None) -> Target:

@@ -1,8 +1,8 @@
-"""What the chat template writes after a prompt that an engine saw, once its answer and more messages follow.
+"""What the chat template writes after an earlier prompt, once the answer and more messages follow.
 
-The engine's next prompt is the stored ids of the last one, the ids that were sampled, and this. So the text of
-the longer chat must begin with the text of the prompt. That is looked at for every call: by the proof of
-`ajet.chat.incremental` where the template has one, else by rendering both chats whole and comparing them.
+The engine's next prompt is the stored ids of the last one, the sampled ids, and this. So the text of the longer
+chat must begin with the text of the earlier prompt. Every call is checked: with the proof of
+`ajet.chat.incremental` if the template has one, else by rendering and comparing both complete chats.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ TOOLS = "template moves tools"
 REWRITTEN = "template rewrites history"
 
 _AROUND = 40
-"""Characters that are shown on each side of a difference."""
+"""Characters shown on each side of a difference."""
 _OPENED = re.compile(r"<think>\s*(</think>\s*)?\Z")
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How a prompt was written: what must be known to go on from it."""
+    """How a prompt was written: what is needed to continue it."""
 
     times: tuple[str, ...]
-    """What the template could write of the time just before."""
+    """The times that the template could have written just before."""
     steps: Rendered | None
     """None if the template is not proven."""
 
     def copied(self) -> Written:
-        """The same, for a chat that is not to see what other chats go on with."""
+        """A copy for a chat that must not see how other chats continue."""
         return replace(self, steps=self.steps.copied() if self.steps else None)
 
 
@@ -54,11 +54,11 @@ class Rest:
     """What follows the text of a prompt: the answer as the template writes it, and all after it."""
 
     text: str
-    """With marks for the texts of special tokens in messages."""
+    """The text, with marks for the texts of special tokens in messages."""
     written: Written
-    """What is needed to go on from the longer chat."""
+    """What is needed to continue the longer chat."""
     drops_thinking: bool = False
-    """Earlier reasoning is left out, and the answer's in ``text``."""
+    """Whether earlier reasoning, and the answer's in ``text``, is left out."""
 
 
 class Changed(Exception):
@@ -70,10 +70,10 @@ class Changed(Exception):
 
 
 class Texts(Protocol):
-    """Chats as text in which what the chat format wrote and what stood in messages can be told apart."""
+    """Chats as text that distinguishes what the chat format wrote from what the messages contained."""
 
     def text(self, messages: Sequence[Message], tools: Sequence[Message]) -> str:
-        """A chat up to where the assistant begins to write. Raises AjetError if the format refuses it."""
+        """A chat up to where the assistant begins. Raises AjetError if the format refuses it."""
         ...
 
     def show(self, text: str) -> str:
@@ -85,7 +85,7 @@ class Texts(Protocol):
         ...
 
     def ends(self, text: str) -> list[int]:
-        """Where tokens of the format stand, at which an answer may end."""
+        """Positions of format tokens at which an answer may end."""
         ...
 
 
@@ -105,7 +105,7 @@ class ByTemplate:
 
 
 class ByTokens:
-    """The chats of a renderer that writes tokens: each character stands for the token of its number. See
+    """The chats of a renderer that writes tokens: each character represents the token id of its code point. See
     `Texts`."""
 
     def __init__(
@@ -131,7 +131,7 @@ class ByTokens:
 
 
 class Continuing:
-    """Renders chats by a template, longer ones from shorter ones where it is proven that this is the same."""
+    """Renders chats with a template, and longer ones from shorter ones if that is proven to be equivalent."""
 
     def __init__(self, texts: Texts, template: Template | None) -> None:
         self._texts, self._template = texts, template
@@ -147,20 +147,20 @@ class Continuing:
 
     @property
     def proven(self) -> bool:
-        """Whether longer chats need no whole rendering."""
+        """Whether longer chats need no complete rendering."""
         return self._proof() is not None
 
     def _proof(self) -> IncrementalTemplate | None:
-        # Read once, as another thread may find that it does not hold.
+        # Read once, because another thread may disprove it meanwhile.
         proof = self._incremental
         return proof if proof and proof.proven else None
 
     def times(self) -> tuple[str, ...]:
-        """What the template can write of the time now."""
+        """The times that the template can write now."""
         return self._template.times() if self._template else ()
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[str, Written]:
-        """A chat as text, and what is needed to go on from it. Raises AjetError if the template refuses it."""
+        """A chat as text, and what is needed to continue it. Raises AjetError if the template refuses it."""
         times = self.times()
         text = self._texts.text(messages, tools)
         proof, only_text = self._proof(), Written(times, None)
@@ -176,8 +176,8 @@ class Continuing:
         if found[0] != text:
             if self.times() == times:  # another environment than the tokenizer's
                 log.warning(
-                    "the tokenizer of %r writes a chat otherwise than its chat template does alone; from now on each call of "
-                    "a chat costs its whole length",
+                    "the tokenizer of %r renders a chat differently from its chat template alone; from now on the cost of "
+                    "each call grows with the length of its chat",
                     getattr(self._template.tokenizer, "name_or_path", "the model"),
                 )
                 self._incremental = None
@@ -193,12 +193,12 @@ class Continuing:
         tools: Sequence[Message],
         keep_thinking: bool,
     ) -> Rest:
-        """What follows the prompt of ``count`` messages when there are ``more``. ``whole`` gives all of them, and
-        is asked only where the proof does not tell. ``keep_thinking``: reasoning that the template leaves out of
-        the longer chat may stay. Raises Changed, and AjetError if the template refuses the chat."""
+        """What follows the prompt of ``count`` messages when there are ``more``. ``whole`` returns all of them, and
+        is called only if the proof does not decide. With ``keep_thinking``, reasoning that the template leaves out
+        of the longer chat may stay. Raises Changed, and AjetError if the template refuses the chat."""
         found = self._by_proof(earlier, more, count) if earlier else None
         found = found or self._by_comparing(whole(), count, tools, keep_thinking)
-        # Both compare what the template writes now. The clock is asked after them, so that no change is missed.
+        # Both compare what the template writes now. The clock is read after them, so that no change is missed.
         now = self.times()
         if earlier and earlier.times != now:
             raise Changed(REWRITTEN, "; ".join(earlier.times), "; ".join(now))
@@ -210,7 +210,7 @@ class Continuing:
             return None
         try:
             found = proof.go_on(known, self._prepared(more))
-        except Exception:  # the template is foreign code; the whole rendering says what it refuses
+        except Exception:  # the template is foreign code; the complete rendering reports what it refuses
             return None
         if found is None or not found[0].startswith(known.header):
             return None
@@ -233,14 +233,14 @@ class Continuing:
     def _rest_without_thoughts(
         self, whole: Sequence[Message], count: int, tools: Sequence[Message]
     ) -> str | None:
-        """What follows the prompt if no message has reasoning; None if the difference is another."""
+        """What follows the prompt if no message has reasoning; None if there is some other difference."""
         thoughtless = [_without_thoughts(message) for message in whole]
         before = _OPENED.sub("", self._texts.text(thoughtless[:count], tools))
         after = self._texts.text(thoughtless, tools)
         return after[len(before) :] if after.startswith(before) else None
 
     def _cause(self, whole: Sequence[Message], count: int, tools: Sequence[Message]) -> str:
-        """What the template writes otherwise: that without which it does not."""
+        """What makes the template write earlier messages differently: the part without which it does not."""
         if self._rest_without_thoughts(whole, count, tools) is not None:
             return THINKING
         try:
@@ -251,14 +251,14 @@ class Continuing:
         return TOOLS if moves_tools else REWRITTEN
 
     def _excerpts(self, before: str, after: str) -> tuple[str, str]:
-        """Both texts around the first character in which they differ."""
+        """Both texts around the first character that differs."""
         shorter = range(min(len(before), len(after)))
         at = bisect_left(shorter, True, key=lambda end: before[: end + 1] != after[: end + 1])
         window = slice(max(0, at - _AROUND), at + _AROUND)
         return self._texts.show(before[window]), self._texts.show(after[window])
 
     def _prepared(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages as the template is given them."""
+        """Messages in the form that the template gets."""
         assert self._template
         prepared = self._template.prepared(messages)
         return [
@@ -268,7 +268,7 @@ class Continuing:
 
 
 def _other_names_of_reasoning(template: Template) -> list[str] | None:
-    """Names under which the tokenizer gives templates the reasoning too; None if it changes messages in other
+    """Further names under which the tokenizer passes reasoning to templates; None if it changes messages in other
     ways before the template sees them."""
     message = {"role": "assistant", "content": "a", "reasoning_content": "b"}
     try:

@@ -1,4 +1,4 @@
-"""Chat families that the `renderers` library knows by hand: exact, and quick to continue."""
+"""Chat families with a hand-written renderer in the `renderers` library: exact, and quick to continue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ajet.types import AjetError
 _FAMILIES = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "llama": "llama-3"}
 
 _SHORT, _REMEMBERED = 40, 1024
-"""Characters of a text whose ids are remembered, and how many such texts."""
+"""Maximum length of a text whose ids are cached, and the number of such texts."""
 
 _PLAIN: list[dict[str, Any]] = [
     {"role": "system", "content": "a"},
@@ -32,21 +32,21 @@ _PROBES: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Two hand-written renderers of one family. ``writer`` makes prompts: special tokens in messages are
-    plain text to it. ``reader`` reads answers, whose special tokens were sampled."""
+    """Two hand-written renderers of one family. ``writer`` makes prompts and treats special tokens in messages
+    as plain text. ``reader`` reads answers, whose special tokens were sampled."""
 
     writer: Any
     reader: Any
 
     def template_options(self) -> dict[str, Any]:
-        """The template's variables as the renderer sets them, a fixed date for one."""
+        """The template's variables as the renderer sets them, such as a fixed date."""
         config = self.writer.config
         return {name: getattr(config, name) for name in sorted(type(config).template_field_names())}
 
 
 class _Remembering:
-    """A tokenizer that remembers how short texts are encoded. Renderers ask for the same role headers and
-    marks again and again, each time for more than the text of a message costs."""
+    """A tokenizer that caches the ids of short texts. Renderers encode the same role headers and markers again and
+    again, which costs more than the text of a message."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -57,7 +57,7 @@ class _Remembering:
         self.decode = tokenizer.decode
 
     def encode(self, text: str, **options: Any) -> list[int]:
-        """As the tokenizer's own."""
+        """Like the tokenizer's own method."""
         if len(text) > _SHORT:
             return list(self._tokenizer.encode(text, **options))
         return list(self._ids(text, tuple(options.items())))
@@ -72,8 +72,8 @@ class _Remembering:
 
 
 def find_family(tokenizer: Any, plain: Any, model_type: str) -> Family | None:
-    """The renderers of a model's family; None if nobody wrote any or if they do not render probe chats
-    as the tokenizer's own template does. ``plain`` is a `plain_copy` of the tokenizer. Raises AjetError
+    """The renderers of a model's family; None if there are none or if they do not render probe chats as
+    the tokenizer's own template does. ``plain`` is a `plain_copy` of the tokenizer. Raises AjetError
     if `renderers` is not installed."""
     try:
         import renderers
@@ -90,7 +90,7 @@ def find_family(tokenizer: Any, plain: Any, model_type: str) -> Family | None:
             for t in (plain, tokenizer)
         )
     except (AssertionError, ValueError, KeyError):
-        return None  # same architecture, another chat format
+        return None  # same architecture, but another chat format
     family = Family(writer, reader)
     return family if _resists(plain) and _agrees(family, tokenizer) else None
 
@@ -107,13 +107,13 @@ def _agrees(family: Family, tokenizer: Any) -> bool:
             ids = family.writer.render_ids(messages, tools=tools or None, add_generation_prompt=True)
             if list(ids) != list(tokenizer.encode(text, add_special_tokens=False)):
                 return False
-    except Exception:  # one of them refuses what the other takes
+    except Exception:  # one of them refuses what the other accepts
         return False
     return True
 
 
 def _resists(plain: Any) -> bool:
-    """Whether the texts of special tokens really are plain text to a copy made so."""
+    """Whether this copy really encodes the texts of special tokens as plain text."""
     special = [t for t in plain.all_special_tokens if t != plain.unk_token]
     ids = set(plain.encode(" ".join(special), add_special_tokens=False))
     return ids.isdisjoint(plain.convert_tokens_to_ids(special))

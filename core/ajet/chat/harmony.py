@@ -1,15 +1,15 @@
 """Answers in Harmony, the chat format of gpt-oss: several messages in one turn, each in a channel.
 
-After ``<|start|>assistant`` the model goes on with the header of a message, ``<|channel|>NAME<|message|>``,
+After ``<|start|>assistant`` the model continues with the header of a message, ``<|channel|>NAME<|message|>``,
 its text and ``<|end|>``, and begins the next message with ``<|start|>assistant``. The channel ``analysis``
-holds its thoughts, ``final`` the answer, ``commentary`` what it says beside tool calls; a header that
+holds its reasoning, ``final`` the answer, ``commentary`` its text next to tool calls; a header that
 names a recipient, ``to=functions.NAME``, makes the message a tool call. So ``<|end|>`` ends a message
-and no turn; ``<|return|>`` ends the turn after the answer, ``<|call|>`` after a tool call.
+but not a turn; ``<|return|>`` ends the turn after the answer, ``<|call|>`` after a tool call.
 
-Prompts go by the model's own template (`ajet.chat.templates`). The renderer that the `renderers` library has
-for gpt-oss is not used: it needs the vocabulary that ``openai-harmony`` downloads, and it opens the channel
-``analysis`` in the prompt, which the published template does not. Whole answers are read by the
-library's parser.
+Prompts are rendered with the model's own template (`ajet.chat.templates`). The `renderers` library's renderer for
+gpt-oss is not used: it needs the vocabulary that ``openai-harmony`` downloads, and it opens the channel
+``analysis`` in the prompt, which the published template does not. The library's parser reads complete
+answers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 
 
 def find_harmony(tokenizer: Any, template: Template) -> Harmony | None:
-    """What reads the answers of a model whose tokenizer has Harmony's tokens and whose template writes an
-    answer in the channel ``final``; None for any other model."""
+    """The reader of answers for a model whose tokenizer has Harmony's tokens and whose template writes an answer
+    in the channel ``final``; None for any other model."""
     added = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
     if not added.issuperset(_TOKENS):
         return None
@@ -60,13 +60,13 @@ class Harmony:
         """Texts of the tokens that end a message in a history."""
 
     def turn(self, completion: list[int]) -> list[int]:
-        """What was sampled, up to the token that ends the turn; ``<|call|>`` is part of the call that it ends."""
+        """The sampled ids up to the token that ends the turn; ``<|call|>`` is part of the call that it ends."""
         end = next((n for n, i in enumerate(completion) if i in self.stop_token_ids), len(completion))
         return completion[: end + (completion[end : end + 1] == [self.call])]
 
     def parse(self, turn: list[int], prompt: list[int]) -> tuple[Any, int]:
-        """A turn as the library parses it, and how many of its ids are thoughts. One in which no message can
-        be read is its text. ``prompt`` are the last ids before it."""
+        """A turn as the library parses it, and how many of its ids are reasoning. A turn in which no message can
+        be read becomes its text. ``prompt`` are the last ids before it."""
         from renderers.parsing import parse_gpt_oss
 
         begun = self._begun(prompt)
@@ -102,8 +102,7 @@ class Harmony:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
 
     def _begun(self, prompt: list[int]) -> list[int]:
-        """The header that a prompt has begun. Where a long prefill leaves none of it in sight, the answer's
-        text goes on."""
+        """The header that a prompt has begun. If a long prefill hides it, the answer's text continues."""
         if self.start not in prompt:
             final = self.tokenizer.encode("final", add_special_tokens=False) if prompt else []
             return [self.start, *([self.channel, *final, self.message] if prompt else [])]
@@ -111,7 +110,7 @@ class Harmony:
         return header[: header.index(self.message) + 1] if self.message in header else header
 
     def _thoughts_end(self, turn: list[int], begun: list[int]) -> int:
-        """How many ids of the turn there are up to the end of the last thoughts, with its mark."""
+        """How many ids of the turn there are up to the end of the last reasoning, including its end token."""
         place, end = _Place(self, begun), 0
         for n, token in enumerate(turn, 1):
             before = place.channel
@@ -122,21 +121,21 @@ class Harmony:
 
 
 class _Place:
-    """Where in a turn its next token stands. Takes the same tokens for text as the library's parser."""
+    """The state of a turn before its next token. It counts the same tokens as text as the library's parser."""
 
     def __init__(self, harmony: Harmony, begun: list[int]) -> None:
         self._harmony = harmony
         self._header: list[int] | None = None
-        """What the header has so far, in one."""
+        """The header's ids so far, while in a header."""
         self.in_text = False
-        """In a message, after its header."""
+        """Whether in a message, after its header."""
         self.channel = ""
         """The channel of that message, see `Harmony.channel_of`."""
         for token in begun:
             self.go_on(token)
 
     def go_on(self, token: int) -> bool:
-        """One more token; whether it is text of a message."""
+        """Take one more token; return whether it is text of a message."""
         harmony = self._harmony
         if self._header is not None:
             if token == harmony.message:
@@ -154,8 +153,8 @@ class _Place:
 class HarmonyReader:
     """Reads one answer, token by token; see `ajet.chat.streaming`.
 
-    Thoughts come before the content, so what the model says beside tool calls is given when the answer
-    begins. Nothing is certain from a message on that is neither: it may be a tool call that cannot be read.
+    Reasoning comes before the content, so text next to tool calls is emitted when the answer begins. From a
+    message that is neither on, no text is final: it may be a tool call that cannot be read.
     """
 
     def __init__(self, harmony: Harmony, begun: list[int]) -> None:
@@ -164,11 +163,11 @@ class HarmonyReader:
         self._decoder = Decoder(harmony.tokenizer)
         self._trims: dict[Kind, Trim] = {"reasoning": Trim(None, True), "content": Trim(None, True)}
         self._beside = ""
-        """Content that was not given yet."""
+        """Content that was not emitted yet."""
         self._holds = False
 
     def read(self, token: int) -> Iterator[Text]:
-        """The text that has become certain with one more token."""
+        """The text that has become final with one more token."""
         channel = self._place.channel
         is_text = self._place.go_on(token)
         self._holds |= token in self._harmony.stop_token_ids

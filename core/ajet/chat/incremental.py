@@ -1,11 +1,11 @@
-"""A chat template run step by step, so that a longer chat costs its new messages only.
+"""Runs a chat template step by step, so that a longer chat costs only its new messages.
 
-The template is cut into the statements between its loops over messages, which are run each time, and the
-bodies of those loops, which are run once for a message. `ajet.chat.proof` shows which earlier messages a body
-may write otherwise when the chat grows: the last ones, which see what comes after them, the first ones, whose
-index may wrap around, and those between an old and a new value of a variable that positions are compared with.
-These are written again and compared; all other variables that a body reads must be what they were. So the text
-of a chat is known to begin with the text of the shorter one, or nothing is claimed.
+The template is split into the statements between its loops over messages, which run each time, and the bodies of
+those loops, which run once per message. `ajet.chat.proof` shows which earlier messages a body may write differently
+when the chat grows: the last ones, which see what comes after them; the first ones, whose index may wrap around; and
+those between an old and a new value of a variable that positions are compared with. These are written again and
+compared; all other variables that a body reads must be unchanged. So either the text of a chat is proven to begin
+with the text of the shorter one, or no claim is made.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _FROM_ELSEWHERE = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
 _WRITTEN_JSON = 512
-"""Objects whose JSON is remembered: tools are written in every prompt."""
+"""Number of objects whose JSON is cached: tools are written in every prompt."""
 
 
 class _Chat(list[Message]):
-    """Messages; slices to the end know where they begin."""
+    """Messages; slices to the end record where they begin."""
 
     start = 0
 
@@ -67,7 +67,7 @@ class _Loop:
 
 
 class _Piece:
-    """A piece of a template, to be run again and again. Not thread-safe."""
+    """A piece of a template that is run repeatedly. Not thread-safe."""
 
     __slots__ = ("_context", "_run", "_scope")
 
@@ -77,13 +77,13 @@ class _Piece:
         self._run = template.root_render_func
 
     def begin(self, scope: Mapping[str, Any]) -> _Piece:
-        """Itself, with the variables around it."""
+        """The piece itself, with the variables around it."""
         self._scope.clear()
         self._scope.update(scope)
         return self
 
     def written(self, **own: Any) -> str:
-        """What it writes, with some variables of its own."""
+        """The text it writes, with some variables of its own."""
         self._scope.update(own)
         self._context.vars.clear()
         self._context.exported_vars.clear()
@@ -97,14 +97,14 @@ class _Piece:
 
 
 class _Own(threading.local):
-    """A piece of a template for each thread that asks, since large chats are rendered beside the loop."""
+    """A piece of a template per thread, because large chats are rendered off the loop."""
 
     def __init__(self, template: Any) -> None:
         self.piece = _Piece(template)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """As transformers' for chat templates; quicker where a message is asked for a field."""
+    """Like the environment of transformers for chat templates, with faster access to fields of messages."""
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
@@ -114,7 +114,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """As Jinja's."""
+        """Like Jinja's."""
         if obj.__class__ is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if obj.__class__ is _Loop:
@@ -156,10 +156,10 @@ def _raise(message: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class _Statements:
-    """What stands between two loops over messages."""
+    """The statements between two loops over messages."""
 
     template: Any
-    """None if nothing does."""
+    """None if there are none."""
     own: _Own | None
     """None if the statements define macros: a macro keeps the context it was defined in, so each run needs a new one."""
 
@@ -171,18 +171,18 @@ class _MessageLoop:
     body: _Own
     target: str
     items: str
-    """The variable that it runs over; empty for an expression."""
+    """The variable that the loop iterates over; empty for an expression."""
     reads: Reads
     outer: frozenset[str]
-    """Variables from outside of the loop that the body reads or writes."""
+    """Variables from outside the loop that the body reads or writes."""
     ahead: int
-    """How many of the next messages may change the text of one."""
+    """How many of the following messages may change the text of a message."""
     wrapped: int
     """How many messages at the start can reach the end of the chat through a negative index."""
     writes: tuple[tuple[str, str], ...]
-    """What it leaves for the next message and for what follows."""
+    """What the body sets for the next message and for the statements after the loop."""
     reads_own: bool
-    """It may read what it wrote for the message before."""
+    """Whether it may read what it wrote for the previous message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +190,13 @@ class _Searching:
     """A search for the last message with a property."""
 
     wanted: _Own
-    """Writes something for such a message."""
+    """Sets attributes for such a message."""
     search: Search
 
 
 @dataclass(frozen=True, slots=True)
 class _Searched:
-    """How far a search went, and the index of what it found (-1: nothing)."""
+    """How far a search went, and the index of its result (-1: none)."""
 
     start: int
     count: int
@@ -205,31 +205,31 @@ class _Searched:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """How a loop ran over a chat: what must be known to go on with a longer one."""
+    """How a loop ran over a chat: what is needed to continue with a longer one."""
 
     start: int
     """Messages before the first that the loop saw."""
     count: int
     inputs: Mapping[tuple[str, str], Any]
-    """Values of what the body reads, by variable and attribute (or empty)."""
+    """Values that the body reads, by variable and attribute (or empty)."""
     before: tuple[Any, ...]
-    """What the body writes, as it was before the loop."""
+    """Values that the body writes, as they were before the loop."""
     state: tuple[Any, ...]
     """The same, before the last messages."""
     first: tuple[str, ...]
-    """The text of the first messages, as many as may read the last ones."""
+    """The text of those first messages that may read the last ones."""
     last: tuple[str, ...]
-    """The text of the last messages, as many as later ones may change."""
+    """The text of those last messages that later ones may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A rendered chat, up to where the assistant begins to write."""
+    """A rendered chat, up to where the assistant begins."""
 
     chat: list[Message]
     """Its messages, and perhaps those of a longer chat after them."""
     settled: tuple[str, Mapping[str, Any]]
-    """Text and variables of the statements that depend on the first messages only. They are not run again."""
+    """Text and variables of the statements that depend only on the first messages. They are not run again."""
     count: int
     tools: Sequence[Message]
     statements: tuple[str, ...]
@@ -237,7 +237,7 @@ class Rendered:
     loops: tuple[_Ran | _Searched, ...]
 
     def copied(self) -> Rendered:
-        """The same, for a chat that is not to see what other chats go on with."""
+        """A copy for a chat that must not see how other chats continue."""
         return replace(self, chat=_Chat(self.chat[: self.count]))
 
     @property
@@ -255,11 +255,11 @@ def prove(source: str, constants: Mapping[str, Any]) -> IncrementalTemplate | No
 
 
 class IncrementalTemplate:
-    """A chat template of which it is proven that it can be run step by step; see `prove`. Raises Unproven."""
+    """A chat template that is proven to run step by step; see `prove`. Raises Unproven."""
 
     def __init__(self, source: str, constants: Mapping[str, Any]) -> None:
         self.proven = True
-        """Whether nothing has been met yet that the proof does not cover."""
+        """Whether the proof has covered everything so far."""
         self._environment = _Environment()
         self._constants = dict(constants)
         try:
@@ -294,8 +294,8 @@ class IncrementalTemplate:
     # ---------------------------------------------------------------- running
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[str, Rendered] | None:
-        """The whole chat as text, and what is needed to go on from it; None if it is not proven after all.
-        Raises whatever the template raises."""
+        """The whole chat as text, and what is needed to continue it; None if the proof fails after all. Raises
+        whatever the template raises."""
         try:
             texts, rendered = self._run(_Chat(messages), tools, None)
         except Unproven:
@@ -304,11 +304,11 @@ class IncrementalTemplate:
         return "".join(texts), rendered
 
     def go_on(self, earlier: Rendered, more: Sequence[Message]) -> tuple[str, Rendered] | None:
-        """What the text of the longer chat has after the text of the earlier one without its header, and what
-        is needed to go on from there; None unless the longer chat's text is sure to begin like that. Raises
+        """What the text of the longer chat has after the text of the earlier one without its header, and what is
+        needed to continue from there; None unless the longer chat's text is proven to begin like that. Raises
         whatever the template raises."""
         chat = earlier.chat if isinstance(earlier.chat, _Chat) else _Chat(earlier.chat)
-        if len(chat) != earlier.count:  # another chat went on from the same place
+        if len(chat) != earlier.count:  # another chat continued from the same place
             chat = _Chat(list.__getitem__(chat, slice(earlier.count)))
         chat.extend(more)
         try:
@@ -323,8 +323,8 @@ class IncrementalTemplate:
     def _run(
         self, chat: _Chat, tools: Sequence[Message], earlier: Rendered | None
     ) -> tuple[list[str], Rendered]:
-        """The texts of all steps; where a chat goes on from an earlier one, those of the last loop and of what
-        follows it are what the longer chat adds."""
+        """The texts of all steps; if a chat continues an earlier one, those of the last loop and of what follows it
+        are what the longer chat adds."""
         scope = {
             **self._environment.globals,
             **self._constants,
@@ -428,7 +428,7 @@ class IncrementalTemplate:
         return "".join(new), _Ran(start, count, inputs, before, state, first, last)
 
     def _written(self, body: _Piece, step: _MessageLoop, chat: _Chat, start: int, index: int) -> str:
-        """What the body writes for one message."""
+        """The text that the body writes for one message."""
         at = start + index
         message = list.__getitem__(chat, at)
         if not step.reads.uses_loop:
@@ -449,7 +449,7 @@ class IncrementalTemplate:
     def _inputs(
         self, step: _MessageLoop, scope: Mapping[str, Any], start: int, known: int
     ) -> dict[tuple[str, str], Any]:
-        """The values of what a loop body reads. ``known``: messages that are there in any case."""
+        """The values that a loop body reads. ``known``: messages that exist in any case."""
         reads = step.reads
         found: dict[tuple[str, str], Any] = {}
         for name in step.outer:
@@ -472,7 +472,7 @@ class IncrementalTemplate:
     def _as_list_of_messages(
         self, step: _MessageLoop, name: str, value: _Chat, start: int, known: int
     ) -> int:
-        """Where the list begins, if the body reads none of it but what is proven."""
+        """Where the list begins, if the body reads only proven parts of it."""
         reads = step.reads
         if name in reads.names or any(n == name for n, _ in reads.attributes | reads.limits | reads.writes):
             raise Unproven(f"the body reads {name} as a whole")
@@ -491,7 +491,7 @@ class IncrementalTemplate:
         old: _Ran,
         inputs: Mapping[tuple[str, str], Any],
     ) -> None:
-        """Raises _Rewritten unless the earlier messages are written as they were, the last ones excepted."""
+        """Raises _Rewritten unless the earlier messages, except the last ones, are written as before."""
         if inputs.keys() != old.inputs.keys():
             raise _Rewritten
         changed = [key for key, value in inputs.items() if not _same(value, old.inputs[key])]
@@ -513,7 +513,7 @@ class IncrementalTemplate:
             raise _Rewritten
 
     def _is_limit(self, step: _MessageLoop, key: tuple[str, str]) -> bool:
-        """Whether the body does nothing with a variable but compare the position with it."""
+        """Whether the body uses a variable only to compare the position with it."""
         name, attribute = key
         reads = step.reads
         return key in reads.limits and not (
@@ -523,7 +523,7 @@ class IncrementalTemplate:
             or any(n == name for n, _ in reads.positions | reads.neighbours)
         )
 
-    # ---------------------------------------------------------------- cutting the template up
+    # ---------------------------------------------------------------- splitting the template
 
     def _message_loop(self, node: nodes.Node, aliases: frozenset[str]) -> _MessageLoop | None:
         """The loop, if it runs over messages and its body is proven."""
@@ -537,7 +537,7 @@ class IncrementalTemplate:
             reads = examine(body, target)
             if node.test is not None:
                 if reads.uses_loop:
-                    return None  # positions count only what passes the test
+                    return None  # positions count only the messages that pass the test
                 body = [nodes.If(node.test, body, [], [], lineno=node.lineno, environment=self._environment)]
                 reads = examine(body, target)
             outer = self._undeclared(body) - {target, "loop"}
@@ -590,7 +590,7 @@ class IncrementalTemplate:
         return set(meta.find_undeclared_variables(tree)) - self._fixed
 
     def _read_by_macros(self, names: set[str]) -> set[str]:
-        """What the macros among these names read, and the macros that they call. Raises Unproven."""
+        """What the macros among these names read, including through macros that they call. Raises Unproven."""
         found: set[str] = set()
         todo = sorted(names & self._macros.keys())
         while todo:
@@ -602,7 +602,7 @@ class IncrementalTemplate:
         return found
 
     def _check_macros(self, tree: nodes.Template) -> None:
-        """A macro may read what is set after it. Raises Unproven where a loop over messages is in between."""
+        """A macro may read what is set after it. Raises Unproven if a loop over messages lies in between."""
         steps = 0
         set_in: dict[str, int] = {}
         made_in: dict[str, int] = {}
@@ -619,12 +619,12 @@ class IncrementalTemplate:
 
 
 class _Rewritten(Exception):
-    """The earlier messages are not written as they were."""
+    """The earlier messages are not written as before."""
 
 
 def _settled(tree: nodes.Template, aliases: frozenset[str]) -> tuple[list[nodes.Node], int, list[nodes.Node]]:
-    """The first statements whose text and variables depend on nothing but the first messages, the index of the
-    last of these, and the other statements."""
+    """The first statements whose text and variables depend only on the first messages, the index of the last of
+    these messages, and the other statements."""
     settled: list[nodes.Node] = []
     by = -1
     rest = list(tree.body)
@@ -663,7 +663,7 @@ def _aliases(tree: nodes.Template) -> frozenset[str]:
 
 
 def _is_of_messages(node: nodes.Node, aliases: frozenset[str]) -> bool:
-    """Whether an expression is the messages, or all from a place on."""
+    """Whether an expression is the messages, or all of them from a position on."""
     if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
         if node.arg.stop is not None or node.arg.step is not None:
             return False
@@ -690,7 +690,7 @@ def _plain(value: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are written alike: 1 and True are equal, but not the same."""
+    """Whether two values are written alike: 1 and True are equal, but written differently."""
     if one is other:
         return True
     if type(one) is not type(other) or one != other:
@@ -699,7 +699,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _states(step: _MessageLoop, scope: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values of what a loop body writes."""
+    """The values that a loop body writes."""
     return tuple(_plain(getattr(scope.get(name), attribute, None)) for name, attribute in step.writes)
 
 
@@ -711,7 +711,7 @@ def _set_states(step: _MessageLoop, scope: Mapping[str, Any], state: Sequence[An
 
 
 def _begin_with(step: _MessageLoop, scope: Mapping[str, Any], before: Sequence[Any]) -> None:
-    """Give what the body has not set the value that it began with."""
+    """Reset what the body has not set to its initial value."""
     for (name, attribute), value in zip(step.writes, before, strict=True):
         if getattr(scope[name], attribute, None) == _UNSET:
             scope[name][attribute] = value

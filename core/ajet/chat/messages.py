@@ -1,6 +1,6 @@
 """Chat messages as clients send them: their normal form, and when two of them are the same.
 
-The normal form is what everything behind the wires reads: text content, no empty fields, tool-call
+Everything behind the wires reads the normal form: text content, no empty fields, tool-call
 arguments as JSON text. It shares nothing with the client's objects and never changes them.
 """
 
@@ -22,7 +22,7 @@ _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 class BadMessage(AjetError):
-    """A message or tool that no model here can be given. ``code`` is the machine-readable reason."""
+    """A message or tool that cannot be passed to a model here. ``code`` is the machine-readable reason."""
 
     def __init__(self, reason: str, code: str = "invalid_request") -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
     they are not empty ``name``, ``tool_call_id``, ``reasoning_content`` and ``tool_calls``
     (``[{id, type, function: {name, arguments}}]``, arguments as JSON text).
 
-    ``index`` is its place in the request, for errors. Raises BadMessage: ``unsupported_content`` for a
+    ``index`` is its index in the request, for errors. Raises BadMessage: ``unsupported_content`` for a
     part that is not text, ``invalid_request`` for everything else.
     """
     where = f"messages[{index}]"
@@ -61,7 +61,7 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
 
 def normalise_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
     """Copies of a request's tools; a function without ``parameters`` takes none, and ``strict: false``,
-    which some frameworks write and some do not, says nothing. Raises BadMessage for what is not
+    which only some frameworks write, is dropped. Raises BadMessage for anything but
     ``{"type": "function", "function": {"name": …}}``."""
     found = []
     for index, tool in enumerate(tools):
@@ -91,7 +91,7 @@ def _text(content: Any, where: str) -> str:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
             raise BadMessage(
-                f"{where}.content has a part of type {kind!r}, which a text model cannot take",
+                f"{where}.content has a part of type {kind!r}, which a text model cannot read",
                 code="unsupported_content",
             )
         parts.append(part["text"])
@@ -121,7 +121,7 @@ def _tool_calls(calls: Any, where: str) -> Iterator[dict[str, Any]]:
 
 
 def fingerprint(message: Message) -> Hashable:
-    """A fast identity of a client's message, as it was sent: equal fingerprints are the same message;
+    """A fast identity of a client's message, as it was sent: equal fingerprints mean the same message;
     the same message may come in forms whose fingerprints differ (see `exact`)."""
     get = message.get
     role, content, name, call_id, calls = (
@@ -169,10 +169,10 @@ def exact(message: Message) -> str:
 
 
 def canonical(message: Message) -> str:
-    """By this a reply is recognised when it comes back, in normal form: role, name, tool call id, content, and
-    tool calls with their ids, names and arguments in one spelling. An assistant's name does not count, as
-    frameworks write it into the answers that they send back, nor does reasoning, which many leave out. ASCII,
-    so that it can be hashed whatever the content."""
+    """The identity by which a reply is recognised when it comes back, in normal form: role, name, tool call id,
+    content, and tool calls with their ids, names and arguments in one spelling. An assistant's name does not count,
+    because frameworks add it to the answers that they send back, nor does reasoning, which many leave out. ASCII, so
+    that it can be hashed whatever the content."""
     calls = [
         [c.get("id"), c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
         for c in message.get("tool_calls") or ()
@@ -182,8 +182,8 @@ def canonical(message: Message) -> str:
 
 
 def loose(message: Message) -> str:
-    """The identity of a message in normal form under the merge policy ``text``: as `canonical`, but
-    without ids, outer whitespace and an assistant's thoughts (``<think>…</think>``)."""
+    """The identity of a message in normal form under the merge policy ``text``: like `canonical`, but
+    without ids, outer whitespace and an assistant's reasoning (``<think>…</think>``)."""
     calls = [
         [c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
         for c in message.get("tool_calls") or ()
@@ -192,13 +192,13 @@ def loose(message: Message) -> str:
 
 
 def spoken(message: Message) -> str:
-    """The text of a message in normal form, an assistant's without its thoughts (``<think>…</think>``)."""
+    """The text of a message in normal form, an assistant's without its reasoning (``<think>…</think>``)."""
     content: str = message.get("content") or ""
     return _THOUGHTS.sub("", content) if message.get("role") == "assistant" else content
 
 
 def thoughts(message: Message) -> str:
-    """An assistant's reasoning, wherever it stands in a message in normal form, without outer whitespace."""
+    """An assistant's reasoning, wherever it is in a message in normal form, without outer whitespace."""
     apart = message.get("reasoning_content") or ""
     inside = _THOUGHTS.findall(message.get("content") or "")
     found = [apart, *(text.removeprefix("<think>").removesuffix("</think>") for text in inside)]
@@ -206,8 +206,8 @@ def thoughts(message: Message) -> str:
 
 
 def canonical_tool_arguments(arguments: Any) -> str:
-    """Tool-call arguments in one spelling, however a framework serialised them again: numbers are those of
-    JavaScript, whose clients send 1.0 back as 1 and keep 53 bits of a whole number."""
+    """Tool-call arguments in one spelling, however a framework serialised them again: numbers follow JavaScript,
+    whose clients send 1.0 back as 1 and keep 53 bits of an integer."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
         arguments = json.loads(text, parse_float=_number, parse_int=_number)
@@ -217,7 +217,7 @@ def canonical_tool_arguments(arguments: Any) -> str:
 
 
 def _exact_arguments(text: str) -> str:
-    """Arguments as a template is given them: spaces between them are not."""
+    """Arguments as a template gets them, which excludes the spaces between them."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -241,5 +241,5 @@ def _number(text: str) -> int | float:
 
 
 def _unusual(*fields: Any) -> Hashable:
-    """The fingerprint of a message with lists or objects in it. One text, so never a usual one."""
+    """The fingerprint of a message with lists or objects in it. It is one text, so it never equals a usual one."""
     return json.dumps(fields)

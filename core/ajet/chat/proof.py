@@ -1,10 +1,10 @@
 """What can the rendering of one message depend on? A static proof, read off a chat template's source.
 
 A chat template is a program that writes a chat from the first message to the last. When messages are added,
-the text of the earlier ones stays as it was, unless the loop that writes them looks at something which the
-new ones change: the number of messages, a later message, a variable that was computed from the whole chat.
-`examine` lists everything that a loop body reads. What it cannot place raises `Unproven`; such a template is
-rendered in full and compared, at every call.
+the text of the earlier ones stays as it was, unless the loop that writes them reads something that the new
+ones change: the number of messages, a later message, or a variable that was computed from the whole chat.
+`examine` lists everything that a loop body reads. What it cannot classify raises `Unproven`; such a template
+is rendered in full and compared at every call.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Reads:
     """What a loop body reads and writes apart from its own message."""
 
     names: set[str] = field(default_factory=set)
-    """Variables, read in any way."""
+    """Variables that are read in any way."""
     attributes: set[tuple[str, str]] = field(default_factory=set)
-    """(variable, attribute), where a variable is only asked for that attribute."""
+    """(variable, attribute) of variables of which only that attribute is read."""
     limits: set[tuple[str, str]] = field(default_factory=set)
     """(variable, attribute or empty) that are compared with the position of the message."""
     positions: set[tuple[str, int]] = field(default_factory=set)
     """(variable, n): item n of a list, n >= 0."""
     neighbours: set[tuple[str, int]] = field(default_factory=set)
-    """(variable, n): the item n places after the own position."""
+    """(variable, n): the item n places after the current position."""
     near: set[str] = field(default_factory=set)
     """Lists in which the loop looks up the current message (`messages.index(message)`) or reads the previous one."""
     writes: set[tuple[str, str]] = field(default_factory=set)
@@ -64,12 +64,12 @@ class Reads:
 
     @property
     def ahead(self) -> int:
-        """How many of the next messages may change the text of one."""
+        """How many of the following messages may change the text of a message."""
         return max([int(self.uses_next), *(n for _, n in self.neighbours)])
 
     @property
     def wrapped(self) -> int:
-        """How many of the first messages may read the last ones, by an index below zero."""
+        """How many of the first messages may read the last ones through a negative index."""
         return max([0, *(-n for _, n in self.neighbours)])
 
 
@@ -82,7 +82,7 @@ def examine(body: Sequence[nodes.Node], target: str) -> Reads:
 
 
 def free_of_loops(macro: nodes.Macro) -> Reads:
-    """Return what a macro reads. Raises Unproven if that cannot be told."""
+    """Return what a macro reads. Raises Unproven if that cannot be determined."""
     return examine([*macro.body, *macro.defaults], "")
 
 
@@ -92,7 +92,7 @@ def _walk_all(found: Iterable[nodes.Node], reads: Reads, target: str, ours: bool
 
 
 def _walk(node: nodes.Node, reads: Reads, target: str, ours: bool) -> None:
-    """``ours``: the name ``loop`` means the loop over messages, not one inside of it."""
+    """``ours``: the name ``loop`` means the loop over messages, not one inside it."""
     if isinstance(node, _FOREIGN) or (isinstance(node, nodes.Filter) and node.name == "random"):
         raise Unproven(f"{type(node).__name__} in line {node.lineno}")
     if isinstance(node, nodes.Break | nodes.Continue) and ours:
@@ -117,7 +117,7 @@ def _walk(node: nodes.Node, reads: Reads, target: str, ours: bool) -> None:
 
 
 def _is_recognised(node: nodes.Node, reads: Reads, target: str, ours: bool) -> bool:
-    """Whether the node has one of the forms that say more than the name of a variable; notes what it reads."""
+    """Whether the node has a form that is more specific than a variable's name; notes what it reads."""
     if isinstance(node, nodes.NSRef):
         reads.writes.add((node.name, node.attr))
         return True
@@ -183,7 +183,7 @@ def _offset(index: nodes.Node) -> int | None:
 
 
 def _limit(node: nodes.Compare, ours: bool) -> tuple[str, str] | None:
-    """The variable (and its attribute) with which the own position is compared, if nothing else is."""
+    """The variable (and its attribute) that the current position is compared with, if that is all."""
     if not ours or len(node.ops) != 1 or node.ops[0].op in ("in", "notin"):
         return None
     sides = [node.expr, node.ops[0].expr]
@@ -226,8 +226,8 @@ def _is_search(node: nodes.Call, reads: Reads, target: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A loop that finds the last message with a property, as Qwen3's template does: it runs from the end, and
-    once ``flag`` of a namespace is false it does nothing more."""
+    """A loop that finds the last message with a property, as in Qwen3's template: it runs from the end, and does
+    nothing more once ``flag`` of a namespace is false."""
 
     messages: str
     """The variable that is searched."""
@@ -235,9 +235,9 @@ class Search:
     namespace: str
     flag: str
     wanted: nodes.Expr
-    """The property, which depends on nothing but the message."""
+    """The property, which depends only on the message."""
     found: tuple[tuple[str, nodes.Const | None], ...]
-    """Attributes that the namespace then gets, each with its value, or with the message's index (None)."""
+    """Attributes that are then set in the namespace, each to its value, or to the message's index (None)."""
 
 
 def search_from_the_end(node: nodes.Node) -> Search | None:
@@ -290,8 +290,8 @@ def _constant(node: nodes.Node) -> object:
 
 
 def _named_index(before: Sequence[nodes.Node], messages: str) -> str | None:
-    """The variable that is set to the message's index before all else; empty if none is, None if anything
-    else happens."""
+    """The variable that is first set to the message's index; empty if there is none, None if anything else
+    happens."""
     if not before:
         return ""
     (first, *more) = before
@@ -326,7 +326,7 @@ def _conjuncts(node: nodes.Expr) -> list[nodes.Expr]:
 def _assignments(
     body: Sequence[nodes.Node], namespace: str, index: str
 ) -> list[tuple[str, nodes.Const | None]] | None:
-    """What is set in a namespace, if nothing else is done."""
+    """What is set in a namespace, if nothing else happens."""
     found: list[tuple[str, nodes.Const | None]] = []
     for node in body:
         if not isinstance(node, nodes.Assign) or not isinstance(node.target, nodes.NSRef):
@@ -344,7 +344,7 @@ def _assignments(
 
 
 def _is_about(wanted: Sequence[nodes.Expr], target: str) -> bool:
-    """Whether expressions depend on nothing but one variable."""
+    """Whether expressions depend on only one variable."""
     reads = Reads()
     try:
         _walk_all(wanted, reads, target, ours=True)

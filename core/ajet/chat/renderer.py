@@ -1,6 +1,6 @@
 """Messages to tokens and back, by the model's own chat template.
 
-A chat is rendered by the tokenizer's template, or by a renderer of the `renderers` library where there is none.
+A chat is rendered by the tokenizer's template, or by a renderer of the `renderers` library if there is none.
 A next turn is continued from stored ids if the template still writes everything before the answer as it did,
 and the answer in full; what follows the answer is rendered. Stop ids, turn ends and tool-call syntax come from
 the family or the template, never from constants here.
@@ -42,16 +42,16 @@ Message = Mapping[str, Any]
 DROPPED = "template drops answer"
 REFUSED = "not renderable"
 _STREAMED = ("qwen3", "llama-3")
-"""Families whose reading of answers `ajet.chat.streaming` knows."""
+"""Families whose way of reading answers `ajet.chat.streaming` supports."""
 CAUSES = (THINKING, TOOLS, REWRITTEN, DROPPED, REFUSED)
 """Why a turn cannot be continued from its stored ids."""
 
 _ENDING = 40
-"""Characters that are shown of what the template writes after an answer."""
+"""Characters shown of what the template writes after an answer."""
 _ENDS_TRIED = 8
-"""Places at which an answer is tried to be read back."""
+"""Maximum positions at which reading an answer back is tried."""
 REMEMBERED = 64
-"""Rendered chats that are kept, as episodes of one task ask for the same."""
+"""Rendered chats that are cached: episodes of one task begin with the same chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +65,31 @@ class Parsed:
     """(name, arguments as JSON text)"""
     malformed: int = 0
     reasoning_tokens: int = 0
-    """How many ids are the reasoning, with its marks."""
+    """How many ids are the reasoning, including its markers."""
 
     def and_text(self, text: str, malformed: int = 0) -> Parsed:
-        """The same with more content."""
+        """A copy with more content."""
         return replace(self, content=self.content + text, malformed=self.malformed + malformed)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a next prompt continues."""
+    """What the next prompt continues."""
 
     prompt_tail: list[int]
-    """The last ids of the stored prompt, at most 64: enough to see how the answer was begun."""
+    """The last ids of the stored prompt, at most 64: enough to see how the answer began."""
     completion: list[int]
     """The sampled ids, with the stop token if it was sampled."""
     answer: Message
-    """The assistant message made of them, in normal form."""
+    """The assistant message parsed from them, in normal form."""
     new: Sequence[Message]
     """The messages after it."""
     count: int
-    """How many messages the whole chat has, the new ones included."""
+    """How many messages the whole chat has, including the new ones."""
     whole: Callable[[], Sequence[Message]]
-    """The whole chat. Costs its length, so it is asked for only where the template is not proven."""
+    """Returns the whole chat. It costs the chat's length, so it is called only if the template is not proven."""
     rendered: Written | None = None
-    """What is known of the stored prompt's rendering."""
+    """What is known about the stored prompt's rendering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class Increment:
     cause: str = ""
     """Why the turn cannot be continued (one of `CAUSES`). If `ids` is set: the difference that the merge policy allowed."""
     was: str = field(default="", compare=False)
-    """Where the template is the cause: what it wrote, …"""
+    """If the template is the cause: what it wrote there before."""
     now: str = field(default="", compare=False)
-    """… and what it writes there now."""
+    """What the template writes there now."""
     rendered: Written | None = field(default=None, compare=False)
-    """What is known of the next prompt's rendering, for the turn after."""
+    """What is known about the next prompt's rendering, for the turn after it."""
 
 
 class Chat:
@@ -146,13 +146,14 @@ class Chat:
     # ---------------------------------------------------------------- messages to ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        """Prompt ids of a chat, up to where the assistant begins to write. Raises AjetError if the
-        chat format refuses the chat. May be called from several threads."""
+        """Prompt ids of a chat, up to where the assistant begins. Raises AjetError if the chat format
+        refuses the chat. May be called from several threads."""
         ids: list[int] = self.begin(messages, tools)[0].tolist()
         return ids
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[Int32, Written]:
-        """As `render`, with what `next_turn` needs to know of the rendering. The ids are ``int32[T]``, not to be written to."""
+        """Like `render`, with what `next_turn` needs to know about the rendering. The ids are ``int32[T]``; do not modify
+        them."""
         # The members of a group begin with the same chat.
         chat = hashlib.blake2b(json.dumps([messages, tools]).encode(), digest_size=16).digest()
         held = self._rendered.get(chat)
@@ -180,8 +181,8 @@ class Chat:
     def render_with_mask(
         self, messages: Sequence[Message], tools: Sequence[Message]
     ) -> tuple[list[int], list[bool]]:
-        """Ids of a finished chat and which of them the assistant would have sampled. Raises AjetError
-        for a family whose renderer cannot tell, and whatever the renderer raises."""
+        """Ids of a finished chat, and which of them the assistant would have sampled. Raises AjetError for a
+        family whose renderer cannot mark them, and whatever the renderer raises."""
         if self._family is None:
             raise AjetError(
                 "supervised fine-tuning needs a chat family that marks the assistant's tokens; this model's chat template "
@@ -193,9 +194,9 @@ class Chat:
     def prefill(
         self, messages: Sequence[Message], tools: Sequence[Message], prompt: Sequence[int]
     ) -> Increment:
-        """Ids of the whole prompt with which the answer goes on with the chat's last message. ``prompt`` is that
+        """Ids of the whole prompt after which the answer continues the chat's last message. ``prompt`` is the prompt
         of the messages before it, with stored ids: they are kept, unless the template rewrites them. Raises
-        AjetError where the template does not write such a message whole."""
+        AjetError if the template does not write such a message in full."""
         if self._template is None:
             return Increment([*prompt, *self.prefill_ids(messages[-1].get("content") or "")])
         encode = self._template.encoder.encode
@@ -207,8 +208,8 @@ class Chat:
         return Increment([*self.render(messages[:-1], tools)[: -len(end) or None], *ids], REWRITTEN)
 
     def prefill_ids(self, text: str) -> list[int]:
-        """Ids of the beginning of an answer, to stand right after a prompt. Special tokens' texts in it
-        are plain text."""
+        """Ids of the beginning of an answer, directly after a prompt. Texts of special tokens in it are plain
+        text."""
         if self._template:
             return self._template.encoder.plain(text)
         return list(self._plain.encode(text, add_special_tokens=False))
@@ -223,10 +224,10 @@ class Chat:
     # ---------------------------------------------------------------- continuing stored ids
 
     def next_turn(self, turn: Turn, tools: Sequence[Message], *, keep_thinking: bool = False) -> Increment:
-        """What follows the stored ids of a turn in the next prompt, if the template writes all before the answer
-        as it did, and the answer in full. ``keep_thinking`` continues also where the template would leave
-        reasoning out. Depends on nothing but its arguments and the template's clock; costs the length of the answer and the new
-        messages where the template is proven, else that of the whole chat."""
+        """What follows the stored ids of a turn in the next prompt, if the template writes everything before the
+        answer as before, and the answer in full. With ``keep_thinking`` the turn also continues if the template
+        would leave reasoning out. Depends only on its arguments and the template's clock; costs the length of the
+        answer and the new messages if the template is proven, else that of the whole chat."""
         count = turn.count - len(turn.new) - 1
         more = [turn.answer, *turn.new]
         try:
@@ -250,8 +251,8 @@ class Chat:
         return Increment(ids, drift, rendered=rest.written)
 
     def _end_of_answer(self, rest: str, turn: Turn) -> tuple[int, str]:
-        """Where the answer ends in what follows its prompt, and what of it is missing there: nothing, `THINKING`,
-        or more (`DROPPED`)."""
+        """Where the answer ends in the text after its prompt, and what of the answer is missing there: nothing,
+        `THINKING`, or more (`DROPPED`)."""
         texts = [text.strip() for text in self._in_full(turn)]
         ends = self._texts.ends(rest)
         if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
@@ -261,7 +262,9 @@ class Chat:
             written = self._template.ending.text  # the turn's end is plain text
             before = {end - len(written) for end in ends if rest[:end].endswith(written)}
             ends = sorted({*ends, *before})
-        if self._texts.show(rest[: ends[0]]).strip() in texts:  # mostly, and cheaper to see than equal words
+        if (
+            self._texts.show(rest[: ends[0]]).strip() in texts
+        ):  # the usual case, and cheaper to test than equal words
             return ends[0], ""
         said = [text.split() for text in texts]
         for end in ends:
@@ -276,8 +279,8 @@ class Chat:
         return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
 
     def _in_full(self, turn: Turn) -> list[str]:
-        """What a template may write for an answer in full, up to white space: what was sampled, and for an answer that
-        is nothing but text also that text, which ends before a stop string."""
+        """The texts that count as the full answer, up to white space: what was sampled, and for an answer that is only
+        text also that text, which ends before a stop string."""
         answer = turn.answer
         said = [self._decode(self._upto_stop(turn.completion))]
         if not answer.get("tool_calls") and not answer.get("reasoning_content"):
@@ -285,12 +288,12 @@ class Chat:
         return said
 
     def _shown_content(self, answer: Message) -> str:
-        """The answer's text as it stands in rendered chats, without the space around it."""
+        """The answer's text as it appears in rendered chats, without the space around it."""
         content = str(answer.get("content") or "").strip()
         return str(self._template.encoder.hide(content)) if self._template else content
 
     def _missing(self, written: str, turn: Turn) -> str:
-        """What the template left out of an answer, which is read as if it had been sampled."""
+        """What the template left out of an answer; the written text is read as if it had been sampled."""
         ids = self._texts.ids(written)
         # In Harmony a tool call without its end counts as cut off, and the header is part of the text.
         harmony = self._harmony
@@ -334,8 +337,8 @@ class Chat:
             return self._read_upto_fault(ids, prompt)
 
     def reader(self, prompt: list[int]) -> Reader | None:
-        """Reads an answer while it is sampled, as `parse` will read it in the end; None if nothing of it
-        is known before. Raises nothing."""
+        """Reads an answer while it is sampled, with the result that `parse` gives at the end; None if nothing is
+        known before the end. Raises nothing."""
         known = self._family is None or self._family.writer.config.name in _STREAMED
         if (
             not known
@@ -349,12 +352,12 @@ class Chat:
         return AnswerReader(self.tokenizer, self._rules, opened)
 
     def text_reader(self) -> AnswerReader | None:
-        """Reads a text that is no answer of a chat, up to the token that ends it."""
+        """Reads a text that is not a chat's answer, up to the token that ends it."""
         rules = Rules(frozenset(self.stop_token_ids), frozenset())
         return None if self._cleans_up else AnswerReader(self.tokenizer, rules, False)
 
     def text(self, completion: list[int]) -> str:
-        """A text that is no answer of a chat, up to the token that ends it."""
+        """A text that is not a chat's answer, up to the token that ends it."""
         return self._decode(self._upto_stop(completion))
 
     def text_of(self, token: int) -> str:
@@ -363,12 +366,12 @@ class Chat:
 
     @cached_property
     def vocabulary(self) -> int:
-        """Token ids of the tokenizer are below it; some may be of no token."""
+        """Upper bound of the tokenizer's token ids; some ids below it may have no token."""
         return int(max(self.tokenizer.get_vocab().values())) + 1
 
     @cached_property
     def _rules(self) -> Rules:
-        """How `_read` reads answers, found by letting it."""
+        """How `_read` reads answers, found by probing it."""
         stops = frozenset(self.stop_token_ids)
         added = frozenset(self.tokenizer.added_tokens_decoder) - stops
         if self._harmony:
@@ -382,7 +385,7 @@ class Chat:
         calls = frozenset(i for i in added if read([i]).tool_calls)
         think_ids = [self._ids(mark) for mark in (OPEN, CLOSE)]
         thinks = bool(read([*think_ids[0], *a, *think_ids[1], *b]).reasoning_content)
-        # Headers of a turn: what stands before one is no part of the answer to some readers.
+        # Headers of a turn: some readers do not count what is before one as part of the answer.
         forgets = frozenset(i for i in added - calls if not read([*a, i, *b]).content.startswith("a"))
         return Rules(
             stops,
@@ -399,12 +402,12 @@ class Chat:
 
     @cached_property
     def _cleans_up(self) -> bool:
-        """Whether decoding takes spaces away that it gave before."""
+        """Whether decoding removes spaces that it produced before."""
         ids = self._ids("a .")
         return self._decode(ids) != str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
     def _read(self, ids: list[int], prompt: list[int]) -> Parsed:
-        """As `parse`; may raise whatever readers of tool calls raise."""
+        """Like `parse`, but may raise whatever readers of tool calls raise."""
         if self._harmony:
             found, thoughts = self._harmony.parse(ids, prompt)
             parsed = _parsed(found.content, found.reasoning_content, found.tool_calls)
@@ -419,7 +422,7 @@ class Chat:
         return parsed if end == len(ids) else parsed.and_text(self._decode(ids[end:]))
 
     def _read_upto_fault(self, ids: list[int], prompt: list[int]) -> Parsed:
-        """What comes before the tool call that cannot be read; from there on it is text."""
+        """Reads up to the tool call that cannot be read; from there on everything is text."""
         for end in reversed([n for n, i in enumerate(ids) if i in self._rules.calls]):
             try:
                 return self._read(ids[:end], prompt).and_text(self._decode(ids[end:]), malformed=1)
@@ -428,7 +431,7 @@ class Chat:
         return Parsed(self._decode(ids), None, (), 1)
 
     def _parse(self, ids: list[int], prompt: list[int]) -> Parsed:
-        """By what the template shows: its thoughts, and tool calls as it writes them."""
+        """Reads by what the template shows: its reasoning, and tool calls as it writes them."""
         thought, end = None, 0
         if self._template and self._template.thinks:
             opened = self._decode(prompt[-16:]).rstrip().endswith("<think>")
@@ -446,7 +449,7 @@ class Chat:
         return replace(parsed, reasoning_tokens=end if parsed.reasoning else 0)
 
     def _thought_end(self, ids: list[int]) -> int:
-        """How many of the first ids are an answer's thoughts, with the mark that ends them."""
+        """How many of the first ids are an answer's reasoning, including the marker that ends it."""
         if self._rules.think_ids:
             close = self._rules.think_ids[1]
             return ids.index(close) + 1 if close in ids else _first(self._rules.calls, ids)
@@ -464,7 +467,7 @@ class Chat:
 
 
 def _first(wanted: frozenset[int], ids: list[int]) -> int:
-    """The place of the first of some tokens, or the end."""
+    """The index of the first of some tokens, or the length."""
     return min(map(ids.index, wanted.intersection(ids)), default=len(ids))
 
 
@@ -476,11 +479,11 @@ def _parsed(content: str, reasoning: str | None, calls: Sequence[Any]) -> Parsed
     good: list[Any] = []
     bad: list[Any] = []
     for call in calls:
-        # Arguments that are no JSON are texts in formats that do not quote them.
+        # Arguments that are not JSON are texts in formats that do not quote them.
         readable = call.status == "ok" or (call.status == "invalid_json" and isinstance(call.arguments, dict))
         (good if readable and isinstance(call.name, str) and call.name else bad).append(call)
     content += "".join(c.raw for c in bad if c.raw not in content)
-    reasoning = (reasoning or "").strip()  # also where it was cut
+    reasoning = (reasoning or "").strip()  # also if it was cut off
     return Parsed(content, reasoning or None, tuple((c.name, _as_json(c.arguments)) for c in good), len(bad))
 
 

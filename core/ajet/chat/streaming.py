@@ -1,9 +1,9 @@
-"""Answers while they are sampled: the text that is certain whatever comes next.
+"""Answers while they are sampled: the text that is final whatever comes next.
 
-`ajet.chat.renderer.Chat.parse` reads a whole answer. Clients that stream want its text earlier, and what they were
-sent cannot be taken back. So a reader gives only what every continuation would leave as it is: no
-character whose bytes are incomplete, no space that parsing may strip, nothing from where a tool call may
-begin. What it holds back is known with the whole answer.
+`ajet.chat.renderer.Chat.parse` reads a whole answer. Clients that stream want its text earlier, and text that was
+sent cannot be taken back. So a reader emits only what every continuation would leave unchanged: no
+character whose bytes are incomplete, no space that parsing may strip, nothing after a point where a tool call
+may begin. What it holds back is known with the whole answer.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Rules:
     calls: frozenset[int]
     """Tokens that begin a tool call."""
     holds: frozenset[int] = frozenset()
-    """Tokens after which nothing is certain."""
+    """Tokens after which no text is final."""
     first_holds: frozenset[int] = frozenset()
-    """Tokens after which nothing is certain if the answer begins with one."""
+    """Tokens after which no text is final if the answer begins with one."""
     thinks: bool = False
     think_ids: tuple[int, int] | None = None
-    """Thoughts begin and end with these tokens; without them by their texts."""
+    """The tokens with which reasoning begins and ends; without them, their texts do."""
     strips: bool = False
-    """Space around the content is stripped; otherwise newlines before it if there are thoughts, and space
-    after it if there are calls."""
+    """Whether all space around the content is stripped; otherwise only newlines before it if there is reasoning, and
+    space after it if there are calls."""
     json_calls: bool = False
-    """An answer that begins with a brace may be a tool call."""
+    """Whether an answer that begins with a brace may be a tool call."""
 
 
 class AnswerReader:
-    """Reads one answer, token by token. ``opened``: the prompt has already begun the thoughts."""
+    """Reads one answer, token by token. ``opened``: the prompt has already begun the reasoning."""
 
     def __init__(self, tokenizer: Any, rules: Rules, opened: bool) -> None:
         self._tokenizer = tokenizer
@@ -60,10 +60,10 @@ class AnswerReader:
         self._decoder = Decoder(tokenizer)
         self._trim = Trim(None, True) if rules.strips else Trim("", bool(rules.calls))
         self._text = ""
-        """Certain text of the present part that was not given yet."""
+        """Final text of the current part that was not emitted yet."""
         self._first = True
         self._drafts = False
-        """A tool call has begun within the thoughts."""
+        """Whether a tool call has begun within the reasoning."""
         self._state = self._saying
         if rules.think_ids and opened:
             self._begin_thoughts()
@@ -98,10 +98,10 @@ class AnswerReader:
         else:
             yield "content", self._trim.add(text)
 
-    # ---------------------------------------------------------------- thoughts between two tokens
+    # ---------------------------------------------------------------- reasoning between two tokens
 
     def _beginning(self, token: int) -> Iterator[Text]:
-        """Only space so far: either thoughts begin or the content does."""
+        """Only space so far: either the reasoning or the content begins."""
         assert self._rules.think_ids
         if token in self._rules.calls:
             self._state = self._holding
@@ -121,7 +121,7 @@ class AnswerReader:
             thought = self._decoder.all()
             yield "reasoning", self._trim.add(self._text + self._decoder.rest())
             self._begin_content(None)
-            # The tag's text, spelt out in the thoughts, is where parsing takes the content to begin.
+            # Parsing lets the content begin at the tag's text, even if it is spelled out in the reasoning.
             self._state = self._holding if CLOSE in thought else self._saying
         elif token != opens:
             self._drafts |= token in self._rules.calls  # one that ends them, unless their end comes later
@@ -130,7 +130,7 @@ class AnswerReader:
                 text, self._text = self._text, ""
                 yield "reasoning", self._trim.add(text)
 
-    # ---------------------------------------------------------------- thoughts between two texts
+    # ---------------------------------------------------------------- reasoning between two texts
 
     def _beginning_in_text(self, token: int) -> Iterator[Text]:
         if token in self._rules.calls and not self._opened:
@@ -175,18 +175,18 @@ class AnswerReader:
 
 
 class Decoder:
-    """Decodes a growing list of tokens, each a bounded number of times: by a window that begins where
-    the text was certain the time before last, so that spaces between tokens come out right (the scheme
+    """Decodes a growing list of tokens, each a bounded number of times, with a window that begins where
+    the text was final the time before last, so that spaces between tokens are right (the scheme
     of Hugging Face's text-generation-inference)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._context = 0
-        self._settled = 0  # the text of the tokens before is certain
-        self._next = 0  # how many tokens there must be before it pays to look again
+        self._settled = 0  # the text of the tokens before is final
+        self._next = 0  # number of tokens at which decoding again is worthwhile
         self.uncertain = ""
-        """What the tokens after that seem to be."""
+        """The provisional text of the tokens after that."""
 
     def add(self, token: int) -> str:
         """The text that has become certain with one more token."""
@@ -203,7 +203,7 @@ class Decoder:
         return fresh
 
     def rest(self) -> str:
-        """The text of the tokens whose text is not certain, as if no more came."""
+        """The text of the tokens whose text is not final, as if no more followed."""
         known = self._decode(self._ids[self._context : self._settled])
         return self._decode(self._ids[self._context :])[len(known) :]
 
@@ -212,7 +212,7 @@ class Decoder:
         return self._decode(self._ids)
 
     def _is_byte(self, token: int) -> bool:
-        """Whether it is a byte by itself, whose text depends on the whole run of such tokens."""
+        """Whether the token is a single byte, whose text depends on the whole run of such tokens."""
         return bool(_BYTE.fullmatch(str(self._tokenizer.convert_ids_to_tokens(token))))
 
     def _decode(self, ids: list[int]) -> str:
@@ -220,7 +220,7 @@ class Decoder:
 
 
 class Trim:
-    """Strips a text that comes in pieces: ``left`` as in `str.lstrip`, on the right all space or none."""
+    """Strips a text that arrives in pieces: ``left`` as in `str.lstrip`, on the right all space or none."""
 
     def __init__(self, left: str | None, right: bool) -> None:
         self.begun = False
@@ -244,7 +244,7 @@ class Trim:
 
 
 def stop_at(text: str, stops: tuple[str, ...]) -> int | None:
-    """Where a text is to be cut: before the stop string that is complete first; None if there is none."""
+    """Where to cut a text: before the stop string that is complete first; None if there is none."""
     stop = stop_of(text, stops)
     return None if stop is None else text.find(stop)
 
@@ -256,7 +256,7 @@ def stop_of(text: str, stops: tuple[str, ...]) -> str | None:
 
 
 def partial(text: str, marks: tuple[str, ...]) -> int:
-    """How many characters at the end of a text may be the beginning of one of the marks."""
+    """How many characters at the end of a text may be the beginning of one of the markers."""
     longest = min(len(text), max(map(len, marks), default=1) - 1)
     ends = (n for n in range(longest, 0, -1) if any(m.startswith(text[-n:]) for m in marks))
     return next(ends, 0)

@@ -1,9 +1,9 @@
 """A model's own chat template: chats to text, text to tokens, and what follows an answer.
 
-A template is an opaque program from text to text. What must be known of it is read off renderings of
-stub chats that hold marks no chat holds (Unicode noncharacters): how it ends an assistant's turn, what
-it writes after an answer, whether it takes back what it wrote before. Special tokens count only where
-the template wrote them; in messages they are plain text, so that nobody can forge a turn.
+A template is an opaque program from text to text. Its properties are found by rendering stub chats with
+marks that no real chat contains (Unicode noncharacters): how it ends an assistant's turn, what it writes
+after an answer, whether it changes what it wrote before. Special tokens count only where the template
+wrote them; in messages they are plain text, so that a message cannot forge a turn.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ajet.types import AjetError
 Message = Mapping[str, Any]
 
 _LITERAL, _SAID, _THOUGHT, _ASKED = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-"""Marks: a special token's text in a message, and in stubs the answer, its thought, the question."""
+"""Marks: a special token's text in a message, and in stubs the answer, its reasoning, the question."""
 _FIRST = 0xF0000
-"""Private-use characters after `_LITERAL` number the texts that it stands for."""
+"""Private-use characters after `_LITERAL` number the texts that it replaces."""
 _HIDDEN = re.compile(f"{_LITERAL}[\U000f0000-\U000ffffd]")
 _OPENED = re.compile(r"<think>\s*\Z")
 _CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
 _ANCHORS = ("\n", "a", ".")
-"""Texts before which tokenizers put no prefix space of their own to what follows."""
+"""Texts after which tokenizers add no prefix space of their own."""
 
 STUB_TOOL: dict[str, Any] = {
     "type": "function",
@@ -70,8 +70,8 @@ def plain_copy(tokenizer: Any) -> Any:
 
 
 class Encoder:
-    """Encodes rendered chats. ``control`` are the tokens that give a chat its form: they count where
-    the template wrote them, and in what `hide` has been over they are plain text."""
+    """Encodes rendered chats. ``control`` are the tokens that structure a chat: they count where the template
+    wrote them; in values that `hide` has processed they are plain text."""
 
     def __init__(self, tokenizer: Any, plain: Any, control: Sequence[str]) -> None:
         self.tokenizer = tokenizer
@@ -88,7 +88,7 @@ class Encoder:
         self._same_after_control = self._encode(f"{token}a")[1:] == self._encode("a")
 
     def hide(self, value: Any) -> Any:
-        """A copy of a message or tool in which marks stand for the texts of control tokens."""
+        """A copy of a message or tool in which marks replace the texts of control tokens."""
         if isinstance(value, str):
             return self._hides.sub(lambda m: _LITERAL + chr(_FIRST + self._numbers[m[0]]), value)
         if isinstance(value, Mapping):
@@ -98,16 +98,16 @@ class Encoder:
         return value
 
     def show(self, text: str) -> str:
-        """Rendered text with what the marks stand for."""
+        """Rendered text with the marks replaced by their texts."""
         return _HIDDEN.sub(lambda m: self._texts[ord(m[0][1]) - _FIRST], text)
 
     def encode(self, text: str, *, inside: bool = False) -> list[int]:
-        """Ids of rendered text; ``inside``: it stands in the middle of a chat, not at its beginning."""
+        """Ids of rendered text; ``inside``: the text is in the middle of a chat, not at its beginning."""
         if _LITERAL not in text:
             middle = inside and not self.control.match(text)
             ids = self._middle(self._encode, text) if middle else self._encode(text)
             written = sum(self.ids[t] in self._forbidden for t in self.control.findall(text))
-            # More than were written: the tokenizer's normaliser has made some out of other text.
+            # More than were written: the tokenizer's normaliser has turned other text into some.
             if sum(map(ids.count, self._forbidden.intersection(ids))) == written:
                 return ids
         found: list[int] = []
@@ -123,14 +123,14 @@ class Encoder:
         return self._safe(_encodable(text), middle=True)
 
     def _segment(self, text: str, inside: bool, after_control: bool) -> list[int]:
-        """What stands between two control tokens that the template wrote."""
+        """Ids of the text between two control tokens that the template wrote."""
         return self._safe(self.show(text), middle=inside and not (after_control and self._same_after_control))
 
     def _safe(self, text: str, middle: bool) -> list[int]:
         ids = self._middle(self._split, text) if middle else self._split(text)
         if self._forbidden.isdisjoint(ids):
             return ids
-        # Tokens that only the template makes special: break their texts up.
+        # Tokens that only the template makes special: split their texts.
         literals, (first, *others) = self.control.findall(text), self.control.split(text)
         words = [first, *(w for t, other in zip(literals, others, strict=True) for w in (*t, other))]
         ids = [i for word in words if word for i in self._middle(self._split, word)]
@@ -155,7 +155,7 @@ class Encoder:
 
 
 def _encodable(value: Any) -> Any:
-    """A copy without lone surrogates, which no tokenizer takes."""
+    """A copy without lone surrogates, which no tokenizer accepts."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -178,13 +178,13 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_thinking(message: Message) -> dict[str, Any]:
-    """A message whose reasoning has both names by which templates ask for it: gpt-oss says ``thinking``."""
+    """A message whose reasoning has both names that templates use: gpt-oss calls it ``thinking``."""
     reasoning = message.get("reasoning_content")
     return {"thinking": reasoning, **message} if reasoning else dict(message)
 
 
 def _object(arguments: str) -> Any:
-    """The JSON object that the text is, else the text."""
+    """The JSON object in the text, or the text if it is not one."""
     try:
         found = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -197,23 +197,23 @@ def _object(arguments: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a template writes after an assistant's words."""
+    """What a template writes after an assistant's text."""
 
     text: str = ""
-    """All that belongs to the turn: what it writes whether or not another message follows."""
+    """The part that belongs to the turn: it is written whether or not another message follows."""
     closing: str = ""
-    """The part of it before the special token that ends the turn."""
+    """The part of ``turn`` before the special token that ends the turn."""
     token: str = ""
     """That token; empty if the turn has none of its own."""
     last: str = ""
-    """The token instead of it where no other message follows: Harmony writes ``<|return|>`` there."""
+    """The token used instead if no other message follows: Harmony writes ``<|return|>`` there."""
     header: str = ""
-    """Where it has none: the special token with which the next message begins."""
+    """If it has none: the special token with which the next message begins."""
 
 
 class Template:
-    """The chat template of a tokenizer, of which ``plain`` is a `plain_copy`. ``options`` are variables given
-    to it."""
+    """The chat template of a tokenizer; ``plain`` is a `plain_copy` of the tokenizer, ``options`` are variables for
+    the template."""
 
     def __init__(self, tokenizer: Any, plain: Any, options: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
@@ -238,17 +238,17 @@ class Template:
         return list(dict.fromkeys(ids))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Message], *, generate: bool = True) -> str:
-        """A chat as text, up to where the assistant begins to write; marks stand for special tokens'
-        texts in messages. Raises AjetError if the template refuses the chat."""
+        """A chat as text, up to where the assistant begins; marks replace special tokens' texts in messages.
+        Raises AjetError if the template refuses the chat."""
         return self._apply(self.prepared(messages), self.hidden(tools), generate)
 
     def prepared(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages as the template is given them, with marks for special tokens' texts."""
+        """Messages in the form that the template gets, with marks for special tokens' texts."""
         prepared: list[dict[str, Any]] = self.encoder.hide(self._given(messages))
         return prepared
 
     def hidden(self, tools: Sequence[Message]) -> list[Message]:
-        """Tools as the template is given them."""
+        """Tools in the form that the template gets."""
         hidden: list[Message] = self.encoder.hide(_encodable(tools))
         return list(hidden)
 
@@ -259,12 +259,12 @@ class Template:
         return template if isinstance(template, str) else ""
 
     def times(self) -> tuple[str, ...]:
-        """What the template writes of the time, in the forms that stand in its source."""
+        """The times that the template writes, in the formats that its source contains."""
         now = datetime.now()
         return tuple(now.strftime(form) for form in self._clock_forms)
 
     def constants(self) -> dict[str, Any]:
-        """Variables that the template is given with every chat."""
+        """Variables that the template gets with every chat."""
         return {
             **self.tokenizer.special_tokens_map,
             **self._options,
@@ -281,9 +281,9 @@ class Template:
         return self.encoder.encode(self.text(messages, tools))
 
     def prefill(self, messages: Sequence[Message], tools: Sequence[Message]) -> tuple[str, str]:
-        """How the prompt for the messages before the last one ends, and what stands there instead where the
-        answer goes on with the last one, as transformers' ``continue_final_message`` writes it. Raises
-        AjetError if the template refuses the chat or does not write all of that message."""
+        """How the prompt for the messages before the last one ends, and what replaces that end if the answer continues
+        the last message, as transformers' ``continue_final_message`` writes it. Raises AjetError if the template
+        refuses the chat or does not write all of that message."""
         *before, last = messages
         usual = self.text(before, tools)
         hide = self.encoder.hide
@@ -296,31 +296,31 @@ class Template:
         written = [hidden[-1].get("content"), hidden[-1].get("reasoning_content")]
         if not begun or not all(text.strip() in begun[at:] for text in written if text):
             raise AjetError(
-                "the chat ends with an assistant message, which the answer is to go on with, but the chat template does not "
+                "the chat ends with an assistant message for the answer to continue, but the chat template does not "
                 f"write {'its reasoning and' if last.get('reasoning_content') else ''} its content there. Leave that out, or "
                 "end the chat with a user message."
             )
         return usual[at:], begun[at:]
 
     def only_last(self) -> frozenset[int]:
-        """Tokens that the template writes after the last answer of a chat, and other ones after the earlier
-        answers: a prompt never has them."""
+        """Tokens that the template writes only after the last answer of a chat, and others after earlier answers; a
+        prompt never contains them."""
         endings = [e for e in (self.ending, self.call_ending) if e]
         written = {e.token for e in endings}
         return frozenset(self.encoder.ids[e.last] for e in endings if e.last and e.last not in written)
 
     def written(self, answer: Message) -> str:
-        """What a model writes to say ``answer``: its text without the end of the turn, unless that is
-        another one than a plain answer's. Raises AjetError if the template refuses it."""
+        """What a model writes to say ``answer``: its text without the end of the turn, unless that end differs from
+        a plain answer's. Raises AjetError if the template refuses it."""
         ending = (self.call_ending if answer.get("tool_calls") else None) or self.ending
         after = STUB_RESULT if answer.get("tool_calls") else {"role": "user", "content": "b"}
-        # Some templates write empty thoughts before a last answer, and none before an earlier one.
+        # Some templates write empty reasoning before a last answer, and none before an earlier one.
         followed = bool(ending.token) and not answer.get("reasoning_content")
         before = self.text([_QUESTION], ())
         text = self.text([_QUESTION, answer, after] if followed else [_QUESTION, answer], (), generate=False)
         begun = ""
         if not text.startswith(before):
-            before, begun = _OPENED.sub("", before), "\n</think>\n\n"  # the prompt opens the thoughts
+            before, begun = _OPENED.sub("", before), "\n</think>\n\n"  # the prompt opens the reasoning
             if not text.startswith(before):
                 raise AjetError("the chat template does not begin an answer as it begins a prompt")
         text = text[len(before) :]
@@ -364,7 +364,7 @@ class Template:
         except Exception as error:  # the template is foreign code
             raise refusal(error) from error
 
-    # ---------------------------------------------------------------- what the template shows of itself
+    # ---------------------------------------------------------------- what probing the template shows
 
     def _control_tokens(self) -> list[str]:
         """Special tokens, and added tokens with which the template separates messages."""
@@ -386,8 +386,8 @@ class Template:
         tools: Sequence[Message] = (),
         of_text: Ending | None = None,
     ) -> Ending | None:
-        """What the template writes after ``assistant``. ``of_text``: what it writes after a plain answer,
-        where this one calls a tool."""
+        """What the template writes after ``assistant``. ``of_text``: what it writes after a plain answer, if this
+        one calls a tool."""
         try:
             followed = _after(_SAID, self._apply([_QUESTION, assistant, after], tools, True))
         except AjetError:
@@ -416,15 +416,15 @@ class Template:
         return Ending(text, closing, header=header[0] if header else "")
 
     def _needs_text(self) -> bool:
-        """Whether the template can write tool arguments only if they come as JSON text."""
+        """Whether the template can write tool arguments only as JSON text."""
         try:
             return "{'n': 1}" in self._apply([_QUESTION, STUB_CALL], [STUB_TOOL], False)
         except AjetError:
             return True
 
     def _takes_text_or_thoughts(self) -> bool:
-        """Whether the template refuses a message that calls a tool and has text and thoughts, but not one that
-        has thoughts only. gpt-oss's writes either as thoughts, so they are joined."""
+        """Whether the template refuses a message that calls a tool and has text and reasoning, but not one that has
+        only reasoning. The template of gpt-oss writes either as reasoning, so they are joined."""
 
         def refuses(text: str) -> bool:
             calling = {**STUB_CALL, "reasoning_content": _THOUGHT, "content": text}
@@ -470,19 +470,19 @@ class Template:
 
 
 def refusal(error: Exception) -> AjetError:
-    """What is said of a chat that cannot be rendered."""
+    """The error for a chat that cannot be rendered."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return AjetError(f"the chat template refuses this chat: {reason}")
 
 
 def _after(mark: str, text: str) -> str:
     if text.count(mark) != 1:
-        raise AjetError("the chat template does not write an answer as it is given")
+        raise AjetError("the chat template changes the text of an answer")
     return text.partition(mark)[2]
 
 
 def _common_prefix(one: str, two: str, control: re.Pattern[str]) -> str:
-    """What both texts begin with; it ends within no control token of either."""
+    """The common prefix of both texts; it does not end within a control token of either."""
     same = (a == b for a, b in zip(one, two, strict=False))
     end = next((n for n, equal in enumerate(same) if not equal), min(len(one), len(two)))
     for text in (one, two):
@@ -491,6 +491,6 @@ def _common_prefix(one: str, two: str, control: re.Pattern[str]) -> str:
 
 
 def _last_control(one: str, two: str, control: re.Pattern[str]) -> int:
-    """Where the last control token begins of what both texts begin with; without one, where they differ."""
+    """Where the last control token in the common prefix of both texts begins; without one, where they differ."""
     same = _common_prefix(one, two, control)
     return max((t.start() for t in control.finditer(same)), default=len(same))

@@ -1,4 +1,4 @@
-"""The program ``ajet``: builds the commands, and turns every way to fail into one line and an exit code.
+"""The program ``ajet``: builds the commands, and turns each failure into one line and an exit code.
 
 0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 130 Ctrl-C · 143 SIGTERM.
 
@@ -54,13 +54,13 @@ def main() -> None:
         if _left_behind():
             end_at_once()
 
-    # Registered first, so called last: what was left behind would be torn down with tracebacks of its own.
+    # Registered first, so called last: tearing down leftover tasks or threads would print tracebacks.
     atexit.register(end_what_is_left_behind)
     code = run_program(sys.argv[1:])
     if code == INTERRUPTED and terminated.is_set():
         code = TERMINATED
     if code in (INTERRUPTED, TERMINATED) or _left_behind():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end takes seconds at most
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # shutdown takes seconds at most
         timer = threading.Timer(SECONDS_TO_END, end_at_once)  # a thread of the user's agent may never return
         timer.daemon = True
         timer.start()
@@ -68,20 +68,20 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Open what the caller has closed (``2>&-``) as /dev/null. Otherwise errors have nowhere to go, and a file that is
-    opened later gets the stream's number and with it what native code prints there."""
+    """Open standard streams that the caller has closed (``2>&-``) as /dev/null. Otherwise errors are lost, and a file
+    opened later gets the stream's number and receives what native code prints there."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
 
 
 def _sigterm_is_ctrl_c() -> threading.Event:
-    """Let SIGTERM end a command as Ctrl-C does: with what it started, and with a line on how to go on. The event is set
-    when there was one."""
+    """Let SIGTERM end a command as Ctrl-C does: stop what it started and print how to resume. The event is set when
+    SIGTERM arrives."""
     terminated, own = threading.Event(), os.getpid()
 
     def terminate(*_: object) -> None:
-        if os.getpid() != own:  # a forked child of the user's agent, which ends as it would without us
+        if os.getpid() != own:  # a forked child of the user's agent keeps its own behaviour
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         terminated.set()
@@ -103,7 +103,7 @@ def _left_behind() -> bool:
 
 
 def run_program(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. Errors are told here and nowhere else."""
+    """Run one command; return its exit code. Errors are printed only here."""
     from ajet.types import AjetError, ConfigError
 
     try:
@@ -128,13 +128,13 @@ def run_program(arguments: Sequence[str]) -> int:
 
 
 def _limit_of_machine(error: Exception) -> str | None:
-    """What an error says that the machine is to blame for, with the remedy; None for any other."""
+    """The message and remedy for an error caused by the machine's limits; None for any other error."""
     from ajet.utils.files import remedy_for
 
     if isinstance(error, OSError):
         remedy = remedy_for(error)
         return remedy and f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}. {remedy}."
-    # Threads and shared libraries that found no memory.
+    # Threads and shared libraries for which there was no memory.
     texts = ("can't start new thread", "failed to map segment")
     if not (isinstance(error, MemoryError) or any(text in str(error) for text in texts)):
         return None
@@ -192,7 +192,7 @@ def _print_version(asked: bool) -> None:
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:
-    """Let plugins add theirs. One that fails loses its commands only. Nothing else is asked of them here, as
+    """Let plugins add their commands. A plugin that fails loses only its commands. Nothing else is imported here:
     numpy alone would double the time that ``--help`` takes."""
     from ajet.plugins import entry_points
 
@@ -200,7 +200,7 @@ def _add_plugin_commands(app: typer.Typer) -> None:
         try:
             plugin = entry.load()
         except Exception:
-            continue  # `ajet plugins` tells, and whatever needs it
+            continue  # `ajet plugins` reports it, and so does every command that needs it
         try:
             getattr(plugin, "ajet_commands", _no_commands)(app)
         except Exception as error:
@@ -211,7 +211,7 @@ def _add_plugin_commands(app: typer.Typer) -> None:
 
 
 def _no_commands(app: typer.Typer) -> None:
-    """What a plugin adds that has no such hook."""
+    """Stands in for the hook of a plugin that adds no commands."""
 
 
 def _tell(error: object) -> None:

@@ -21,31 +21,31 @@ def check(
     tasks: Tasks = None,
     judge: JudgeName = None,
     model: Annotated[
-        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name.")
+        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter` or recipe.py:Name.")
     ] = None,
     answers: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Answers in place of the model's: a YAML list of rules with `say` or `call`, and `turn`, the number of "
-            "the call in its episode, from 0.",
+            help="Answers to use instead of the model's: a YAML list of rules with `say` or `call`, and `turn`, the "
+            "number of the call in its episode, from 0.",
         ),
     ] = None,
     context_length: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Most tokens of a call with --answers; default: no limit.", min=1),
+        typer.Option(metavar="N", help="Maximum tokens of a call with --answers; default: no limit.", min=1),
     ] = None,
     task_count: Annotated[
         int, typer.Option("--first", metavar="N", help="Run the first N tasks.", min=1)
     ] = 4,
-    group_size: Annotated[int, typer.Option(help="Episodes of each task.", min=1)] = 4,
+    group_size: Annotated[int, typer.Option(help="Episodes per task.", min=1)] = 4,
     seed: Seed = None,
     with_: With = None,
     sets: Sets = None,
 ) -> None:
     """Run a few episodes without training: what is captured, what merges, what breaks and why.
 
-    Exit code 0: at least one episode succeeded in being run and judged; 1: all failed; 2: the job is wrong.
+    Exit code 0: at least one episode was run and judged; 1: all episodes failed; 2: the job is wrong.
     """
     from ajet.cli.layers import services
     from ajet.cli.progress import make_progress
@@ -88,7 +88,7 @@ def page(job: Job, report: Report) -> str:
         ),
         (
             "answers",
-            f"{spread(answers)} tokens; {report.cut} cut at their length, {report.malformed} unreadable tool calls",
+            f"{spread(answers)} tokens; {report.cut} cut off by the length limit, {report.malformed} unreadable tool calls",
         ),
         (
             "longest call",
@@ -124,13 +124,11 @@ def page(job: Job, report: Report) -> str:
         rows.append(("dropped", f"{tokens} sampled tokens by {policy}"))
     parts = [f"ajet check · {job.workflow.spec} · {job.model}", _aligned(rows)]
     parts.append(_breaks(report))
-    parts.append(
-        "\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "nothing to warn of"
-    )
+    parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "no warnings")
     first = episodes[0].plan.id if episodes else ""
     parts.append("Timelines, trees and breaks are explained in docs/tracker.md.")
     next_ = [
-        ("all of it", f"ajet show {report.run_dir}"),
+        ("the whole run", f"ajet show {report.run_dir}"),
         ("one episode", f"ajet show {report.run_dir} {first}"),
     ]
     parts.append(table(next_))
@@ -138,7 +136,7 @@ def page(job: Job, report: Report) -> str:
 
 
 def _breaks(report: Report) -> str:
-    """One example of each cause, its difference in characters and tokens."""
+    """One example of each cause, with the difference in characters and tokens."""
     from ajet.cli.show_text import describe_break
     from ajet.reports.episode import break_report
     from ajet.reports.token_text import Pieces
@@ -147,7 +145,7 @@ def _breaks(report: Report) -> str:
         return "breaks: none. Every call that could continue a conversation did."
     pieces = Pieces(report.run_dir)
     examples = {b.cause: (episode, b) for episode, b in reversed(report.breaks)}
-    lines = [f"{len(report.breaks)} calls started a timeline anew; one of each kind:"]
+    lines = [f"{len(report.breaks)} calls started a new timeline; one of each kind:"]
     for episode, b in examples.values():
         lines += ["", f"in episode {episode.plan.id}", describe_break(break_report(b, pieces)).plain]
     return "\n".join(lines)

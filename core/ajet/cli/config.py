@@ -34,10 +34,10 @@ def explain(
     ] = None,
     job_file: Annotated[
         Path | None,
-        typer.Argument(metavar="JOB.yaml", help="Say its values too, and where they came from."),
+        typer.Argument(metavar="JOB.yaml", help="Also show the job's values and where each came from."),
     ] = None,
 ) -> None:
-    """Say what a key does, its default and where its value came from."""
+    """Show what a key does, its default, and where its value came from."""
     from ajet.cli.table import table
     from ajet.job.config import explain
     from ajet.job.layers import job_layers
@@ -57,7 +57,7 @@ def explain(
 
 
 def describe_key(key: KeyHelp, layers: Layers | None) -> str:
-    """Everything about one key."""
+    """The full description of one key."""
     from ajet.cli.table import table
 
     rows = [("type", key.type), ("default", _show(key.default))]
@@ -68,8 +68,8 @@ def describe_key(key: KeyHelp, layers: Layers | None) -> str:
 
 
 def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
-    """Keys that plugins bring: every backbone's section, and the fields of readers, judges and
-    algorithms: the chosen one's where a job is given, else all."""
+    """Keys of plugins: every backbone's section, and the fields of readers, judges and algorithms. With a job only
+    those of the chosen plugin, without one those of all plugins."""
     from ajet.interfaces.service import Command
     from ajet.job.config import KeyHelp, TargetSettings, all_keys
     from ajet.plugins import load_plugins
@@ -93,7 +93,7 @@ def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
 
 
 def _merged(fields: list[tuple[str, KeyHelp]]) -> Iterator[KeyHelp]:
-    """One entry for each key; plugins that say the same of it are named together."""
+    """One entry for each key; plugins that describe it alike share the entry."""
     from dataclasses import replace
 
     by_key: dict[str, dict[str, list[str]]] = {}
@@ -114,7 +114,7 @@ def _value(key: KeyHelp, layers: Layers | None) -> tuple[str, ...]:
 
 
 def _at(layers: Layers, key: str) -> Any:
-    """A key's value in the checked job, None where it has none."""
+    """A key's value in the validated job, None if it has none."""
     node: Any = layers.job().model_dump(mode="json")
     for part in key.split("."):
         node = node.get(part) if isinstance(node, dict) else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make files of tasks.", rich_markup_mode=None, no_args_is_help=True)
 
 Endpoint = Annotated[
-    str | None, typer.Option(metavar="URL", help="OpenAI-compatible address, up to and with /v1.")
+    str | None, typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible API, including /v1.")
 ]
 EndpointModel = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the endpoint.")]
 
@@ -29,7 +29,7 @@ def generate(
         Path | None, typer.Option(help="A document or a folder of them (.txt, .md, .html, .pdf, .docx).")
     ] = None,
     examples: Annotated[
-        Path | None, typer.Option(help="A few tasks to imitate, one JSON object a line.")
+        Path | None, typer.Option(help="A few tasks to imitate, one JSON object per line.")
     ] = None,
     endpoint: Endpoint = None,
     endpoint_model: EndpointModel = None,
@@ -38,11 +38,11 @@ def generate(
         Path | None, typer.Option(help="File for held-out tasks, from other parts of the documents.")
     ] = None,
     hold_out: Annotated[
-        float, typer.Option(min=0, max=1, help="Share that is held out for --validation.")
+        float, typer.Option(min=0, max=1, help="Share of the material held out for --validation.")
     ] = 0.1,
     sets: Sets = None,
 ) -> None:
-    """Let a model write tasks about documents, or in the style of examples: task.reader of type `generated`."""
+    """Let a model write tasks about documents or in the style of examples, with task.reader of type `generated`."""
     from ajet.interfaces.reader import NoTasks
     from ajet.types import ConfigError
 
@@ -50,7 +50,7 @@ def generate(
     if validation is not None:
         check_output("--validation", validation)
         if validation.resolve() == output.resolve():
-            raise ConfigError(f"--validation {validation}: is the file of --output, too. Name another one.")
+            raise ConfigError(f"--validation {validation}: is also the file of --output. Name another file.")
     layers = _layers(job_file, "generated")
     _lay(layers, "--documents", "documents", documents)
     _lay(layers, "--examples", "examples", examples)
@@ -70,8 +70,8 @@ def generate(
     except NoTasks:
         part = layers.values["task"]["reader"]["part"]
         raise ConfigError(
-            f"--hold-out {hold_out:g}: nothing is left for {'--validation' if part == 'held_out' else '--output'}. What "
-            "was written lies in few pieces; take another share, or give more documents. No answer was lost."
+            f"--hold-out {hold_out:g}: nothing is left for {'--validation' if part == 'held_out' else '--output'}. "
+            "The documents have too few parts; choose another share, or add documents. No answer was lost."
         ) from None
     print(f"{_write(validation, held_out)} tasks in {validation}")
     print(f"{_write(output, tasks)} tasks in {output}")
@@ -86,14 +86,14 @@ def from_traces(
     ] = None,
     feedback: Annotated[
         Path | None,
-        typer.Option(help="Users' feedback, one JSON object a line: trace_id, score or thumbs, …"),
+        typer.Option(help="Users' feedback, one JSON object per line: trace_id, score or thumbs, …"),
     ] = None,
     output: Annotated[Path, typer.Option(help="File that new tasks are added to.")] = Path("tasks.jsonl"),
     sets: Sets = None,
 ) -> None:
-    """Add the tasks of new production traces to a file: task.reader of type `traces`.
+    """Add the tasks of new production traces to a file, with task.reader of type `traces`.
 
-    What was added once is not added again, even if its line was removed since: OUTPUT.seen remembers it.
+    A task that was added once is not added again, even if you remove its line: OUTPUT.seen records it.
     """
     check_output("--output", output)
     layers = _layers(job_file, "traces")
@@ -126,7 +126,7 @@ def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
 
 
 def _set(layers: Layers, sets: list[str] | None) -> None:
-    """``--set KEY=VALUE`` with keys of the reader, whole (task.reader.KEY) or without their section."""
+    """Apply ``--set KEY=VALUE`` to keys of the reader, in full (task.reader.KEY) or without the section."""
     from ajet.job.layers import lay_sets
 
     prefix = "task.reader."
@@ -147,7 +147,7 @@ def _tasks(layers: Layers) -> list[Task]:
 
 
 def _write(path: Path, tasks: Sequence[Task]) -> int:
-    """Write a file of tasks, whole or not at all; their number."""
+    """Write a file of tasks, completely or not at all; return their number."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     with _opened(unfinished, "w") as file:
         file.writelines(_lines(tasks))
@@ -156,13 +156,13 @@ def _write(path: Path, tasks: Sequence[Task]) -> int:
 
 
 def _add(path: Path, tasks: Sequence[Task]) -> int:
-    """Append the tasks that were never in the file; their number."""
+    """Append the tasks that were never in the file; return their number."""
     import json
 
     seen_file = path.with_name(f"{path.name}.seen")
     seen = set(seen_file.read_text(encoding="utf-8").split("\n")) if seen_file.exists() else set()
     content = path.read_text(encoding="utf-8") if path.exists() else ""
-    for line in content.split("\n"):  # an earlier run may have ended between the two files
+    for line in content.split("\n"):  # an earlier run may have stopped between writing the two files
         try:
             seen.add(str(json.loads(line)["id"]))
         except (ValueError, LookupError, TypeError):
@@ -181,7 +181,7 @@ def _opened(path: Path, mode: Literal["w", "a"]) -> TextIO:
 
 
 def _writable(text: str) -> str:
-    """The text with a replacement character for half of a surrogate pair: traces may hold one, a task may not."""
+    """The text with lone surrogates replaced: traces may contain them, tasks may not."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -1,4 +1,4 @@
-"""``ajet doctor``: what this environment holds, and the fix for each problem. Imports none of it."""
+"""``ajet doctor``: what is installed, and the fix for each problem. It imports none of what it reports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PLUGIN_PREFIX = "ajet-plugin-"
 
 
 def doctor() -> None:
-    """Report the environment. Exit code 1 if what is installed does not work together; parts that are optional
-    and not installed are listed with the command that installs them."""
+    """Report the environment. Exit code 1 if installed packages do not work together; optional packages that are
+    not installed are listed with the command that installs them."""
     from ajet.cli.table import table
     from ajet.types import Finding
 

@@ -20,18 +20,18 @@ def evaluate(
     judge: JudgeName = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Checkpoint folder or Hugging Face id, answered by the engine of eval.engine."),
+        typer.Option(help="Checkpoint folder or Hugging Face id; the engine of eval.engine serves it."),
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="OpenAI-compatible address, up to and with /v1.")
+        str | None, typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible API, including /v1.")
     ] = None,
     endpoint_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model at the endpoint.")
     ] = None,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="Temperature 0 for calls in which the agent names none.")
+        bool, typer.Option("--greedy", help="Temperature 0 for calls in which the agent sets none.")
     ] = False,
-    episodes: Annotated[int | None, typer.Option(help="Most tasks to run, one episode each.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Maximum number of tasks, one episode each.")] = None,
     seed: Seed = None,
     with_: With = None,
     sets: Sets = None,

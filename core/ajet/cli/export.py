@@ -1,4 +1,4 @@
-"""``ajet export``: a checkpoint as a whole model in Hugging Face layout."""
+"""``ajet export``: a checkpoint as a complete model in Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def export(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a run.")],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="The new folder.")],
     target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose adapter, if the checkpoint holds several.")
+        str | None, typer.Option(metavar="NAME", help="Target whose adapter to export, if there are several.")
     ] = None,
-    backbone: Annotated[str, typer.Option(help="What wrote the checkpoint.")] = "local",
+    backbone: Annotated[str, typer.Option(help="The backbone that wrote the checkpoint.")] = "local",
 ) -> None:
-    """Write a checkpoint's model, an adapter merged into it, as a folder that any program loads."""
+    """Write a checkpoint's model, with its adapter merged, as a folder that any program can load."""
     from ajet.interfaces.backbone import Backbone
     from ajet.plugins import load_plugins, validated
 

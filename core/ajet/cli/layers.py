@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def services(layers: Layers, names: Iterable[str] | None) -> Iterator[None]:
-    """A block in which the job's services and those of ``--with`` work; what becomes of them is told on stderr."""
+    """A block in which the job's services and those of ``--with`` run; their states are reported on stderr."""
     from ajet.services.supervisor import with_services
 
     with with_services(layers, names or (), tell):
@@ -21,5 +21,5 @@ def services(layers: Layers, names: Iterable[str] | None) -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """A line for the user, beside what a command prints."""
+    """Print a line for the user on stderr, apart from the command's output."""
     print(text, file=sys.stderr, flush=True)

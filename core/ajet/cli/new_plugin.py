@@ -1,4 +1,4 @@
-"""``ajet plugin new``: a package to begin a plugin with."""
+"""``ajet plugin new``: writes the package of a new plugin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Begin a plugin.", rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(help="Create a plugin.", rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()
@@ -29,7 +29,7 @@ def new(
         Path | None, typer.Option(help="Where to write it; default: a new folder ajet-NAME.")
     ] = None,
 ) -> None:
-    """Write a package that can be installed, with a plugin and a test that passes."""
+    """Write an installable package with a plugin and a test that passes."""
     import keyword
     import re
 
@@ -38,20 +38,20 @@ def new(
     from ajet.utils.suggest import nearest
 
     if kind not in KINDS:
-        raise ConfigError(f"{kind}: no kind to begin with{nearest(kind, KINDS)}. Known: {', '.join(KINDS)}.")
+        raise ConfigError(f"{kind}: no such kind of plugin{nearest(kind, KINDS)}. Known: {', '.join(KINDS)}.")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise ConfigError(
-            f"{name}: a plugin's name is lower case letters, digits and underscores: my_{kind}."
+            f"{name}: a plugin's name has only lower-case letters, digits and underscores, such as my_{kind}."
         )
     target = folder or Path(f"ajet-{name.replace('_', '-')}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target}: exists already; name a new folder with --folder.")
+        raise ConfigError(f"{target} already exists; name a new folder with --folder.")
     try:
         for path, text in files(kind, name).items():
             file = target / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--folder {target}: cannot be written ({error.strerror}).") from None
+        raise ConfigError(f"--folder {target} cannot be written ({error.strerror}).") from None
     article = "an" if kind[0] in "aeiou" else "a"
-    print(f"{target}: {article} {kind} to begin with. Go on with: pip install -e {target} && pytest {target}")
+    print(f"Created {article} {kind} in {target}. Next: pip install -e {target} && pytest {target}")

@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
-JobFile = Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job file; flags lie over it.")]
+JobFile = Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job file; flags override it.")]
 Workflow = Annotated[str | None, typer.Option(help="The agent: pkg.module:Name or path/to/file.py:Name.")]
-Tasks = Annotated[Path | None, typer.Option(help="Tasks, one JSON object a line (.jsonl, .jsonl.gz).")]
-Validation = Annotated[Path | None, typer.Option(help="Validation tasks, in the same form.")]
+Tasks = Annotated[Path | None, typer.Option(help="Tasks, one JSON object per line (.jsonl, .jsonl.gz).")]
+Validation = Annotated[Path | None, typer.Option(help="Validation tasks, in the same format.")]
 JudgeName = Annotated[
     str | None, typer.Option("--judge", help="A judge by name, or a function pkg.module:name.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Of tasks' order, sampling and recipes.")]
+Seed = Annotated[int | None, typer.Option(help="Random seed for task order, sampling and recipes.")]
 With = Annotated[
     list[str] | None,
     typer.Option(
-        "--with", metavar="NAME", help="Start a service that the job declares, unless it runs. Repeatable."
+        "--with",
+        metavar="NAME",
+        help="Start a service that the job declares, unless it is running. Repeatable.",
     ),
 ]
 Sets = Annotated[
@@ -33,18 +35,18 @@ def flag(name: str) -> str:
 
 
 def check_output(flag: str, path: Path) -> None:
-    """Make the folder of a file that a command will write, before it spends time or money on what goes into it.
-    Raises ConfigError if the file cannot be written."""
+    """Create the folder of a file that a command will write, before the command spends time or money. Raises
+    ConfigError if the file cannot be written."""
     import os
 
     from ajet.types import ConfigError
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fault = "is a folder" if path.is_dir() else ""
+        fault = "is a directory" if path.is_dir() else ""
     except OSError as error:
-        fault = f"its folder cannot be made ({error.strerror})"
+        fault = f"its folder cannot be created ({error.strerror})"
     if not fault and not os.access(path if path.exists() else path.parent, os.W_OK):
-        fault = "may not be written by you"
+        fault = "you have no permission to write it"
     if fault:
         raise ConfigError(f"{flag} {path}: {fault}. Name a file that can be written.")

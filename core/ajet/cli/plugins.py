@@ -39,7 +39,7 @@ def hooks() -> None:
 
 
 def describe_hooks() -> str:
-    """Each hook's signature, and below it what it is for, as `ajet.hookspecs` says it."""
+    """Each hook's signature, followed by its description from `ajet.hookspecs`."""
     import inspect
     import textwrap
 
@@ -63,14 +63,14 @@ def show(
     name: Annotated[str, typer.Argument(help="Name of a plugin, as `ajet plugins` lists it.")],
     kind: Annotated[str | None, typer.Option(help="Its kind, where several plugins share the name.")] = None,
 ) -> None:
-    """Show a plugin: what it is for, and its fields."""
+    """Show a plugin's description and fields."""
     from ajet.plugins import load_plugins
 
     print("\n\n".join(describe_plugin(installed) for installed in find_plugins(load_plugins(), name, kind)))
 
 
 def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[Installed]:
-    """The plugins of a name, of all kinds or one. Raises ConfigError with the nearest name."""
+    """The plugins with a name, of all kinds or of one. Raises ConfigError with the nearest name."""
     from ajet.types import ConfigError
     from ajet.utils.suggest import nearest
 
@@ -102,7 +102,7 @@ def describe_plugin(installed: Installed) -> str:
 
 
 def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
-    """Plugins that bring functions instead of classes: model handles, and other hooks."""
+    """Plugins that provide functions instead of classes: model handles and other hooks."""
     import importlib.metadata
 
     from ajet.interfaces.base import first_line

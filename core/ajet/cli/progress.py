@@ -1,4 +1,4 @@
-"""What long work shows: a live bar on a terminal, plain lines elsewhere. Both on stderr."""
+"""Progress of long work: live bars on a terminal, plain lines elsewhere. Both on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUIET_SECONDS = 10.0
 
 
 def make_progress() -> Lines:
-    """Bars on a terminal; lines in logs, and where a debugger needs the terminal for itself."""
+    """Bars on a terminal; lines in logs and when a debugger needs the terminal."""
     from os import environ
 
     from ajet.utils.breakpoints import under_debugger
@@ -26,8 +26,8 @@ def make_progress() -> Lines:
 
 
 class Lines:
-    """A `Progress` of plain lines: each training step, each tenth of a stage, and a sign of life in
-    long phases."""
+    """A `Progress` of plain lines: one for each training step, one for each tenth of a stage, and occasional lines
+    in long phases."""
 
     def __init__(self, out: TextIO) -> None:
         self.run_dir: Path | None = None
@@ -82,7 +82,7 @@ class Lines:
 
 
 class Bars(Lines):
-    """A `Progress` of live bars: the steps, below it the episodes of the phase or a stage."""
+    """A `Progress` of live bars: one for the steps, below it one for the phase's episodes or a stage."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -138,13 +138,13 @@ class Bars(Lines):
 
 
 class Pace:
-    """How long the remaining steps will take, from the last few."""
+    """Estimates how long the remaining steps take from the last few."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=5)
 
     def eta(self, step: int, total: int, metrics: Metrics) -> str:
-        """``1:02:03`` or ``0:51``; empty while nothing is known and after the last step."""
+        """``1:02:03`` or ``0:51``; empty while there is no estimate and after the last step."""
         if seconds := _step_seconds(metrics):
             self._seconds.append(seconds)
         if not self._seconds or step >= total:
@@ -155,7 +155,7 @@ class Pace:
 
 
 def step_figures(metrics: Metrics) -> list[str]:
-    """The figures of a training step that are worth a glance."""
+    """The main figures of a training step."""
     figures = [f"{name} {metrics[name]:.2f}" for name in ("reward", "accuracy") if name in metrics]
     if not figures and "loss" in metrics:
         figures.append(f"loss {metrics['loss']:.3f}")
@@ -171,7 +171,7 @@ def step_figures(metrics: Metrics) -> list[str]:
 
 
 def stage_figures(metrics: Metrics) -> str:
-    """The figures of a preparation."""
+    """The figures of a preparation stage."""
     return "  ".join(f"{name} {value:.3g}" for name, value in metrics.items())
 
 

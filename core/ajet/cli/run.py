@@ -1,4 +1,4 @@
-"""``ajet run``: prepare a job, run it on its backbone, say what came of it."""
+"""``ajet run``: prepare a job, run it on its backbone, print the result."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def run(
     validation: Validation = None,
     judge: JudgeName = None,
     model: Annotated[
-        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name.")
+        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter` or recipe.py:Name.")
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="What runs the job: debug, local, or any that `ajet plugins` lists.")
+        str | None, typer.Option(help="The backbone: debug, local, or another that `ajet plugins` lists.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Seed = None,
-    deterministic: Annotated[bool | None, typer.Option(help="Make two runs equal bit for bit.")] = None,
+    deterministic: Annotated[bool | None, typer.Option(help="Make runs reproducible bit for bit.")] = None,
     memory_limit: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Most memory that the local backbone may take, like 2GiB."),
+        typer.Option(metavar="SIZE", help="Maximum memory of the local backbone, such as 2GiB."),
     ] = None,
     with_: With = None,
     sets: Sets = None,
@@ -39,7 +39,7 @@ def run(
         bool, typer.Option("--dry-run", help="Check everything and print the resolved job; run nothing.")
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN_DIR", help="Go on with a run from its last checkpoint.")
+        Path | None, typer.Option(metavar="RUN_DIR", help="Resume a run from its last checkpoint.")
     ] = None,
     break_: Annotated[
         str | None,
@@ -79,7 +79,7 @@ def run(
     with ExitStack() as stack:
         if resume is not None and not dry_run:
             stack.enter_context(held(resume.resolve(), tell))
-        stack.enter_context(services(layers, with_))  # readers may ask them for tasks
+        stack.enter_context(services(layers, with_))  # readers may get tasks from them
         with make_progress() as progress, told_to(progress):
             job = prepare(layers, resume=resume.resolve() if resume is not None else None)
         if dry_run:
@@ -89,7 +89,7 @@ def run(
 
 
 def describe_job(job: Job, layers: Layers) -> str:
-    """The resolved job as a job file, with what was set, and where, in its comments."""
+    """The resolved job as a job file; its comments list what was set, and where."""
     from ajet.cli.table import table
     from ajet.job.layers import provenance
     from ajet.job.prepare import resolved_yaml

@@ -1,4 +1,4 @@
-"""``ajet serve``: an OpenAI-compatible server over a checkpoint."""
+"""``ajet serve``: an OpenAI-compatible server for a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ def serve(
     ],
     port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than loopback are open to the network.")
+        str, typer.Option(help="Address to listen on; any but a loopback address is open to the network.")
     ] = "127.0.0.1",
     key: Annotated[
         str | None,
         typer.Option(
             envvar="AJET_SERVE_KEY",
-            help="The key that clients must send; default: a new one, which is printed.",
+            help="The API key that clients must send; default: a new one, which is printed.",
         ),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
-            help="What infers: auto (vllm where it and CUDA are there, else local), or any engine that `ajet plugins` lists."
+            help="The engine: auto (vllm if it and CUDA are available, else local), or any that `ajet plugins` lists."
         ),
     ] = "auto",
     temperature: Annotated[
-        float, typer.Option(min=0, max=10, help="Where a call says none; 0 is greedy.")
+        float, typer.Option(min=0, max=10, help="Temperature of calls that set none; 0 is greedy.")
     ] = 1.0,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of an answer, where a call says none.")
+        int | None, typer.Option(min=1, help="Maximum tokens of an answer, for calls that set none.")
     ] = None,
     most_calls: Annotated[
-        int, typer.Option(min=1, help="Calls at once; more are told to come again (429).")
+        int, typer.Option(min=1, help="Maximum concurrent calls; further calls get status 429.")
     ] = 256,
-    seed: Annotated[int, typer.Option(help="Of recipes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for recipes.")] = 0,
     sets: Sets = None,
 ) -> None:
-    """Serve a checkpoint: chat completions, responses, completions and messages, whole and streamed."""
+    """Serve a checkpoint: chat completions, responses, completions and messages, with and without streaming."""
     import sys
 
     from ajet.capture.sampling import SamplingPolicy
@@ -60,7 +60,7 @@ def serve(
     warn_of_network(host, tell)
 
     def ready(url: str) -> None:
-        print(f"serving {what.model} at {url}/v1 (Ctrl-C ends it)")
+        print(f"serving {what.model} at {url}/v1 (Ctrl-C stops it)")
         if key is None:
             print(f"key: {given}")
         sys.stdout.flush()

@@ -12,13 +12,15 @@ from ajet.cli.options import Sets, flag
 
 def sft(
     model: Annotated[str, typer.Option(help="Folder or Hugging Face id to start from.")],
-    transcripts: Annotated[Path, typer.Option(help='File with one {"messages": […], "tools": […]} a line.')],
-    output: Annotated[Path, typer.Option(help="New folder for metrics and checkpoint.")],
-    backbone: Annotated[str, typer.Option(help="Whose trainer to use.")] = "local",
+    transcripts: Annotated[
+        Path, typer.Option(help='File with one {"messages": […], "tools": […]} per line.')
+    ],
+    output: Annotated[Path, typer.Option(help="New folder for the metrics and the checkpoint.")],
+    backbone: Annotated[str, typer.Option(help="The backbone whose trainer to use.")] = "local",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the transcripts.")] = 1,
-    batch_size: Annotated[int, typer.Option(min=1, help="Transcripts in an optimizer step.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Transcripts per optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the transcripts' order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the transcripts' order.")] = 0,
     sets: Sets = None,
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""

@@ -15,29 +15,30 @@ if TYPE_CHECKING:
 
 def show(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of runs: its newest.")
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder, or a folder of runs, whose newest run is shown."),
     ],
     episode: Annotated[
         str | None, typer.Argument(metavar="EPISODE", help="An episode's id, or a unique part of it.")
     ] = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="A table of the tokens too: id, text, mask, logprob, …")
+        bool, typer.Option("--tokens", help="Also print a table of the tokens: id, text, mask, logprob, …")
     ] = False,
     everything: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Fold nothing: long contexts, long messages, repeated ones. With --html: every episode.",
+            help="Shorten nothing: neither long contexts nor long or repeated messages. With --html: every episode.",
         ),
     ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write one HTML file instead: the run and some of its episodes, with --all every one; or the episode.",
+            help="Write one HTML file instead: the run and some of its episodes (all with --all), or the one episode.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the same facts as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same data as one JSON object.")] = False,
 ) -> None:
     """Show a run, or one of its episodes: chat, tokens, mask, logprobs, advantage."""
     from ajet.reports.credit import run_credit
@@ -48,9 +49,9 @@ def show(
     from ajet.types import ConfigError
 
     if as_json and html is not None:
-        raise ConfigError("--json and --html exclude each other; leave one out.")
+        raise ConfigError("--json and --html exclude each other; remove one.")
     if episode is None and (tokens or (everything and html is None)):
-        raise ConfigError(f"{'--tokens' if tokens else '--all'}: is about one episode; name one after {run}.")
+        raise ConfigError(f"{'--tokens' if tokens else '--all'} needs an episode; name one after {run}.")
     found = read_run(find_run(run))
     credit = run_credit(found)
     pieces = Pieces(found.dir)
@@ -74,9 +75,9 @@ def show(
         with html.open("w", encoding="utf-8") as file:
             file.writelines(written(facts, reports, everything=everything))
     except OSError as error:
-        raise ConfigError(f"--html {html}: cannot be written ({error.strerror}).") from None
+        raise ConfigError(f"--html {html} cannot be written ({error.strerror}).") from None
     more = (
-        "" if everything or episode is not None or len(chosen) == len(by_id) else "; --all writes every one"
+        "" if everything or episode is not None or len(chosen) == len(by_id) else "; --all includes every one"
     )
     print(f"written: {html}, with {len(chosen):,} of {len(by_id):,} episodes{more}")
 
@@ -104,11 +105,11 @@ def _print_json(facts: Any) -> None:
     import json
     from dataclasses import asdict
 
-    print(json.dumps(asdict(facts), default=str))  # ASCII: it may hold half a pair
+    print(json.dumps(asdict(facts), default=str))  # ASCII, because text may contain lone surrogates
 
 
 def _printable() -> None:
-    """Let a terminal that knows few characters show escapes instead of failing."""
+    """Print escapes for characters that the terminal's encoding lacks, instead of failing."""
     import sys
 
     if hasattr(sys.stdout, "reconfigure"):

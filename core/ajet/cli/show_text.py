@@ -1,4 +1,4 @@
-"""Reports of a run and of an episode, as a terminal or a log shows them.
+"""Reports of a run and of an episode, for a terminal or a log.
 
 Sampled tokens are coloured on a terminal and bracketed elsewhere: ⟦trained⟧, ⟨not trained⟩.
 """
@@ -22,11 +22,11 @@ BARS = "▁▂▃▄▅▆▇█"
 WIDEST = 40
 """Bars of a sparkline."""
 LONGEST = 2000
-"""Characters of a message that is shown whole."""
+"""Maximum characters of a message that is shown in full."""
 
 
 def describe_run(glance: Glance) -> str:
-    """A run at a glance, as plain text."""
+    """The summary of a run, as plain text."""
     parts = [_columns(run_facts(glance))]
     if len(glance.rewards) > 1:
         parts.append(
@@ -83,7 +83,7 @@ def describe_episode(
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as bars, neighbours averaged where there are more than fit."""
+    """Values as bars; neighbours are averaged if there are more values than fit."""
     count = min(WIDEST, len(values))
     cuts = [round(i * len(values) / count) for i in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
@@ -97,7 +97,7 @@ def _counts(counts: Sequence[Count]) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """As `table`, however wide the first columns are."""
+    """Like `table`, for first columns of any width."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return "\n".join(
         indent + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
@@ -224,9 +224,9 @@ def _token_table(parts: Sequence[Tokens], everything: bool) -> str:
 
 
 def describe_break(report: BreakReport) -> Text:
-    """Where a call did not go on from another: the message, the characters, the tokens, what helps."""
+    """Where a call did not continue another: the message, the characters, the tokens and the remedy."""
     found = report.found
-    text = Text(f"break: call {found.call} did not go on from call {found.after}", "bold")
+    text = Text(f"break: call {found.call} did not continue call {found.after}", "bold")
     text.append(f" ({readable(found.agent)})" if found.agent else "").append(f": {found.cause}\n")
     if found.char >= 0:
         text.append(f"  message {found.message + 1}, character {found.char}:  ", "not bold")

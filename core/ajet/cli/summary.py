@@ -1,4 +1,4 @@
-"""What a finished or interrupted run leaves, in words."""
+"""The text printed after a finished or interrupted run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIGURES = (
     ("episodes", "episodes", ".0f"),
     ("episodes_failed", "episodes failed", ".0f"),
 )
-"""Metric, its words, its format: in the order of a table."""
+"""(metric, label, format), in the order of the table."""
 
 
 def describe_result(result: RunResult) -> str:
@@ -49,14 +49,14 @@ def describe_metrics_table(metrics: Metrics, *, greedy: bool) -> str:
 
 
 def describe_ended(how: str, run_dir: Path | None) -> str:
-    """Where a run that was interrupted or failed can be taken up again."""
+    """How to resume a run that was interrupted or failed."""
     if run_dir is None:
-        return f"{how} before the run folder was made"
+        return f"{how} before the run folder was created"
     from ajet.rollout.checkpoints import checkpoints
 
     last = checkpoints(run_dir)
     kept = (
-        f"last checkpoint: {last[-1]}; go on with: ajet run --resume {run_dir}"
+        f"last checkpoint: {last[-1]}; resume with: ajet run --resume {run_dir}"
         if last
         else "no checkpoint yet"
     )

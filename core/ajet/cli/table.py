@@ -8,7 +8,7 @@ MOST = 44
 
 
 def table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Rows as lines, each column as wide as its widest cell; a long cell does not push the others."""
+    """Rows as lines, each column as wide as its widest cell; a long cell does not shift the others."""
     rows = [tuple(row) for row in rows]
     columns = max((len(row) for row in rows), default=0)
     widths = [min(MOST, max((len(r[i]) for r in rows if i < len(r)), default=0)) for i in range(columns)]

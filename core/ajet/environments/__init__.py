@@ -1,7 +1,7 @@
 """Environments as services: a program that keeps the state of each episode and answers by HTTP.
 
-A workflow opens one with `environment`, and whatever becomes of the episode, it is released. A service is
-written by subclassing `ServedEnvironment` and started with `serve`.
+A workflow opens an environment with `environment`; it is released however the episode ends. To write a service,
+subclass `ServedEnvironment` and start it with `serve`.
 """
 
 from __future__ import annotations

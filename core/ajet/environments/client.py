@@ -22,7 +22,7 @@ STEP_SECONDS = 120.0
 RELEASE_SECONDS = 10.0
 _TRIES = 4
 _IDLE_SECONDS = 2.0
-"""How long a connection is kept: less than servers do, as a request that meets their closing it is lost."""
+"""Seconds that an idle connection is kept: less than in servers, because a request is lost if the server closes first."""
 
 
 def environment(
@@ -34,19 +34,19 @@ def environment(
     params: Mapping[str, Any] | None = None,
     timeout: float = STEP_SECONDS,
 ) -> _Opening:
-    """An environment of a service, in a block of its own:
+    """An environment of a service, open during a block:
 
         async with environment(task) as env:  # in a synchronous workflow: with environment(task) as env
             while not env.state.is_terminated:
                 ...
                 await env.step(answer)
 
-    It is created when the block begins, scored when it ends well, and released however it ends; inside an
-    episode also when the episode is cancelled, times out in a thread, or dies in the middle of the
-    creation. The score is in ``env.score`` and in the metadata of the workflow's output, as ``score``.
+    It is created when the block begins, scored when the block succeeds, and released however the block ends; inside
+    an episode also when the episode is cancelled, times out in a thread, or dies during the creation. The
+    score is in ``env.score`` and in the metadata of the workflow's output, as ``score``.
 
-    Tasks of the reader `environment` say what to create; keywords say it for other tasks, or otherwise.
-    ``timeout`` are seconds for one answer of the service. Raises ValueError where nobody says it.
+    Tasks of the reader `environment` name what to create; keyword arguments name it for other tasks, or override
+    it. ``timeout`` is in seconds, for one answer of the service. Raises ValueError if a value is missing.
     """
     given = dict(task.metadata.get("environment") or {}) if task is not None else {}
     named = {"url": url, "env_type": env_type, "task_id": task_id, "params": params}
@@ -54,7 +54,7 @@ def environment(
     missing = [key for key in ("url", "env_type", "task_id") if not given.get(key)]
     if missing:
         raise ValueError(
-            f"environment: {', '.join(missing)} is not said. Take tasks of the reader `environment`, or name it here."
+            f"environment: {', '.join(missing)} is missing. Use tasks of the reader `environment`, or pass it as an argument."
         )
     lease = Lease(given["url"], given["env_type"], str(given["task_id"]), given.get("params") or {}, timeout)
     return _Opening(lease)
@@ -78,7 +78,7 @@ def task_ids(url: str, env_type: str, split: str, params: Mapping[str, Any] | No
 
 
 class Lease:
-    """One instance at a service, from before it is created until it is released."""
+    """One instance at a service, from before its creation until its release."""
 
     def __init__(
         self, url: str, env_type: str, task_id: str, params: Mapping[str, Any], timeout: float
@@ -96,14 +96,14 @@ class Lease:
         return {**self._about, "instance_id": self.instance, **more}
 
     def created(self, data: Any) -> State:
-        """The first state; a service may have given the instance a name of its own."""
+        """The first state; the service may have given the instance another name."""
         state = state_of(data, f"{self.url}/create")
         self.instance = str(state.info.get("instance_id") or self.instance)
         return state
 
     async def release(self) -> None:
-        """Release the instance, once, even if the caller is cancelled meanwhile. A service that cannot be
-        reached is warned about."""
+        """Release the instance, once, even if the caller is cancelled meanwhile. Log a warning if the service cannot
+        be reached."""
         if self._released:
             return
         if self._releasing is None or self._releasing.get_loop() is not asyncio.get_running_loop():
@@ -119,7 +119,7 @@ class Lease:
         self._released = True
 
     def release_sync(self) -> None:
-        """As `release`, for threads."""
+        """Like `release`, for threads."""
         if self._released:
             return
         try:
@@ -133,7 +133,7 @@ class Lease:
         log.warning(
             "environment %s was not released: %s",
             self.instance,
-            str(error) or f"no answer of {self.url} in time",
+            str(error) or f"{self.url} did not answer in time",
         )
 
 
@@ -145,20 +145,20 @@ class Leases:
         self._ended = False
 
     def add(self, lease: Lease) -> None:
-        """The lease belongs to the episode from now on. Raises EnvironmentFailed if that has ended: a
-        thread may live longer."""
+        """Add a lease to the episode. Raises EnvironmentFailed if the episode has ended: a thread may outlive
+        it."""
         if self._ended:
-            raise EnvironmentFailed("the episode has ended; no environment is opened for it any more")
+            raise EnvironmentFailed("the episode has ended, so no environment can be opened for it")
         self._all.append(lease)
 
     @property
     def score(self) -> float | None:
-        """The mean of the scores of those that were scored."""
+        """The mean score of the instances that were scored."""
         scores = [lease.score for lease in self._all if lease.score is not None]
         return sum(scores) / len(scores) if scores else None
 
     async def release_all(self) -> None:
-        """Release what is not released yet; nothing is opened after that."""
+        """Release all instances that are still open; none can be opened after that."""
         self._ended = True
         await asyncio.gather(*(lease.release() for lease in list(self._all)))
 
@@ -171,28 +171,28 @@ class Environment:
 
     def __init__(self, lease: Lease, state: State, client: Any) -> None:
         self.state = state
-        """What it showed last."""
+        """The latest state."""
         self._lease = lease
         self._client = client
 
     @property
     def score(self) -> float | None:
-        """Its own score of the episode, once it was evaluated."""
+        """The environment's score of the episode, once it was evaluated."""
         return self._lease.score
 
     async def step(self, message: Mapping[str, Any], **params: Any) -> State:
-        """Do what the agent's message says; the new state. Raises EnvironmentFailed."""
+        """Perform the action in the agent's message; return the new state. Raises EnvironmentFailed."""
         data = await self._post("/step", messages=[dict(message)], params=params)
         self.state = state_of(data, f"{self._lease.url}/step")
         return self.state
 
     async def evaluate(self, **params: Any) -> float:
-        """Its score of what was reached so far. Raises EnvironmentFailed."""
+        """The environment's score so far. Raises EnvironmentFailed."""
         self._lease.score = _number(await self._post("/evaluate", params=params), self._lease.url)
         return self._lease.score
 
     async def info(self, **params: Any) -> Any:
-        """What the service tells about the instance besides its state. Raises EnvironmentFailed."""
+        """Further information of the service about the instance. Raises EnvironmentFailed."""
         return await self._post("/get_info", params=params)
 
     async def _post(self, path: str, **more: Any) -> Any:
@@ -232,7 +232,7 @@ class SyncEnvironment:
 
 
 class _Opening:
-    """The block around an environment, of both kinds."""
+    """The block around an environment, asynchronous or synchronous."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -289,7 +289,7 @@ class _Opening:
         self._client.close()
 
     def _begin(self) -> None:
-        """Before anything is created, so that what is created is released."""
+        """Register the lease before anything is created, so that everything created is released."""
         leases = current_leases.get()
         if leases is not None:
             leases.add(self._lease)
@@ -299,7 +299,7 @@ class _Opening:
 
 
 async def _post(client: Any, url: str, path: str, body: Mapping[str, Any], tries: int = 1) -> Any:
-    """What the service answers. Only what cannot have arrived, or does no harm twice, is tried again."""
+    """The service's answer. A request is retried only if it cannot have arrived or may safely run twice."""
     import httpx2
 
     _check_open(client, url, path)
@@ -318,7 +318,7 @@ async def _post(client: Any, url: str, path: str, body: Mapping[str, Any], tries
 
 
 def _post_sync(client: Any, url: str, path: str, body: Mapping[str, Any], tries: int = 1) -> Any:
-    """As `_post`, for threads."""
+    """Like `_post`, for threads."""
     import httpx2
 
     _check_open(client, url, path)
@@ -338,7 +338,7 @@ def _post_sync(client: Any, url: str, path: str, body: Mapping[str, Any], tries:
 
 def _check_open(client: Any, url: str, path: str) -> None:
     if client.is_closed:
-        raise EnvironmentFailed(f"{url}{path}: the environment is released: its block has ended")
+        raise EnvironmentFailed(f"{url}{path}: the environment was released because its block has ended")
 
 
 def _again(path: str) -> tuple[type[Exception], ...]:
@@ -386,5 +386,5 @@ def _client_sync(seconds: float) -> Any:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Made once: it costs more than a request."""
+    """Made only once, because it costs more than a request."""
     return ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""What goes over the wire between a workflow and an environment service: JSON by HTTP POST.
+"""The protocol between a workflow and an environment service: JSON over HTTP POST.
 
 Each request is ``{env_type, task_id, instance_id, messages, params}``; each answer is ``{success, data}``, or
 ``{success: false, error}`` with a status that is not 200.
@@ -16,21 +16,21 @@ PATHS = ("/get_env_profile", "/create", "/step", "/evaluate", "/get_info", "/rel
 
 
 class EnvironmentFailed(AjetError):
-    """The service refused a request, broke while answering it, or is not there."""
+    """The service refused a request, failed while answering it, or cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an environment shows after it was made and after each step."""
+    """The state of an environment after its creation and after each step."""
 
     messages: Sequence[Mapping[str, Any]] = ()
-    """What it says: chat messages for the agent to go on from."""
+    """The environment's output: chat messages that the agent continues from."""
     reward: float = 0.0
     is_terminated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """As it goes over the wire."""
+        """The state as sent over the wire."""
         return {
             "state": list(self.messages),
             "reward": self.reward,
@@ -45,7 +45,7 @@ def state_of(data: Any, where: str) -> State:
         messages = data["state"]
         messages = [messages] if isinstance(messages, Mapping) else messages or []
         if not all(isinstance(m, Mapping) for m in messages):
-            raise TypeError("its messages are no objects")
+            raise TypeError("its messages are not objects")
         return State(
             tuple(messages),
             float(data.get("reward") or 0.0),

@@ -1,7 +1,7 @@
 """The service's side: write an environment as a class, and serve it.
 
-Every instance has a thread of its own for synchronous methods, so that one that hangs holds up nobody else, and is
-released by its client, by the service's end, or when nobody has asked for it for a while.
+Every instance has its own thread for synchronous methods, so a hanging instance does not block others. It is released
+by its client, when the service ends, or when it gets no request for a while.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ log = logging.getLogger("ajet")
 
 IDLE_SECONDS = 600.0
 MOST_INSTANCES = 512
-"""At once, those included whose thread does not end."""
+"""Maximum open instances, including those whose thread does not end."""
 _CLOSE_SECONDS = 2.5
 _MOST_REMEMBERED = 10_000
-"""Released instances whose late creation is still refused."""
+"""Number of released instances whose late creation is still refused."""
 _LONGEST_NAME = 200
 _MOST_WAITING = 64
-"""Calls of one instance that wait for their turn."""
+"""Maximum waiting calls of one instance."""
 
 Said = State | str | Sequence[Mapping[str, Any]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -50,14 +50,14 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class ServedEnvironment(ABC):
-    """Base of environments that are served: one object an episode.
+    """Base class of served environments: one object per episode.
 
     Methods may be synchronous or asynchronous; those of one object never run at the same time. An
-    exception is the client's to hear, as an `EnvironmentFailed`.
+    exception reaches the client as an `EnvironmentFailed`.
     """
 
     env_type: ClassVar[str]
-    """The name that clients ask for."""
+    """The name that clients use."""
 
     def __init__(self, task_id: str, params: Mapping[str, Any]) -> None:
         self.task_id = task_id
@@ -70,22 +70,22 @@ class ServedEnvironment(ABC):
 
     @abstractmethod
     def start(self) -> Any:
-        """Begin; a `State`, messages, or the text of the first user message."""
+        """Begin; return a `State`, messages, or the text of the first user message."""
 
     @abstractmethod
     def step(self, message: Mapping[str, Any]) -> Any:
-        """Do what the agent's message says; the new state, in the same forms."""
+        """Perform the action in the agent's message; return the new state, in the same forms as `start`."""
 
     @abstractmethod
     def evaluate(self) -> Any:
-        """The score of what was reached, a number."""
+        """The score so far, a number."""
 
     def info(self, params: Mapping[str, Any]) -> Any:
-        """What else there is to know."""
+        """Further information about the environment."""
         return {}
 
     def close(self) -> Any:
-        """Give back whatever it holds. Called once, also after errors."""
+        """Release all resources. Called once, also after errors."""
         return None
 
 
@@ -96,9 +96,9 @@ def serve(
     idle_seconds: float = IDLE_SECONDS,
     most_instances: int = MOST_INSTANCES,
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM, which end the process within seconds. Port 0 is a free one; the address is
+    """Serve until Ctrl-C or SIGTERM, which end the process within seconds. Port 0 selects a free one; the address is
     printed. An instance that gets no request for ``idle_seconds`` is released; more than ``most_instances`` at
-    once are refused. Raises AjetError if the address cannot be had."""
+    once are refused. Raises AjetError if the address cannot be bound."""
     listening = listen(host, port, "the service")
     app = Service(environments, idle_seconds, most_instances, host)
     with stopped() as stop, _running(app, listening) as url:
@@ -128,7 +128,7 @@ def _running(app: Service, listening: socket.socket) -> Iterator[str]:
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.005)
-    listening.listen(QUEUED)  # asyncio has made the queue as short as its turns
+    listening.listen(QUEUED)  # asyncio has shortened the queue to its own backlog
     try:
         yield url_of(*listening.getsockname()[:2])
     finally:
@@ -137,7 +137,7 @@ def _running(app: Service, listening: socket.socket) -> Iterator[str]:
 
 
 class Service:
-    """The ASGI application. ``GET /health`` tells how many instances were created, released and are open."""
+    """The ASGI application. ``GET /health`` returns how many instances were created, released and are open."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Service:
         self._host = host
         self._bodies = Bodies()
         self._living: set[_Instance] = set()
-        """Instances that may have a thread: the open ones, and those that have not closed yet."""
+        """Instances that may have a thread: the open ones, and those that are still closing."""
         self._open: dict[str, _Instance] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self.counts: Counter[str] = Counter()
@@ -184,7 +184,7 @@ class Service:
         except (_Refused, Refused) as refusal:
             return refusal.status, _failed(str(refusal))
         except Gone:
-            return 400, _failed("the client left")
+            return 400, _failed("the client disconnected")
         except Exception as error:
             log.warning("environment service: %s: %s: %s", path, type(error).__name__, error)
             return 500, _failed(f"{type(error).__name__}: {error}")
@@ -234,13 +234,13 @@ class Service:
         if task_id is None:
             raise _Refused(400, "`task_id` is missing")
         if name in self._gone:
-            raise _Refused(409, f"instance {name} was released already")
+            raise _Refused(409, f"instance {name} is already released")
         if name in self._open:
-            raise _Refused(409, f"instance {name} exists already")
+            raise _Refused(409, f"instance {name} already exists")
         if len(self._living) >= self._most_instances:
             raise _Refused(
                 429,
-                f"{len(self._living)} instances are open or have not closed yet, and there may be {self._most_instances} "
+                f"{len(self._living)} instances are open or still closing, and at most {self._most_instances} are allowed "
                 "(serve(…, most_instances=N)): release some, or run fewer episodes at once",
             )
         instance = self._open[name] = _Instance(lambda: cls(str(task_id), params), self._living)
@@ -277,7 +277,7 @@ class Service:
     def _instance(self, body: Mapping[str, Any]) -> _Instance:
         name = _name(body)
         if name not in self._open:
-            raise _Refused(404, f"no instance {name!r}: it was never created, or is released")
+            raise _Refused(404, f"no instance {name!r}: it was never created, or it is released")
         return self._open[name]
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -304,7 +304,7 @@ class _Instance:
         living.add(self)
         self._living = living
         self._calls = 0
-        """That run or wait for their turn."""
+        """Calls that are running or waiting."""
         self._used = time.monotonic()
         self._make = make
         self._environment: ServedEnvironment | None = None
@@ -314,14 +314,15 @@ class _Instance:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last request. While a call is running, time counts a tenth."""
+        """Seconds since the last request. While a call is running, time counts only a tenth."""
         idle = time.monotonic() - self._used
         return idle / 10 if self._turn.locked() else idle
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """What a method returns, one call after the other. A caller who leaves does not stop it."""
+        """Call a method and return its result; calls run one after the other. A caller that disconnects does not stop
+        the call."""
         if self._calls > _MOST_WAITING:
-            raise _Refused(429, f"{_MOST_WAITING} calls of the instance wait for their turn already")
+            raise _Refused(429, f"{_MOST_WAITING} calls of the instance are waiting already")
         self._calls += 1
         return await asyncio.shield(asyncio.ensure_future(self._call(method, arguments)))
 
@@ -341,7 +342,7 @@ class _Instance:
             self._calls -= 1
 
     async def close(self) -> None:
-        """Close the environment when its turn comes; waits for that a few seconds, as a step may hang."""
+        """Close the environment after its running calls; wait only a few seconds, because a step may hang."""
         self._closing = True
         closing = asyncio.ensure_future(self._close())
         await asyncio.wait({closing}, timeout=_CLOSE_SECONDS)
@@ -364,15 +365,15 @@ class _Instance:
 
 
 class _Thread:
-    """One thread that calls functions, one after the other. It does not keep the process alive, as a pool's
-    would: an environment may hang."""
+    """One thread that calls functions, one after the other. Unlike a pool's thread it does not keep the process alive,
+    because an environment may hang."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns, called in the thread."""
+        """Call a function in the thread and return its result."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ajet-environment", daemon=True)
             self._thread.start()
@@ -383,14 +384,14 @@ class _Thread:
                 return  # the service has ended meanwhile
             try:
                 future.set_result(function(*arguments))
-            except BaseException as error:  # SystemExit too: the caller must hear of it
+            except BaseException as error:  # including SystemExit: the caller must get it
                 future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
         self._work.put(call)
         return await asyncio.wrap_future(future)
 
     def end(self) -> None:
-        """End when the work is done."""
+        """End the thread after its current work."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -399,7 +400,7 @@ class _Thread:
 
 
 class _Refused(Exception):
-    """A request that is wrong in itself, with the status that says so."""
+    """An invalid request, with its HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -421,7 +422,7 @@ async def _await(value: Any) -> Any:
 def _name(body: Mapping[str, Any]) -> str:
     name = str(body.get("instance_id") or "")
     if len(name) > _LONGEST_NAME:
-        raise _Refused(400, f"`instance_id` has {len(name)} characters; at most {_LONGEST_NAME} are taken")
+        raise _Refused(400, f"`instance_id` has {len(name)} characters; at most {_LONGEST_NAME} are allowed")
     return name
 
 

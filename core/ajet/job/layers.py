@@ -37,8 +37,8 @@ def lay_flag(layers: Layers, flag: str, key: str, value: Any) -> None:
 
 
 def lay_tasks(layers: Layers, flag: str, key: str, tasks: Any) -> None:
-    """A file of tasks, or what else `lay_object` takes. Over a reader of such files only the path changes: its field
-    names still hold."""
+    """A file of tasks, or anything else that `lay_object` takes. If the job already reads such a file, only the path changes
+    and its field names stay."""
     if not isinstance(tasks, str | Path):
         lay_flag(layers, flag, key, tasks)
         return

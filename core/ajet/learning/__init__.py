@@ -1,4 +1,4 @@
 """Learning: rewards to advantages, episodes to weighted samples, and the loop that trains on them.
 
-`algorithms` are pure functions; `batch` writes their per-token weights; `loop` reads like the paper.
+`algorithms` are pure functions; `batch` writes their per-token weights; `loop` is the training loop.
 """

@@ -1,7 +1,7 @@
 """The algorithms that come with the core, each with its paper. docs/algorithms.md compares them.
 
-Where a ratio is taken, it is of the current probability of a token to the one that it was sampled
-with, or, with `train.correction`, to the trainer's own before the update (`ajet.learning.objective`).
+A ratio is the current probability of a token divided by the one that it was sampled with, or, with
+`train.correction`, by the trainer's own before the update (`ajet.learning.objective`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GRPO(Algorithm):
 
 
 class DAPO(GRPO):
-    """GRPO with a higher upper clip, so that rare tokens may grow, and a mean over tokens.
+    """GRPO with a higher upper clip, so that rare tokens can become likelier, and a mean over tokens.
 
     Yu et al., "DAPO", arXiv:2503.14476, sec. 3.1 (clip-higher) and 3.3 (token-level loss). Its dynamic
     sampling is `train.dynamic_sampling`, its filter of cut-off answers is the filter `over_long`.
@@ -78,7 +78,7 @@ class DAPO(GRPO):
 
 
 class DrGRPO(GRPO):
-    """GRPO done right: no division by the standard deviation, none by an episode's length.
+    """GRPO without division by the standard deviation or by an episode's length.
 
     Liu et al., "Understanding R1-Zero-Like Training", arXiv:2503.20783, sec. 3.2. The paper divides
     sums over tokens by a constant, which only scales the gradient.
@@ -100,10 +100,10 @@ class DrGRPO(GRPO):
 
 
 class RLOO(Algorithm):
-    """REINFORCE, each episode against the mean of the others of its group.
+    """REINFORCE; the baseline of each episode is the mean of the others in its group.
 
     Ahmadian et al., "Back to Basics", arXiv:2402.14740; Kool et al., "Buy 4 REINFORCE Samples,
-    Get a Baseline for Free!", 2019. Nothing is clipped; an episode counts the sum over its tokens.
+    Get a Baseline for Free!", 2019. Nothing is clipped; an episode's loss is the sum over its tokens.
     """
 
     name = "rloo"
@@ -118,7 +118,7 @@ class RLOO(Algorithm):
         return weights
 
     def loss(self, xp: Any, tokens: LossTokens) -> Any:
-        """-ratio · A: at the weights that sampled, its gradient is that of -log π · A."""
+        """-ratio · A: at the weights that sampled, the gradient equals that of -log π · A."""
         return -xp.exp(tokens.new - tokens.old) * tokens.advantages
 
 
@@ -126,8 +126,8 @@ class ReinforcePlusPlus(Algorithm):
     """REINFORCE with PPO's clip, its advantages normalized over the whole batch, not over groups.
 
     Hu et al., "REINFORCE++", arXiv:2501.03262, sec. 3. With ``group_baseline`` it is the paper's
-    variant for groups of samples ("w/ Baseline"), whose KL penalty is k2 in the loss; without it the plain one, for which the
-    paper subtracts k1 from advantages instead (docs/algorithms.md).
+    variant for groups of samples ("w/ Baseline"), whose KL penalty is k2 in the loss; without it, it is the plain
+    variant, for which the paper subtracts k1 from advantages instead (docs/algorithms.md).
     """
 
     name = "reinforce++"
@@ -136,8 +136,8 @@ class ReinforcePlusPlus(Algorithm):
     clip_high: float = Field(0.2, gt=0, description="The ratio is clipped above at 1 + clip_high.")
     group_baseline: bool = Field(
         True,
-        description="Subtract the mean of the group before normalizing; otherwise only the batch's, and a group "
-        "of equal rewards still teaches something.",
+        description="Subtract the mean of the group before normalizing; otherwise only that of the batch, so a group of "
+        "equal rewards still contributes.",
     )
 
     def advantages(self, rewards: Float64) -> Float64:
@@ -181,7 +181,7 @@ class GSPO(GRPO):
 
 
 class CISPO(GRPO):
-    """REINFORCE with truncated importance weights: no token is cut out of the gradient.
+    """REINFORCE with truncated importance weights: every token keeps its gradient.
 
     MiniMax, "MiniMax-M1", arXiv:2506.13585, sec. 3.1: weights are bounded above only. The bound of 5
     is that of Khatri et al., "The Art of Scaling Reinforcement Learning Compute", arXiv:2510.13786.
@@ -207,7 +207,7 @@ class SFT(Algorithm):
     name = "sft"
 
     def advantages(self, rewards: Float64) -> Float64:
-        """1 for every transcript: all are to be imitated."""
+        """1 for every transcript: all are imitated."""
         return rewards * 0.0 + 1.0
 
     def loss(self, xp: Any, tokens: LossTokens) -> Any:
@@ -216,7 +216,7 @@ class SFT(Algorithm):
 
 
 class RejectionSampling(SFT):
-    """Supervised fine-tuning on the model's own best episodes: the others are left out.
+    """Supervised fine-tuning on the model's own best episodes; the others are left out.
 
     Dong et al., "RAFT", arXiv:2304.06767 (the best of each group); Yuan et al., "Scaling Relationship
     on Learning Mathematical Reasoning", arXiv:2308.01825 (all that succeeded).
@@ -229,7 +229,7 @@ class RejectionSampling(SFT):
     )
 
     def advantages(self, rewards: Float64) -> Float64:
-        """1 for what is imitated, 0 for the rest."""
+        """1 for imitated episodes, 0 for the rest."""
         best = (rewards == rewards.max()) & (rewards.max() > rewards.min())
         return np.where(best if self.threshold is None else rewards >= self.threshold, 1.0, 0.0)
 
@@ -242,7 +242,7 @@ class RejectionSampling(SFT):
 
 
 class Distillation(Algorithm):
-    """On-policy distillation: the student's own samples, each token judged by a teacher.
+    """On-policy distillation: a teacher judges each token of the student's own samples.
 
     Agarwal et al., "On-Policy Distillation of Language Models", arXiv:2306.13649; the reverse KL per
     token as advantage: Lu et al., "On-Policy Distillation", Thinking Machines, 2025. The teacher is
@@ -253,7 +253,7 @@ class Distillation(Algorithm):
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
 
     def advantages(self, rewards: Float64) -> Float64:
-        """1 for every episode: what a token is worth, `loss` reads off the teacher."""
+        """1 for every episode: `loss` takes the value of a token from the teacher."""
         return rewards * 0.0 + 1.0
 
     def loss(self, xp: Any, tokens: LossTokens) -> Any:

@@ -1,9 +1,9 @@
-"""Judged episodes to a batch: per-token weights that hold every normalisation.
+"""Judged episodes to a batch: per-token weights that contain every normalisation.
 
 By default L = 1/E Σ_e 1/T_e Σ_t ℓ_t over the E episodes of a mini-batch and the T_e trained tokens of
-each, so that neither the length of an episode nor the number of its timelines changes what it counts.
-Targets with adapters are models of their own, so each has its own E and T_e.
-An algorithm that normalises otherwise says so in `Algorithm.weights`.
+each, so that neither the length of an episode nor the number of its timelines changes its influence.
+Targets with adapters are separate models, so each has its own E and T_e.
+An algorithm with another normalisation defines `Algorithm.weights`.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from ajet.types import Batch, Metrics, Sample
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """A batch with what it was made of. ``sampled_tokens`` are those that no policy dropped, counted by
-    the trackers, independently of the samples' masks."""
+    """A batch with its source. ``sampled_tokens`` are those that no policy dropped, counted by the trackers,
+    independently of the samples' masks."""
 
     batch: Batch
     sampled_tokens: int
     metrics: Metrics
     epochs: int = 1
-    """How often each sample stands in the batch's mini-batches."""
+    """How often each sample occurs in the batch's mini-batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learnable:
-    """What learning takes of a judged episode. Without its record, so it can go to other processes."""
+    """What learning needs of a judged episode. It has no record, so it can be sent to other processes."""
 
     id: str
     group: int
-    """Episodes of one number are compared with each other."""
+    """Episodes of the same group number are compared with each other."""
     member: int
     reward: float
     rewards: Mapping[str, float]
     lines: Sequence[Timeline]
-    """What is trained of it: nothing, where filters left nothing."""
+    """The timelines to train: empty if filters left nothing."""
     sampled_tokens: int
-    """Tokens that were sampled to be trained, before any was dropped."""
+    """Tokens that were sampled for training, before any were dropped."""
     call_tokens: int
-    """Tokens that its trained calls would take unmerged, each with its whole prompt."""
+    """Tokens that its trained calls would have without merging, each with its whole prompt."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Sampled tokens that are not trained, by policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which sampled tokens are trained: all but those of calls that a filter drops and of timelines
-    above the cap, of which a seeded choice is kept."""
+    """Selects the sampled tokens to train: all except those of calls that a filter drops. Above the cap on timelines a
+    seeded choice is kept."""
 
     filters: Sequence[Filter] = ()
     max_timelines: int | None = None
@@ -85,7 +85,7 @@ class Selection:
         return lines, +dropped
 
     def learnable(self, episode: Episode) -> Learnable | None:
-        """What is learned from an episode; None if it failed or nothing of it was sampled to be trained."""
+        """What is learned from an episode; None if it failed or no token of it was sampled for training."""
         if episode.failure is not None or not episode.record.sampled_tokens:
             return None
         lines, dropped = self.choose(episode)
@@ -115,10 +115,10 @@ def build_batch(
     objective: Objective | None = None,
     adapters: Collection[str] = (),
 ) -> RolloutBatch | None:
-    """A batch of the judged episodes; None if none has a trained token. Failed members are left out of
-    their group's statistics; an episode that filters left nothing of still counts in them.
+    """A batch of the judged episodes; None if none has a trained token. Failed members are left out of their
+    group's statistics; an episode of which filters left nothing still counts in them.
 
-    Every epoch goes over the same mini-batches in the same order. ``objective`` is the loss, by default
+    Every epoch uses the same mini-batches in the same order. ``objective`` is the loss, by default
     the algorithm's own. ``adapters`` are the targets that have one.
     """
     select = selection or Selection(seed=seed)
@@ -174,7 +174,7 @@ def batch_of(
         "timelines_per_episode": len(samples) / len(used),
         "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
-        **_rewards_of_nobody(samples, found.values()),
+        **_unmatched_reward_names(samples, found.values()),
     }
     loss = objective or Objective(algorithm.loss, algorithm.needs)
     batch = Batch(samples, loss, minis * epochs, learning_rate, loss.needs, loss.zero_costs_nothing)
@@ -213,12 +213,14 @@ def _samples(
     ]
 
 
-def _rewards_of_nobody(samples: Sequence[Sample], found: Iterable[Sequence[Mapping[str, float]]]) -> Metrics:
-    """How many names with a reward of their own no trained token belongs to: misspelt ones, perhaps."""
-    somebody = {name for s in samples for span in s.spans for name in (span.agent, span.target)}
+def _unmatched_reward_names(
+    samples: Sequence[Sample], found: Iterable[Sequence[Mapping[str, float]]]
+) -> Metrics:
+    """The number of names with a reward of their own that match no trained token, perhaps because of a misspelling."""
+    trained = {name for s in samples for span in s.spans for name in (span.agent, span.target)}
     named = {name for group in found for episode in group for name in episode}
-    nobody = named - somebody - {EPISODE}
-    return {"rewards_of_nobody": len(nobody)} if nobody else {}
+    unmatched = named - trained - {EPISODE}
+    return {"unmatched_reward_names": len(unmatched)} if unmatched else {}
 
 
 def _trained(lines: Sequence[Timeline]) -> int:
@@ -235,7 +237,7 @@ def timeline_sample(line: Timeline, advantages: Mapping[str, float], weight: flo
 
 
 def _split(numbers: list[int], parts: int, seed: str) -> list[list[int]]:
-    """Shuffled into ``parts`` shares of nearly equal size, none empty."""
+    """Shuffle into ``parts`` shares of nearly equal size, none empty."""
     random.Random(seed).shuffle(numbers)
     parts = min(parts, len(numbers))
     return [sorted(numbers[i::parts]) for i in range(parts)]

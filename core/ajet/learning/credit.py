@@ -1,4 +1,4 @@
-"""Rewards to advantages, of an episode as a whole or of single agents and targets in it."""
+"""Rewards to advantages, for an episode as a whole or for single agents and targets in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ajet.types import Float64
 
 Key = TypeVar("Key", bound=Hashable)
 EPISODE = ""
-"""The name of what has no reward of its own."""
+"""The name for everything without a reward of its own."""
 
 
 class Rewarded(Protocol):
@@ -23,7 +23,7 @@ class Rewarded(Protocol):
 
     @property
     def rewards(self) -> Mapping[str, float]:
-        """Of single agents and targets, by name; `reward` is everybody else's."""
+        """Rewards of single agents and targets, by name; `reward` applies to all others."""
         ...
 
 
@@ -35,12 +35,12 @@ def advantages(
     groups: Mapping[Key, Sequence[Member]],
     trained: Callable[[Member], bool] = lambda episode: True,
 ) -> dict[Key, list[dict[str, float]]]:
-    """The advantages of each episode of each group: `EPISODE`'s, and one for each name that has a reward of
-    its own in the group.
+    """The advantages of each episode of each group: one for `EPISODE`, and one for each name that has a reward
+    of its own in the group.
 
-    A name's rewards are compared with its own in the other episodes of the group, where it has none there
-    with the episode's. See `advantage_of` for whose tokens they are. Episodes that are not ``trained`` count in their
-    group, but not in what is normalized over the batch: `Algorithm.weights` does not see them either.
+    A name's rewards are compared with its own in the other episodes of the group, or with the episode's reward
+    if it has none there. `advantage_of` says which tokens get them. Episodes that are not ``trained`` count in
+    their group, but not in the normalization over the batch: `Algorithm.weights` does not see them either.
     """
     found: dict[Key, list[dict[str, float]]] = {key: [{} for _ in group] for key, group in groups.items()}
     for name in sorted({EPISODE}.union(*(e.rewards for group in groups.values() for e in group))):
@@ -64,8 +64,8 @@ def advantage_of(found: Mapping[str, float], agent: str, target: str) -> float:
 def batch_advantages(
     algorithm: Algorithm, rewards: Mapping[Key, Float64], counted: Sequence[bool] | None = None
 ) -> dict[Key, Float64]:
-    """Rewards of each group of a batch -> advantages of each, normalized over all episodes of them that are ``counted``
-    (default: all); the others keep what their group gives them."""
+    """Rewards of each group of a batch -> advantages of each, normalized over all ``counted`` episodes of the groups
+    (default: all); the others keep the advantage from their group."""
     if not rewards:
         return {}
     found = [algorithm.advantages(group) for group in rewards.values()]

@@ -12,16 +12,16 @@ from ajet.tracker.record import Call, EpisodeRecord
 from ajet.types import Int32
 
 LONGEST_PERIOD = 32
-"""Tokens; longer passages that come again are not called degenerate."""
+"""Maximum tokens of a period; longer repeated passages do not count as degenerate."""
 
 
 class DiscardedAttempts(Filter):
-    """Drop attempts that the agent cut out of its own history, such as tool calls that failed."""
+    """Drop attempts that the agent removed from its own history, such as tool calls that failed."""
 
     name = "discarded_attempts"
 
     def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
-        """Those of `ajet.tracker.breaks.discarded`."""
+        """The calls of `ajet.tracker.breaks.discarded`."""
         return discarded(record)
 
 
@@ -29,15 +29,15 @@ class OverLong(Filter):
     """Drop calls whose prompt and answer together are longer than `max_tokens`."""
 
     name = "over_long"
-    max_tokens: int = Field(ge=1, description="Most tokens of a prompt with its answer.")
+    max_tokens: int = Field(ge=1, description="Maximum tokens of a prompt and its answer together.")
 
     def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
-        """Those with more tokens."""
+        """The calls with more tokens."""
         return [call.number for call in calls if call.end.length > self.max_tokens]
 
 
 class Repetition(Filter):
-    """Drop answers that ran into their length limit while repeating themselves."""
+    """Drop answers that repeat themselves until the length limit."""
 
     name = "repetition"
     min_tokens: int = Field(
@@ -45,10 +45,10 @@ class Repetition(Filter):
     )
 
     def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
-        """Those cut off by length whose end, at least half of the answer, repeats up to 32 tokens.
+        """Calls cut off by length whose end, at least half of the answer, repeats up to 32 tokens.
 
-        An answer that the model ended itself is never dropped, whatever it looks like: spaces, rules and
-        tables are no fault. Only token ids are compared, so no script or language is treated otherwise.
+        An answer that the model ended itself is never dropped, whatever its text: spaces, rules and tables are
+        legitimate. Only token ids are compared, so all scripts and languages are treated alike.
         """
         return [
             call.number
@@ -60,7 +60,7 @@ class Repetition(Filter):
 
 
 def repeated(token_ids: Int32) -> int:
-    """Tokens at the end of ``int32[T]`` that are a period of at most 32 tokens, at least twice over."""
+    """Length of the end of ``int32[T]`` that repeats a period of at most 32 tokens at least twice."""
     longest = 0
     for period in range(1, min(LONGEST_PERIOD, len(token_ids) // 2) + 1):
         differs = (token_ids[:-period] != token_ids[period:])[::-1]

@@ -1,4 +1,4 @@
-"""The training loop: a Trainer and a source of batches; everything else is the source's business."""
+"""The training loop over a Trainer and a source of batches; everything else is up to the source."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class BatchSource(Protocol):
     """Where batches come from: rollouts, or transcripts."""
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
-        """The batch of a step, counted from 1. ``version`` is that of the weights that will learn from it;
-        the engine serves it, or, in an asynchronous run, the one before until it is published."""
+        """The batch of a step, counted from 1. ``version`` is the version of the weights that will learn from it. The
+        engine serves this version or, in an asynchronous run, the previous one until this one is published."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What the loop drives. ``validate`` runs every ``validate_every`` steps, before and after."""
+    """The parts of a training loop. ``validate`` runs every ``validate_every`` steps, and before and after training."""
 
     trainer: Trainer
     source: BatchSource
@@ -48,13 +48,13 @@ class LoopResult:
     after: Metrics
     checkpoint: Path | None
     train_seconds: float
-    """Of the steps alone, without validation and checkpoints."""
+    """Seconds of the steps alone, without validation and checkpoints."""
 
 
 async def train(loop: Loop, first_step: int) -> LoopResult:
-    """Train from ``first_step`` (1, or what follows the restored checkpoint) to the last step.
+    """Train from ``first_step`` (1, or the step after the restored checkpoint) to the last step.
 
-    In an asynchronous run the next step's episodes run beside the update, one step off the policy
+    In an asynchronous run the next step's episodes run during the update, one step off-policy
     (Noukhovitch et al., arXiv:2410.18252).
     """
     ahead = _Ahead(loop.source, loop.settings)
@@ -96,14 +96,14 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         if last or is_best or step % settings.save_every == 0:
             keep = settings.keep_last
             save = partial(recorder.checkpoint, step, trainer.save, state, keep, keep_best=settings.keep_best)
-            # A checkpoint takes long to write. In a thread it does not hold up the next step's episodes, and waiting for its
-            # end keeps the run folder locked until it is whole.
+            # Writing a checkpoint is slow. In a thread it does not delay the next step's episodes, and waiting for its end
+            # keeps the run folder locked until the checkpoint is complete.
             checkpoint = await to_its_end(save)
     return LoopResult(before, after, checkpoint, seconds)
 
 
 class _Ahead:
-    """The batches of a source; asynchronous ones are begun when the one before is taken."""
+    """The batches of a source; in an asynchronous run each is started when the previous one is taken."""
 
     def __init__(self, source: BatchSource, settings: TrainSettings) -> None:
         self._source = source
@@ -119,19 +119,19 @@ class _Ahead:
         return batch
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel a batch in progress."""
         if self._next:
             self._next.cancel()
             await asyncio.gather(self._next, return_exceptions=True)
 
 
 def assert_all_trained(batch: RolloutBatch, updated: Metrics, step: int) -> None:
-    """Every sampled token reached the trainer once an epoch: those of zero advantage count, though they
+    """Check that every sampled token reached the trainer once per epoch, including tokens of zero advantage, which
     cost nothing."""
     seen = updated["tokens_trained"] + updated["tokens_zero_advantage"]
     wanted = batch.sampled_tokens * batch.epochs
     if seen != wanted:
         raise AjetError(
-            f"step {step}: {wanted} tokens were to be trained, but the trainer saw {seen:.0f}. "
+            f"step {step}: the trainer should have got {wanted} tokens, but got {seen:.0f}. "
             "This is a bug in AgentJet: please report it with the run folder."
         )

@@ -4,8 +4,8 @@ The whole loss of a token, with the settings of `TrainSettings`:
 
     min(exp(before - old), cap) · loss(old := before)  +  kl · penalty(new, reference)  -  entropy · H
 
-Each term is there only if its setting asks for it; without any, the loss is the algorithm's own. The penalty is `k3`,
-or `k2` where the algorithm's paper has it so (`Algorithm.kl`).
+Each term exists only if its setting enables it; without any, the loss is the algorithm's own. The penalty is `k3`, or
+`k2` if the algorithm's paper uses it (`Algorithm.kl`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Objective:
     penalty: Literal["k2", "k3"] = "k3"
 
     def __call__(self, xp: Any, tokens: LossTokens) -> Any:
-        """See the module."""
+        """The loss of each token; see the module's docstring."""
         total = self.loss(xp, tokens) if self.cap is None else corrected(xp, tokens, self.loss, self.cap)
         if self.kl:
             penalty = k2 if self.penalty == "k2" else k3
@@ -46,7 +46,7 @@ class Objective:
 
 
 def objective(algorithm: Algorithm, settings: TrainSettings) -> Objective:
-    """The loss of a job's batches, and what it needs."""
+    """The loss of a job's batches, with the inputs that it needs."""
     needs = set(algorithm.needs)
     if settings.kl:
         needs.add("reference")

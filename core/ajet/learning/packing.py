@@ -1,7 +1,7 @@
-"""Samples to a tree: what rows share is stored, and by a trainer of trees computed, once.
+"""Samples to a tree: what rows share is stored once, and computed once by a trainer that works on trees.
 
-Rows stay what backbones exchange; a trainer that can compute on trees packs those of a micro-batch.
-Credit is never merged: samples with the same tokens stay two, at the same positions.
+Backbones still exchange rows; a trainer that can compute on trees packs the rows of a micro-batch. Credit is
+never merged: samples with the same tokens remain two samples, at the same positions.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ajet.tracker.tree import Branch, Node, TokenTree, common_length
 from ajet.types import Int32, Sample, SampleTree
 
 NEXT_TO_NOTHING = 0.05
-"""As a share of a group that has enough tokens."""
+"""Share of a group that has enough tokens."""
 
 
 def pack(samples: Sequence[Sample]) -> SampleTree:
     """The tree of the samples.
 
-    Tokens after a sample's last trained one predict nothing and are left out. Longer samples go in first,
-    so that a node's first child begins its longest way down.
+    Tokens after a sample's last trained one predict nothing and are left out. Longer samples are added first, so
+    that a node's first child begins its longest path.
     """
     tree = TokenTree()
     ends: list[Node] = [tree.root] * len(samples)
@@ -51,15 +51,15 @@ def pack(samples: Sequence[Sample]) -> SampleTree:
 
 
 def useful_length(sample: Sample) -> int:
-    """Up to which token it is of use: the last trained one."""
+    """The number of tokens up to the last trained one; later ones are useless."""
     return len(sample.mask) - int(sample.mask[::-1].argmax()) if sample.mask.any() else 0
 
 
 def split(samples: Sequence[Sample], max_tokens: int, enough: int | None = None) -> list[list[Sample]]:
     """Groups of samples whose trees have at most ``max_tokens`` tokens each; a longer sample is alone.
 
-    Neighbours in the tree stay together, so that little of what they share is repeated. A group of
-    ``enough`` tokens ends already where the next sample shares next to nothing with it.
+    Neighbours in the tree stay together, so that little of what they share is repeated. A group of ``enough``
+    tokens ends early if the next sample shares almost nothing with it.
     """
     used = [s.token_ids[: useful_length(s)] for s in samples]
     order = sorted(range(len(samples)), key=lambda i: used[i].astype(">i4").tobytes())

@@ -37,11 +37,11 @@ def plan_step(
     seed: int,
     groups: int | None = None,
 ) -> list[Plan]:
-    """The episodes of a training step, counted from 1; ids say step, place in the batch, task and member.
+    """The episodes of a training step, counted from 1; ids contain step, place in the batch, task and member.
 
-    ``groups`` above ``batch_size`` are those that dynamic sampling or over-sampling may add. They are
-    tasks that the step does not have yet, while there are such, in an order of the step's own, so that the
-    steps' own tasks stay what they are.
+    ``groups`` above ``batch_size`` are those that dynamic sampling or over-sampling may add. As long as there are
+    any, they use tasks that the step does not have yet, in an order specific to the step, so that the regular tasks
+    of all steps are unchanged.
     """
     chosen = tasks_of_step(tasks, step - 1, batch_size, seed)
     wanted = groups or batch_size
@@ -63,18 +63,18 @@ def plan_group(task: Task, step: int, place: int, group_size: int, seed: int) ->
 
 
 def most_groups(train: TrainSettings, rollout: RolloutSettings) -> int:
-    """Most groups that are started in a step."""
+    """Maximum number of groups that are started in a step."""
     return _up(train.batch_size * train.dynamic_sampling * rollout.oversample)
 
 
 def _up(number: float) -> int:
-    """The next whole number, where 10 · 1.1 is 11."""
+    """Rounds up, with 10 · 1.1 counting as 11."""
     return math.ceil(round(number, 6))
 
 
 def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, seed: int) -> list[Plan]:
-    """One episode for each of the first ``limit`` tasks. The seeds do not depend on the step, so that a
-    checkpoint's figure can be reproduced by itself."""
+    """One episode for each of the first ``limit`` tasks. The seeds do not depend on the step, so that the result of a
+    checkpoint can be reproduced separately."""
     return [
         Plan(f"{kind}@{step}/{t.id}", f"{seed}/{kind}/{t.id}", t, 0, i) for i, t in enumerate(tasks[:limit])
     ]
@@ -82,14 +82,13 @@ def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSource:
-    """A `BatchSource` that runs groups of episodes. ``reusable`` are finished ones of an interrupted
-    step that the serving weights sampled, by id, such as `reusable` gives; they are taken instead of being run
-    again.
+    """A `BatchSource` that runs groups of episodes. ``reusable`` are finished episodes, by id, of an interrupted
+    step that the serving weights sampled, as the function `reusable` returns them; they are not run again.
 
     A step runs in rounds. The first has `batch_size` groups; with `dynamic_sampling` each further one
     replaces the groups whose rewards are all equal, until the batch is full or the bound is reached. With
-    `oversample` a round starts more groups than it needs and takes those that are complete first:
-    complete means that every member has ended, well or not, so that no reward has a say.
+    `oversample` a round starts more groups than it needs and takes those that are complete first. A group is
+    complete when every member has ended, successfully or not, so rewards have no influence.
     """
 
     rollout: Rollout
@@ -102,7 +101,7 @@ class RolloutSource:
     filters: Sequence[Filter] = ()
     reusable: Mapping[str, Episode] = field(default_factory=dict)
     adapters: Sequence[str] = ()
-    """Names of the targets that have one."""
+    """Names of the targets that have an adapter."""
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
@@ -127,7 +126,7 @@ class RolloutSource:
             self.recorder.unused(step, [e.plan.id for e in episodes])
         seconds = time.monotonic() - started
         batch.metrics.update(summarize(found.complete(), seconds))
-        if self.reusable:  # what an interrupted step had sampled took no time now
+        if self.reusable:  # episodes of the interrupted step took no time now
             new = [e for e in found.complete() if e.plan.id not in self.reusable]
             batch.metrics["tokens_per_second"] = summarize(new, seconds)["tokens_per_second"]
         batch.metrics.update(counts)
@@ -136,7 +135,7 @@ class RolloutSource:
 
 
 class _Step:
-    """The groups of one step: which were started, which are complete, whose rewards differ."""
+    """The groups of one step: which were started, which are complete, and which have different rewards."""
 
     def __init__(self, source: RolloutSource, step: int) -> None:
         self.source = source
@@ -147,7 +146,7 @@ class _Step:
         """The groups that count, by number, in the order in which they were completed."""
 
     async def run(self) -> None:
-        """Rounds, until the batch is full or no further group may be started."""
+        """Run rounds until the batch is full or no further group may be started."""
         source, settings, rollout = self.source, self.source.settings, self.source.rollout.settings
         limit = most_groups(settings, rollout)
         plans = plan_step(
@@ -182,7 +181,7 @@ class _Step:
         return _in_order(groups)
 
     def complete(self) -> list[Episode]:
-        """The episodes of all groups that count, those of equal rewards among them."""
+        """The episodes of all groups that count, including those with equal rewards."""
         return _in_order(self._groups)
 
     async def _round(self, plans: Sequence[Plan], needed: int) -> None:
@@ -242,8 +241,8 @@ def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:
 def fresh(
     episodes: Sequence[Episode], version: int, max_staleness: int | None
 ) -> tuple[list[Episode], Metrics]:
-    """The episodes none of whose trained tokens was sampled more than ``max_staleness`` versions before
-    ``version``; and how many were dropped, with how many tokens."""
+    """The episodes without a trained token that was sampled more than ``max_staleness`` versions before ``version``;
+    and how many episodes were dropped, with how many tokens."""
     if max_staleness is None:
         return list(episodes), {}
     kept = [e for e in episodes if version - oldest(e, version) <= max_staleness]
@@ -266,7 +265,7 @@ def oldest(episode: Episode, version: int) -> int:
 
 
 def why_nothing(episodes: Sequence[Episode], counts: Metrics) -> str:
-    """Why nothing can be learned from these episodes, with what is to be done; ``counts`` are those of `fresh`."""
+    """Why nothing can be learned from these episodes, with the remedy; ``counts`` are those of `fresh`."""
     if not episodes and counts.get("episodes_stale"):
         return f"all {counts['episodes_stale']:.0f} episodes were sampled more than train.max_staleness versions ago; raise it"
     if all(e.failure for e in episodes):
@@ -278,7 +277,7 @@ def why_nothing(episodes: Sequence[Episode], counts: Metrics) -> str:
 
 
 def reusable(rollout: Rollout, finished: Mapping[str, Episode]) -> dict[str, Episode]:
-    """Of finished episodes, by id, those that need not be run again: all, or for a judge of groups those of whole
+    """The finished episodes, by id, that need not run again: all, or with a group judge only those of complete
     groups."""
     if not isinstance(rollout.judge, GroupJudge):
         return dict(finished)

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from ajet.interfaces.base import Settings
 
 FINAL_SHARE = 0.1
-"""Default of `TrainSettings.final_share`: at 0 the last step would learn nothing."""
+"""Default of `TrainSettings.final_share`: with 0 the last step would learn nothing."""
 
 
 class TrainSettings(Settings):
@@ -20,7 +20,7 @@ class TrainSettings(Settings):
         {"type": "grpo"}, description="Algorithm by name, or {type: name, …} with its fields."
     )
     targets: tuple[str, ...] | None = Field(
-        None, description="Names of the targets to train; default: all without a frozen_model."
+        None, description="Names of the targets to train; default: all that have no frozen_model."
     )
     filters: tuple[dict[str, Any], ...] = Field(
         (), description="Calls that are not trained: filters by name, or {type: name, …} with their fields."
@@ -28,10 +28,10 @@ class TrainSettings(Settings):
     max_timelines: int | None = Field(
         None,
         ge=1,
-        description="Most timelines of an episode that are trained, a seeded choice; default: all.",
+        description="Maximum timelines of an episode to train, by a seeded choice; default: all.",
     )
     steps: int = Field(100, ge=0, description="Training steps; 0 only validates.")
-    batch_size: int = Field(8, ge=1, description="Tasks in a step; each is run rollout.group_size times.")
+    batch_size: int = Field(8, ge=1, description="Tasks per step; each is run rollout.group_size times.")
     mini_batches: int = Field(
         1, ge=1, description="Optimizer steps per training step, each on its share of the groups."
     )
@@ -51,8 +51,8 @@ class TrainSettings(Settings):
     entropy: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
     correction: Literal["off", "truncated"] = Field(
         "off",
-        description="truncated: importance weights for engines that compute other logprobs than the trainer; ratios are then "
-        "against the trainer's own. Needless for the local engine.",
+        description="truncated: importance weights for engines whose logprobs differ from the trainer's; ratios are then "
+        "against the trainer's own logprobs. Not needed for the local engine.",
     )
     correction_cap: float = Field(
         2.0, ge=1, description="Importance weights of the correction are at most this."
@@ -60,17 +60,17 @@ class TrainSettings(Settings):
     max_staleness: int | None = Field(
         None,
         ge=0,
-        description="Drop episodes with a token sampled more than so many weight versions ago; default: none.",
+        description="Drop episodes with a token sampled more than this many weight versions ago; default: none.",
     )
     asynchronous: bool = Field(
         False,
-        description="Run the next step's episodes while a step is being learned from; their tokens are then up to one weight "
-        "version older. New weights reach them as soon as they are there.",
+        description="Run the next step's episodes during the update of a step; their tokens are then up to one weight "
+        "version older. They use new weights as soon as these are available.",
     )
     dynamic_sampling: float = Field(
         1.0,
         ge=1,
-        description="Above 1: groups of equal rewards are replaced by further ones, up to this many times batch_size groups.",
+        description="Above 1: groups of equal rewards are replaced by further groups, up to this many times batch_size groups.",
     )
     learning_rate: float = Field(1e-5, gt=0, description="AdamW learning rate.")
     warmup_steps: int = Field(
@@ -90,16 +90,16 @@ class TrainSettings(Settings):
     adam_epsilon: float = Field(
         1e-8,
         gt=0,
-        description="AdamW's epsilon: gradients well below it move a weight little, larger ones by about the learning rate.",
+        description="AdamW's epsilon: gradients well below it change a weight little, larger ones by about the learning rate.",
     )
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     save_every: int = Field(
-        10, ge=1, description="Write a checkpoint every so many steps, and after the last."
+        10, ge=1, description="Write a checkpoint every this many steps, and after the last."
     )
-    keep_last: int = Field(2, ge=1, description="Checkpoints that are kept.")
+    keep_last: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
     keep_best: bool = Field(
         False,
-        description="Keep also the checkpoint of the highest validation reward, written whenever a validation beats all before.",
+        description="Also keep the checkpoint with the highest validation reward, written whenever a validation is the best so far.",
     )
 
     @field_validator("algorithm", mode="before")
@@ -117,21 +117,19 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _a_constant_rate_has_no_end(self) -> Self:
         if self.schedule == "constant" and self.final_share is not None:
-            raise ValueError(
-                "final_share goes with schedule: linear or cosine; a constant rate stays as it is"
-            )
+            raise ValueError("final_share needs schedule: linear or cosine; a constant rate does not change")
         return self
 
     @property
     def last_share(self) -> float:
-        """The share of the learning rate that the last step has."""
+        """The last step's share of the learning rate."""
         given = FINAL_SHARE if self.final_share is None else self.final_share
         return 1.0 if self.schedule == "constant" else given
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 1: a function of the step and of ``steps`` alone, so that
-        resuming needs no other state. The warm-up's last step (without one, the first) has the whole rate, the
-        last step its final share."""
+        """The learning rate of a step, counted from 1: a function of only the step and ``steps``, so that resuming needs
+        no other state. The warm-up's last step (without a warm-up, the first step) has the full rate, the last step its
+        final share."""
         if step < self.warmup_steps:
             return self.learning_rate * step / self.warmup_steps
         whole = max(self.warmup_steps, 1)

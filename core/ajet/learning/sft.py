@@ -34,18 +34,18 @@ def read_transcripts(path: Path) -> list[Transcript]:
     """Transcripts of a JSON lines file. Raises ConfigError with file and line."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such transcript file.")
-    # Split at newlines only: JSON strings may hold other Unicode line ends.
+    # Split only at newlines: JSON strings may contain other Unicode line ends.
     lines = enumerate(path.read_bytes().split(b"\n"), 1)
     transcripts = [_transcript(line, f"{path}:{number}") for number, line in lines if line.strip()]
     if not transcripts:
-        raise ConfigError(f"{path}: holds no transcript.")
+        raise ConfigError(f"{path}: contains no transcript.")
     return transcripts
 
 
 def _transcript(line: bytes, where: str) -> Transcript:
     try:
         data = json.loads(line)
-    except (ValueError, RecursionError) as error:  # not UTF-8 is one, too
+    except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
         raise ConfigError(f"{where}: not JSON ({error}). Fix the line.") from None
     data = data if isinstance(data, dict) else {}
     messages, tools = data.get("messages"), data.get("tools") or ()
@@ -54,7 +54,7 @@ def _transcript(line: bytes, where: str) -> Transcript:
             f'{where}: needs `messages`, a list of objects like {{"role": "user", "content": "…"}}.'
         )
     for message in messages:
-        if message.get("role") not in _ROLES:  # chat formats pass over what they do not know
+        if message.get("role") not in _ROLES:  # chat formats ignore roles that they do not know
             raise ConfigError(
                 f"{where}: a message has the role {message.get('role')!r}; known: {', '.join(_ROLES)}."
             )
@@ -66,8 +66,8 @@ def _transcript(line: bytes, where: str) -> Transcript:
 
 
 def transcript_samples(chat: Chat, transcripts: Sequence[Transcript], longest: int) -> list[Sample]:
-    """Samples of all transcripts. Raises ConfigError naming the first that the chat format cannot render
-    or that has more than ``longest`` tokens."""
+    """Samples of all transcripts. Raises ConfigError, which names the first transcript that the chat format cannot
+    render or that has more than ``longest`` tokens."""
     samples = []
     for transcript in transcripts:
         try:
@@ -104,7 +104,7 @@ def sft_batch(samples: Sequence[Sample], learning_rate: float) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSource:
-    """A `BatchSource` over samples: each epoch is a permutation of its own."""
+    """A `BatchSource` over samples: each epoch is a new permutation."""
 
     samples: Sequence[Sample]
     settings: TrainSettings

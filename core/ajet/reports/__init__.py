@@ -1,5 +1,5 @@
-"""Run folders for reading: what a run did, and what one episode said, token by token.
+"""Reports on run folders: what a run did, and the text of one episode, token by token.
 
-`folder` reads, `credit` says what was learned from, `glance` and `episode` gather facts as plain data,
-`text` and `html` show them. Nothing here needs the model, its plugin or the network.
+`folder` reads, `credit` recomputes advantages, `run_summary` and `episode` collect the data, `labels` names
+the figures, `html` and `ajet.cli.show_text` show them. Nothing here needs the model, its plugin or the network.
 """

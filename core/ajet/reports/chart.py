@@ -1,4 +1,4 @@
-"""Curves over training steps as one SVG figure, with axes and a legend. No script, nothing from the network."""
+"""Curves over training steps as one SVG figure, with axes and a legend. It uses no script and no network."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 700, 190, 50, 10, 12, 36
 
 
 def chart(curves: Mapping[str, Points]) -> str:
-    """A figure of the curves, by name; the first is the training steps' own. The others are drawn with a dot at
-    each point, as they have few."""
+    """A figure of the curves, by name; the first one is that of the training steps. The others have few points, so each
+    point is drawn as a dot."""
     steps = [step for points in curves.values() for step, _ in points]
     values = [value for points in curves.values() for _, value in points]
     first, last, low, high = min(steps), max(steps), min(values), max(values)
@@ -49,7 +49,7 @@ def chart(curves: Mapping[str, Points]) -> str:
 
 
 def ticks(first: int, last: int, most: int = 6) -> list[int]:
-    """Round steps between the first and the last, about so many, and these two."""
+    """Round steps between the first and the last, about ``most``, and these two."""
     if first == last:
         return [first]
     widths = (n * 10**power for power in range(12) for n in (1, 2, 5))

@@ -1,4 +1,4 @@
-"""What a run learned from its episodes, worked out again from its journal and its job."""
+"""What a run learned from its episodes, recomputed from its journal and its job."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ajet.types import AjetError
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The algorithm and the selection of tokens that the run's job names. Where they cannot be built
-    any more (a plugin is gone), ``notes`` say so and advantages are unknown."""
+    """The algorithm and the selection of tokens that the run's job names. If they cannot be built any more (a plugin
+    is missing), ``notes`` say so and advantages are unknown."""
 
     algorithm: Algorithm | None
     selection: Selection
     notes: Sequence[str]
 
     def advantages(self, entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
-        """Advantages of each judged episode of a step with a token to train, by id, as `build_batch` has them where
-        filters have left something of each."""
+        """Advantages of each judged episode of a step with a token to train, by id, as in `build_batch` if filters
+        left something of each."""
         groups: dict[Hashable, list[Entry]] = {}
         for entry in entries:
             if entry.failure is None and entry.trainable and entry.group is not None:
@@ -39,7 +39,7 @@ class Credit:
 def run_credit(run: Run) -> Credit:
     """The credit of a run's job."""
     train = run.job.get("train") or {}
-    notes = [] if run.job else ["the folder holds no job.yaml, so advantages are unknown"]
+    notes = [] if run.job else ["the folder has no job.yaml, so advantages are unknown"]
     algorithm: Any = _built(run, "algorithm", train.get("algorithm"), "train.algorithm", notes)
     filters: list[Filter] = []
     for index, spec in enumerate(train.get("filters") or ()):
@@ -51,7 +51,7 @@ def run_credit(run: Run) -> Credit:
 
 
 def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
-    """How many groups gave nothing to learn, and how many were judged at all."""
+    """How many groups had nothing to learn, and how many were judged."""
     steps: dict[tuple[str, int], list[Entry]] = {}
     for entry in run.entries:
         if entry.group is not None:
@@ -78,5 +78,5 @@ def _built(run: Run, kind: str, spec: Any, where: str, notes: list[str]) -> Any:
     try:
         return build_plugin(layers, kind, spec, where)
     except AjetError as error:
-        notes.append(f"{where} cannot be built here, so what it did is unknown: {error}")
+        notes.append(f"{where} cannot be built here, so its effect is unknown: {error}")
         return None

@@ -1,4 +1,4 @@
-"""One episode as plain data: what was said, the tokens of each timeline, where conversations broke."""
+"""One episode as plain data: its messages, the tokens of each timeline, and where conversations broke."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ajet.tracker.record import Call, Exchange
 from ajet.tracker.timelines import Timeline, timelines
 
 EDGE = 16
-"""Tokens at each end of a long context that are shown all the same."""
+"""Tokens that are always shown at each end of a long context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What became of the episode. ``advantages`` are by name of agent or target, "" for all others; empty
-    where nothing was learned."""
+    """The outcome of the episode. ``advantages`` are by name of agent or target, "" for all others; empty if nothing
+    was learned."""
 
     id: str
     phase: str
@@ -42,7 +42,7 @@ class Header:
     rewards: Mapping[str, float]
     advantages: Mapping[str, float]
     rewards_of_group: tuple[float | None, ...]
-    """Of all members, None where one failed; empty where episodes stand alone."""
+    """Rewards of all members, None for a failed one; empty if episodes have no group."""
     metrics: Mapping[str, float]
     counters: Mapping[str, int]
     seconds: float
@@ -54,7 +54,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A message of a chat. ``same_as`` is the place of one shown before that says the same."""
+    """A message of a chat. ``same_as`` is the place of an equal message that was shown before."""
 
     number: int
     role: str
@@ -64,20 +64,20 @@ class Line:
     """(name, arguments)"""
     name: str
     call: int | None
-    """The call that it answers, and who made that."""
+    """The call that produced it, and the agent that made the call."""
     agent: str
     same_as: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Consecutive tokens of a timeline that one call sampled, or that none did. All sequences have the
-    length of ``ids``."""
+    """Consecutive tokens of a timeline that one call sampled, or that no call sampled. All sequences have the length
+    of ``ids``."""
 
     start: int
     ids: tuple[int, ...]
     texts: tuple[str | None, ...]
-    """What each adds to the text; None where there is no tokenizer."""
+    """The text that each token adds; None without a tokenizer."""
     trained: bool
     call: int | None = None
     agent: str = ""
@@ -86,7 +86,7 @@ class Tokens:
     logprobs: tuple[float | None, ...] = ()
     versions: tuple[int, ...] = ()
     advantage: float | None = None
-    """Of trained tokens; None where nothing was learned."""
+    """Advantage of trained tokens; None if nothing was learned."""
 
     @property
     def sampled(self) -> bool:
@@ -94,21 +94,21 @@ class Tokens:
 
     @property
     def folded(self) -> int:
-        """How many tokens of a long context need not be shown."""
+        """How many tokens of a long context are hidden."""
         return max(0, len(self.ids) - 2 * EDGE) if not self.sampled and len(self.ids) > 3 * EDGE else 0
 
     def folds(self, index: int) -> bool:
-        """Whether a token is one of those."""
+        """Whether a token is hidden."""
         return bool(self.folded) and EDGE <= index < len(self.ids) - EDGE
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A timeline with its chat; without tokens where a chat model answered."""
+    """A timeline with its chat; without tokens if a chat model answered."""
 
     title: str
     about: str
-    """Whether, and why, it is trained."""
+    """Whether it is trained, and if not, why."""
     calls: tuple[int, ...]
     chat: tuple[Line, ...]
     tokens: tuple[Tokens, ...]
@@ -120,19 +120,19 @@ class BreakReport:
 
     found: Break
     head: str
-    """What both texts begin with, if they are two forms of one message."""
+    """The common beginning of both texts, if they are two forms of one message."""
     removed: str
     added: str
     tail: str
     recorded: tuple[str | None, ...]
-    """The text of the token ids in ``found.recorded``; None where there is no tokenizer."""
+    """The text of the token ids in ``found.recorded``; None without a tokenizer."""
     sent: tuple[str | None, ...]
     remedy: str
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReport:
-    """All that an episode's page says."""
+    """Everything that an episode's page shows."""
 
     header: Header
     conversations: tuple[Conversation, ...]
@@ -141,7 +141,7 @@ class EpisodeReport:
 
 
 def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> EpisodeReport:
-    """The facts of an episode. Raises AjetError if the journal has changed since it was read."""
+    """The report of an episode. Raises AjetError if the journal has changed since it was read."""
     episode = run.episode(entry)
     members = run.members(entry) if entry.group is not None else []
     found = credit.advantages(run.together(entry)).get(entry.id, {})
@@ -185,9 +185,9 @@ def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> Ep
     )
     notes = list(credit.notes)
     if not episode.record.calls and episode.record.exchanges:
-        notes.append("a chat model answered, so there are no tokens to show or to train on")
+        notes.append("a chat model answered, so there are no tokens to show or train")
     elif episode.record.calls and pieces.missing:
-        notes.append(f"tokens are shown by id, as their text is unknown: {pieces.missing}")
+        notes.append(f"tokens are shown by id, because their text is unknown: {pieces.missing}")
     return EpisodeReport(
         header, tuple(conversations), tuple(break_report(b, pieces) for b in episode.breaks), tuple(notes)
     )
@@ -229,12 +229,12 @@ def break_report(found: Break, pieces: Pieces) -> BreakReport:
 
 
 def _alike(a: str, b: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The number of equal characters at the beginning of two texts."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 class _Scribe:
-    """Writes conversations one after the other, each message once."""
+    """Builds conversations one after the other, showing each message once."""
 
     def __init__(self, episode: Episode, pieces: Pieces, advantages: Mapping[str, float]) -> None:
         self._advantages = advantages
@@ -243,11 +243,11 @@ class _Scribe:
         self._answers = {e.answer: e for e in reversed(episode.record.exchanges)}
         self._pieces = pieces
         self._shown: dict[Said | str, str] = {}
-        """Where a message was shown: by its place, and by what it says."""
+        """Where a message was shown: by its node, and by its content."""
         self._count = 0
 
     def conversation(self, line: Timeline, trained: bool, about: str) -> Conversation:
-        """A timeline with the chat that its last call made."""
+        """A timeline with the chat of its last call."""
         self._count += 1
         last = self._exchanges.get(line.spans[-1].call)
         return Conversation(
@@ -259,7 +259,7 @@ class _Scribe:
         )
 
     def without_tokens(self) -> list[Conversation]:
-        """The calls that no timeline showed, longest chats first."""
+        """Conversations of the calls that no timeline showed, longest chats first."""
         left = [e for e in self._exchanges.values() if e.number not in self._calls]
         found = []
         for exchange in sorted(left, key=lambda e: (-e.answer.depth, e.number)):
@@ -283,7 +283,7 @@ class _Scribe:
         for number, said in enumerate(answer.path(), 1):
             words = canonical(said.message)
             before = self._shown.get(said)
-            if before is None and said not in self._answers:  # what a call said is always shown
+            if before is None and said not in self._answers:  # a call's answer is always shown
                 before = self._shown.get(words)
             new[said] = new[words] = before or f"{self._count}.{number}"
             lines.append(self._line(number, said, before))

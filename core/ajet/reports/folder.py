@@ -1,7 +1,7 @@
-"""A run folder as it is now: finished, still growing, or cut off by a kill.
+"""Reads a run folder in any state: finished, still growing, or cut off by a kill.
 
-The journal is read as a stream and kept as one small `Entry` a line; an episode's tokens are read
-again from its place in the file when somebody asks for it.
+The journal is read as a stream and kept as one small `Entry` per line; an episode's tokens are read from
+the file again on demand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GROUP = re.compile(r"(\d+)\.(\d+)/")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is kept of a journal line. ``offset`` is where the line begins."""
+    """The part of a journal line that is kept in memory. ``offset`` is where the line begins."""
 
     offset: int
     id: str
@@ -42,32 +42,32 @@ class Entry:
     seconds: float
     calls: int
     sampled: int
-    """Tokens that its calls sampled; 0 where a chat model answered."""
+    """Tokens that its calls sampled; 0 if a chat model answered."""
     trainable: int
-    """Those of calls that are to be trained."""
+    """Tokens of calls that are trained."""
     counters: Mapping[str, int]
     breaks: Mapping[str, int]
-    """How many, by cause."""
+    """Breaks by cause."""
 
     @property
     def group(self) -> tuple[str, int, str] | None:
-        """The episodes of one task in one step share it; None where episodes stand alone (validation)."""
+        """The key that episodes of one task in one step share; None if episodes have no group (validation)."""
         found = _GROUP.match(self.id)
         return (self.phase, self.step, found[0]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder that was read. ``entries`` are the live ones, in the order of the journal."""
+    """The contents of a run folder. ``entries`` are the live ones, in the order of the journal."""
 
     dir: Path
     job: Mapping[str, Any]
-    """The resolved job; empty where the folder holds none."""
+    """The resolved job; empty if the folder has none."""
     entries: Sequence[Entry]
     metrics: Sequence[Mapping[str, Any]]
 
     def find(self, text: str) -> Entry:
-        """The episode of an id or of a part of one. Raises ConfigError naming near ones."""
+        """The episode with an id, or with a unique part of one. Raises ConfigError, which names similar ids."""
         for fits in (str.__eq__, str.startswith, str.__contains__):
             found = [entry for entry in self.entries if fits(entry.id, text)]
             if len(found) == 1:
@@ -76,7 +76,7 @@ class Run:
                 some = ", ".join(entry.id for entry in found[:5])
                 more = ", …" if len(found) > 5 else ""
                 raise ConfigError(
-                    f"{text}: {len(found)} episodes of {self.dir} have this in their id: {some}{more}. Write more of it."
+                    f"{text}: {len(found)} episodes of {self.dir} have this in their id: {some}{more}. Use a longer part of the id."
                 )
         hint = nearest(text, [entry.id for entry in self.entries])
         first = ", ".join(entry.id for entry in self.entries[:3])
@@ -97,7 +97,7 @@ class Run:
             file.seek(entry.offset)
             line = _parsed(file.readline(), self.dir / JOURNAL, 0)
         if line.get("id") != entry.id:
-            raise AjetError(f"{self.dir / JOURNAL}: changed while it was read; try again.")
+            raise AjetError(f"{self.dir / JOURNAL} changed while it was being read; try again.")
         found = _GROUP.match(entry.id)
         plan = Plan(entry.id, "", Task(entry.task), entry.member, int(found[2]) if found else 0)
         return episode_from_json(line, plan)
@@ -113,12 +113,14 @@ def find_run(path: Path) -> Path:
         )
     runs = [folder for folder in path.iterdir() if (folder / JOURNAL).is_file()]
     if not runs:
-        raise ConfigError(f"{path}: no run and no folder of runs: there is no {JOURNAL} in it or one below.")
+        raise ConfigError(
+            f"{path}: not a run folder or a folder of runs: neither it nor a folder in it has an {JOURNAL}."
+        )
     return max(runs, key=_started)
 
 
 def read_run(run_dir: Path) -> Run:
-    """Read a run folder. Raises AjetError naming file and line where a line in the middle is damaged."""
+    """Read a run folder. Raises AjetError, which names file and line, if a line before the last is damaged."""
     return Run(run_dir, _job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS))
 
 
@@ -138,7 +140,7 @@ _Mark = tuple[int, Collection[str]]
 
 
 def _live(path: Path) -> list[Entry]:
-    """The live lines of a journal, small."""
+    """The live lines of a journal, as entries."""
     lines = surviving(
         _entries(path),
         lambda line: line if isinstance(line, tuple) else None,
@@ -151,7 +153,7 @@ def _entries(path: Path) -> Iterator[Entry | _Mark]:
     offset = 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
-            if not raw.endswith(b"\n"):  # being written, or cut by a kill
+            if not raw.endswith(b"\n"):  # still being written, or cut off by a kill
                 return
             line = _parsed(raw, path, number)
             try:
@@ -204,5 +206,5 @@ def _entry(line: Mapping[str, Any], offset: int) -> Entry:
 
 
 def _count(packed: str) -> int:
-    """How many four-byte numbers a base64 text holds."""
+    """How many four-byte numbers a base64 text encodes."""
     return (len(packed) * 3 // 4 - packed[-2:].count("=")) // 4

@@ -1,7 +1,7 @@
-"""A run and some of its episodes as one HTML file: no script, nothing from the network.
+"""A run and some of its episodes as one HTML file without scripts or network access.
 
-Everything that a run wrote goes through `_text`; the page's own content security policy forbids the
-rest.
+Everything that a run wrote is escaped by `_text`; the page's content security policy also forbids scripts and
+network access.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ajet.reports.token_text import readable, visible
 _MARK = "\0"
 """Marks where the content goes in the template. A NUL, because no text on a page contains one."""
 LEVELS = ((0.5, "≥ 50 %"), (0.2, "≥ 20 %"), (0.05, "≥ 5 %"), (0.01, "≥ 1 %"), (0.0, "< 1 %"))
-"""Least probability of each colour of a trained token, and its words."""
+"""Minimum probability for each colour of a trained token, and its label."""
 
 
 def page(glance: Glance, reports: Sequence[EpisodeReport], *, everything: bool) -> str:
@@ -36,8 +36,8 @@ def page(glance: Glance, reports: Sequence[EpisodeReport], *, everything: bool) 
 def written(
     glance: Glance, reports: Mapping[str, Callable[[], EpisodeReport]], *, everything: bool
 ) -> Iterator[str]:
-    """The file, piece by piece, so that a run of many episodes never lies in memory as a whole. ``reports`` makes
-    each episode's report when its turn comes, by the episode's id."""
+    """The file in pieces, so that a run of many episodes is never in memory as a whole. ``reports`` makes the report
+    of an episode, by its id, when it is needed."""
     places = {episode: f"episode-{n}" for n, episode in enumerate(reports)}
     template = Template((files("ajet.reports") / "page.html").read_text(encoding="utf-8"))
     before, after = template.substitute(title=_text(f"{glance.run} – ajet show"), content=_MARK).split(_MARK)
@@ -55,7 +55,7 @@ def _itself(report: EpisodeReport) -> EpisodeReport:
 
 
 def _text(text: str) -> str:
-    """Text as HTML, what does not print as an escape."""
+    """Text as HTML; unprintable characters become escapes."""
     return html.escape(readable(text))
 
 
@@ -80,8 +80,8 @@ def _run(glance: Glance, places: Mapping[str, str]) -> Iterator[str]:
     total = sum(glance.episodes.values())
     if total > len(places):
         yield (
-            f"<p>On this page: {len(places)} of {total:,} episodes. <code>ajet show RUN --html FILE --all</code> writes all "
-            "of them.</p>"
+            f"<p>On this page: {len(places)} of {total:,} episodes. <code>ajet show RUN --html FILE --all</code> includes "
+            "all of them.</p>"
         )
     if glance.picks:
         items = "\n".join(f"<li>{_pick(pick, places)}</li>" for pick in glance.picks)
@@ -90,7 +90,7 @@ def _run(glance: Glance, places: Mapping[str, str]) -> Iterator[str]:
 
 
 def _more(places: Mapping[str, str]) -> str:
-    """Links to all episodes of the page, folded."""
+    """Links to all episodes of the page, collapsed."""
     links = " ".join(f"<a href='#{place}'><code>{_text(name)}</code></a>" for name, place in places.items())
     return f"<details><summary>all {len(places):,} episodes</summary>\n<p>{links}</p>\n</details>\n"
 
@@ -209,7 +209,7 @@ def _level(logprob: float | None) -> str:
 
 def _break(report: BreakReport) -> str:
     found = report.found
-    facts = [f"<h4>Call {found.call} did not go on from call {found.after}: {_text(found.cause)}</h4>"]
+    facts = [f"<h4>Call {found.call} did not continue call {found.after}: {_text(found.cause)}</h4>"]
     if found.char >= 0:
         diff = f"{_shown(report.head)}{_diff(report.removed, report.added)}{_shown(report.tail)}"
         facts.append(f"<p>message {found.message + 1}, character {found.char}: <code>{diff}</code></p>")

@@ -1,4 +1,4 @@
-"""The words of a report that a terminal and a page share."""
+"""The labels of a report, shared by the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ajet.reports.run_summary import Glance, Row
 
 
 def run_facts(glance: Glance) -> list[tuple[str, str]]:
-    """Where a run is, what it is and how far it came, by name."""
+    """The run's folder, job and state, by name."""
     phases = ", ".join(f"{n} {phase}" for phase, n in glance.episodes.items()) or "none has ended yet"
     job = [("job", f"{glance.workflow}, {glance.algorithm} on {glance.backbone}"), ("model", glance.model)]
     return [
@@ -22,12 +22,12 @@ def run_facts(glance: Glance) -> list[tuple[str, str]]:
 
 
 def _by_name(figures: Mapping[str, float], form: str) -> str:
-    """The figures, each after the name of its agent or target, if it has one."""
+    """The figures, each preceded by the name of its agent or target, if it has one."""
     return ", ".join(f"{name} {value:{form}}".strip() for name, value in figures.items())
 
 
 def episode_facts(report: EpisodeReport) -> list[tuple[str, str]]:
-    """What became of an episode, by name."""
+    """The outcome of an episode, by name."""
     h = report.header
     verdict = {True: "success", False: "no success", None: ""}[h.is_success]
     group = ", ".join("failed" if r is None else f"{r:g}" for r in h.rewards_of_group)
@@ -67,7 +67,7 @@ def _state(glance: Glance) -> str:
 
 
 def step_table(rows: Sequence[Row], validates: str) -> list[Sequence[str]]:
-    """A table of the columns that hold anything."""
+    """A table of the columns that are not empty."""
     columns = [
         ("step", [str(row.step) for row in rows]),
         ("reward", [number(row.reward) for row in rows]),
@@ -89,14 +89,14 @@ def number(value: float | None) -> str:
 
 
 def fold(lines: Sequence[Line]) -> str:
-    """Where messages that are not shown again stand."""
+    """Where the messages that are not repeated were shown."""
     first, last = lines[0].number, lines[-1].number
     few = f"message {first}" if first == last else f"messages {first}–{last}"
     return f"{few} as in {lines[0].same_as}"
 
 
 def who(line: Line) -> str:
-    """The place of a message, who said it and in which call."""
+    """The place of a message, its author and its call."""
     call = f"call {line.call}" if line.call is not None else ""
     return f"{line.number}  " + " · ".join(part for part in (line.role, line.name, call, line.agent) if part)
 

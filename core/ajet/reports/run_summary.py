@@ -17,15 +17,15 @@ from ajet.tracker.breaks import CAUSES
 MOST_ROWS = 20
 
 MEANINGS = {
-    "overridden": "sampling parameters of the agent that gave way to the job's (rollout.sampling)",
+    "overridden": "sampling parameters of the agent that the job's settings replaced (rollout.sampling)",
     "malformed_tool_calls": "tool calls that did not parse and reached the agent as text",
-    "rendered_anew": "prompts that could not go on from stored tokens, so that the chat was rendered again",
-    "drift": "stored tokens that stood for text which the agent sent back otherwise (rollout.merge: text)",
+    "rendered_anew": "prompts that could not continue stored tokens, so the chat was rendered again",
+    "drift": "stored tokens used for text that the agent sent back in another form (rollout.merge: text)",
     "context_overflow": "calls refused because the prompt filled the model's context",
     "refused": "calls that were refused",
     "episode_end_failed": "plugins that failed at the end of an episode (ajet_episode_end)",
 }
-"""Of counters, or of what stands before their colon."""
+"""Explanations of counters, by name or by the part before the colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,17 @@ class Row:
     reward: float | None
     accuracy: float | None
     zero_advantage: float | None
-    """Share of groups."""
+    """Share of the groups with zero advantage."""
     failed: int
     validation: float | None
-    """Accuracy of the validation after the step, or its reward where nothing says success."""
+    """Accuracy of the validation after the step, or its reward if no verdict says success."""
     greedy: float | None
     loss: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How often something happened, and what it means or what to do about it."""
+    """How often something happened, and what it means or how to fix it."""
 
     name: str
     count: int
@@ -55,7 +55,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """An episode worth a look, and why."""
+    """An episode worth reading, and why."""
 
     id: str
     why: str
@@ -63,11 +63,11 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """All that a run's first page says."""
+    """Everything that a run's first page shows."""
 
     run: str
     workflow: str
-    """This and the next three are empty where the folder holds no job."""
+    """This and the next three fields are empty if the folder has no job."""
     model: str
     backbone: str
     algorithm: str
@@ -78,14 +78,14 @@ class Glance:
     age: float
     """Seconds since an episode was last written."""
     episodes: Mapping[str, int]
-    """By phase."""
+    """Number of episodes by phase."""
     validates: str
-    """What `Row.validation` is: accuracy or reward."""
+    """What `Row.validation` measures: accuracy or reward."""
     rows: tuple[Row, ...]
     rewards: tuple[float, ...]
-    """Of every training step."""
+    """Rewards of all training steps."""
     curves: Mapping[str, tuple[tuple[int, float], ...]]
-    """What a chart shows, by name: (step, value) of the training reward, and of validations."""
+    """The curves of the chart, by name: (step, value) of the training reward and of validations."""
     groups: int
     groups_zero_advantage: int
     retried: int
@@ -97,7 +97,7 @@ class Glance:
 
 
 def glance(run: Run, credit: Credit) -> Glance:
-    """The facts of a run."""
+    """The summary of a run."""
     job = run.job
     rows, validates = _rows(run.metrics)
     zero, groups = zero_advantage(run, credit)
@@ -184,7 +184,7 @@ def _thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def _even(items: Sequence[int], most: int) -> list[int]:
-    """At most so many of the items, evenly, the first and the last among them."""
+    """At most ``most`` of the items, evenly spaced, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)] if most > 1 else [items[-1]]
@@ -194,7 +194,7 @@ def _even(items: Sequence[int], most: int) -> list[int]:
 
 
 def _failures(entries: Iterable[Entry]) -> tuple[Count, ...]:
-    """By cause, with the latest of each as it was told."""
+    """Failures by cause, each with the latest message."""
     latest = {entry.failure: entry for entry in entries if entry.failure}
     counts = Counter(entry.failure for entry in entries if entry.failure)
     return tuple(
@@ -219,7 +219,7 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def _picks(entries: Sequence[Entry]) -> list[Pick]:
-    """Some episodes that tell most, the latest of each kind; none of them twice."""
+    """The most informative episodes, the latest of each kind, without duplicates."""
     judged = [e for e in entries if e.failure is None]
     learned = [e for e in judged if e.group is not None] or judged
     last = max((e.step for e in learned), default=0)

@@ -1,4 +1,4 @@
-"""Tokens as text, and text made visible: nothing that a model wrote can move a cursor or hide."""
+"""Tokens as text, and text made visible: model output can neither move a cursor nor hide."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ajet.runs.run_dir import TOKENIZER
 _ESCAPED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters other than tab and newline, what turns the direction of text, and half a pair."""
+"""Control characters other than tab and newline, characters that change the text direction, and lone surrogates."""
 _LONGEST = 16
-"""Tokens that one character may take."""
+"""Maximum tokens of one character."""
 _SPACES = str.maketrans({" ": "·", "\t": "→", "\n": "↵"})
 
 
 class Pieces:
-    """The text of token ids, by the tokenizer that a run saved. ``missing`` says why there is none."""
+    """The text of token ids, from the tokenizer that a run saved. ``missing`` says why there is none."""
 
     def __init__(self, run_dir: Path) -> None:
         self._tokenizer: Any = None
         self.missing = ""
         path = run_dir / TOKENIZER / "tokenizer.json"
         if not path.is_file():
-            self.missing = f"{path} is not there"
+            self.missing = f"{path} does not exist"
             return
         try:
             from tokenizers import Tokenizer
@@ -39,8 +39,8 @@ class Pieces:
             self.missing = f"{path}: {error}"
 
     def __call__(self, ids: Sequence[int], borders: Collection[int] = ()) -> list[str | None]:
-        """The text that each token adds. A character of several tokens is the last one's, the others
-        add nothing; no character goes across ``borders``. Without a tokenizer all are None."""
+        """The text that each token adds. A character of several tokens belongs to the last one, the others add
+        nothing; no character crosses ``borders``. Without a tokenizer all are None."""
         if self._tokenizer is None:
             return [None] * len(ids)
         pieces: list[str | None] = []
@@ -61,7 +61,7 @@ class Pieces:
 
 
 def readable(text: str) -> str:
-    """Text with every character that does not print written as an escape."""
+    """Text with every unprintable character written as an escape."""
     return _ESCAPED.sub(lambda c: ascii(c[0])[1:-1], text)
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints of a run folder: each is complete under its name and on the disk, or it is not used.
+"""Checkpoints of a run folder: only those that are complete on the disk are used.
 
-``files.json`` is written last and lists the size of every other file, so that a copy that was cut off, or a disk that
-lost the end of a file, is noticed before anything is loaded.
+``files.json`` is written last and lists the size of every other file, so that a truncated copy, or a disk that lost
+the end of a file, is detected before anything is loaded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ajet.utils.files import replace, write_whole, writing
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_STATE = "ajet.json"
-"""Beside what the trainer writes: the step, the weight version, the validation reward at that step."""
+"""Holds, in addition to the trainer's files, the step, the weight version and the validation reward at that step."""
 FILES = "files.json"
-"""Maps each file of the checkpoint to its size. Leaves out itself and `ajet.json`, which is rewritten when a validation
-score is added."""
+"""Maps each file of the checkpoint to its size, except itself and `ajet.json`, which is rewritten when a validation
+reward is added."""
 DAMAGED = "damaged_"
-"""Before the name of a checkpoint that was set aside."""
+"""Prefix of the name of a checkpoint that was set aside."""
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -33,7 +33,7 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 
 def best_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint of the highest validation reward, the earliest of equal ones; None if none was
+    """The checkpoint with the highest validation reward, the earliest of equal ones; None if none was
     validated."""
     validated = [path for path in checkpoints(run_dir) if validation_reward(path) > -math.inf]
     return max(validated, key=validation_reward, default=None)
@@ -45,7 +45,7 @@ def validation_reward(checkpoint: Path) -> float:
 
 
 def fault(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, as far as sizes tell; None if it is complete."""
+    """What is wrong with a checkpoint, as far as file sizes show; None if it is complete."""
     try:
         sizes = json.loads((checkpoint / FILES).read_bytes())
         int(_state(checkpoint)["step"])
@@ -73,8 +73,8 @@ def write_checkpoint(
     *,
     keep_best: bool = False,
 ) -> Path:
-    """Write a checkpoint atomically, ``save`` its own part. Older ones than the last ``keep_last`` go, but for the
-    best where ``keep_best``. Raises AjetError if it cannot be written."""
+    """Write a checkpoint atomically; ``save`` writes the trainer's part. Checkpoints older than the last ``keep_last``
+    are removed, except the best one with ``keep_best``. Raises AjetError if it cannot be written."""
     final = run_dir / CHECKPOINTS / f"step_{step:06d}"
     if final in checkpoints(
         run_dir
@@ -100,7 +100,7 @@ def write_checkpoint(
 
 
 def add_validation(run_dir: Path, step: int, reward: float) -> None:
-    """Add the validation reward to the checkpoint of a step, if one was written before it was validated."""
+    """Add the validation reward to the checkpoint of a step, if it was written before its validation."""
     checkpoint = run_dir / CHECKPOINTS / f"step_{step:06d}"
     if checkpoint in checkpoints(run_dir):
         state = {**_state(checkpoint), "validation_reward": reward}
@@ -108,8 +108,9 @@ def add_validation(run_dir: Path, step: int, reward: float) -> None:
 
 
 def restore(run_dir: Path, load: Callable[[Path], None], say: Callable[[str], None]) -> int:
-    """Load the newest checkpoint that can be loaded; its step, 0 if the run has none yet. See `newest`. Those after it are
-    renamed once it is loaded. Raises AjetError, and renames none, if none can be loaded: that is hardly their fault."""
+    """Load the newest checkpoint that can be loaded; return its step, 0 if the run has none yet. See `newest`. Later
+    ones are renamed once it is loaded. Raises AjetError, and renames none, if none can be loaded: then the cause is
+    probably elsewhere."""
     if newest(run_dir, say) is None:
         return 0
     refused: dict[Path, CheckpointDamaged] = {}
@@ -124,14 +125,14 @@ def restore(run_dir: Path, load: Callable[[Path], None], say: Callable[[str], No
         return step_of(newest(run_dir, say))
     first = next(iter(refused.values()))
     raise AjetError(
-        f"{first}. No checkpoint of {run_dir} can be loaded, so the environment may be to blame, and none is renamed. Compare "
-        f"what is installed with {run_dir / 'versions.json'}, or bring a checkpoint back from a copy."
+        f"{first}. No checkpoint of {run_dir} can be loaded, so the environment may be the cause, and none is renamed. "
+        f"Compare the installed packages with {run_dir / 'versions.json'}, or restore a checkpoint from a copy."
     ) from first
 
 
 def newest(run_dir: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint that is complete, None if the run has none yet. Damaged ones after it are renamed, so that
-    the run can write those steps again, and ``say`` is told. Raises AjetError if there are some, but none is complete."""
+    """The newest complete checkpoint, None if the run has none yet. Damaged ones after it are renamed, so that the run
+    can write those steps again, and reported to ``say``. Raises AjetError if there are some, but none is complete."""
     for checkpoint in sorted((run_dir / CHECKPOINTS).glob("step_*"), reverse=True):
         why = fault(checkpoint)
         if why is None:
@@ -139,7 +140,7 @@ def newest(run_dir: Path, say: Callable[[str], None]) -> Path | None:
         _set_aside(checkpoint, why, say)
     if any((run_dir / CHECKPOINTS).glob(f"{DAMAGED}*")):
         raise AjetError(
-            f"{run_dir / CHECKPOINTS}: no checkpoint is intact. Bring one back from a copy, under its name step_NNNNNN, "
+            f"{run_dir / CHECKPOINTS}: no checkpoint is intact. Restore one from a copy, under its name step_NNNNNN, "
             "or start a new run."
         )
     return None
@@ -155,7 +156,7 @@ def _set_aside(checkpoint: Path, why: str, say: Callable[[str], None]) -> None:
     with writing(aside):
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(checkpoint, aside)
-    say(f"checkpoint {checkpoint} is damaged and is skipped ({why}); it is now called {aside.name}")
+    say(f"checkpoint {checkpoint} is damaged and is skipped ({why}); it was renamed to {aside.name}")
 
 
 def _state(checkpoint: Path) -> dict[str, float]:

@@ -11,7 +11,7 @@ _GRACE = 2.0  # seconds that cancelled code has to clean up
 
 
 class DeadlinePassed(Exception):
-    """Unlike TimeoutError, cannot be mistaken for a time-out of the code that was awaited."""
+    """The deadline passed. Unlike TimeoutError, it cannot be confused with a timeout of the awaited code."""
 
 
 async def within(
@@ -20,9 +20,9 @@ async def within(
     excused: Callable[[], float] = lambda: 0.0,
     name: str | None = None,
 ) -> T:
-    """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no limit) not counting
-    those that ``excused`` reports, at most two seconds late: code that refuses to be cancelled is left
-    behind."""
+    """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no
+    limit), not counting those that ``excused`` reports, at most two seconds late: code that does not react to its
+    cancellation is abandoned."""
     task = asyncio.create_task(coroutine, name=name)
     clock = asyncio.get_running_loop().time
     started = clock()

@@ -1,9 +1,9 @@
 """Fixed scheduling of batches, for bit-equal runs.
 
-Floating-point results depend on which requests share a batch, and arrival times do not repeat. So
-nothing is sent to the engine until every running episode waits for it; then one request of each goes,
-in the order of their keys, as one batch. Agents that call from several threads of one episode at once
-are outside the promise: their requests have no order to keep.
+Floating-point results depend on which requests share a batch, and arrival times vary between runs. So
+nothing is sent to the engine until every running episode waits for it; then one request of each is sent,
+in the order of their keys, as one batch. There is no guarantee for agents that call from several threads
+of one episode at once: their requests have no fixed order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, In
 
 
 class Lockstep:
-    """An Engine that forwards requests in rounds. `swap` is told which episodes run."""
+    """An Engine that forwards requests in rounds. `swap` tells it which episodes are running."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -46,7 +46,7 @@ class Lockstep:
         return await self.engine.score(ids, temperature)
 
     def swap(self, leave: set[str], enter: set[str]) -> None:
-        """Some episodes stop running and others begin, in one step, so that no round slips between."""
+        """Some episodes stop running and others begin, in one step, so that no round starts in between."""
         self._running = (self._running - leave) | enter
         for episode in leave:
             self._waiting.pop(episode, None)
@@ -56,7 +56,9 @@ class Lockstep:
         """See `Engine.generate`; waits for the round."""
         episode = request.key[0]
         if request.blocks_loop or episode not in self._running:
-            return await self.engine.generate(request)  # nobody else can move, or nobody to wait for
+            return await self.engine.generate(
+                request
+            )  # no other episode can progress, or there is none to wait for
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(episode, deque()).append((request, future))
         self._since.setdefault(episode, time.monotonic())
@@ -67,13 +69,13 @@ class Lockstep:
             self._waited[episode] += time.monotonic() - self._since.pop(episode, time.monotonic())
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
-        """See `Engine.stream`. One delta with all of it, so that streaming changes no batch."""
+        """See `Engine.stream`. Yields one delta with the whole answer, so that streaming changes no batch."""
         whole = await self.generate(request)
         yield GenerationDelta(whole.token_ids, whole.logprobs, whole.weight_versions, whole.finish_reason)
 
     def waited(self, episode: str) -> float:
-        """Seconds that an episode has waited for its rounds, which its deadline must not count: others
-        may have held it up."""
+        """Seconds that an episode has waited for its rounds. Its deadline must not count them: other episodes may
+        have caused the wait."""
         since = self._since.get(episode)
         return self._waited[episode] + (time.monotonic() - since if since else 0.0)
 

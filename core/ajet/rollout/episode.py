@@ -1,4 +1,4 @@
-"""One attempt at an episode: a fresh workflow, its captured calls, its end under a deadline."""
+"""One attempt at an episode: a new workflow instance, its captured calls, and a deadline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Episode:
-    """What became of one episode. ``failure`` is its cause, None when it was judged."""
+    """The outcome of one episode. ``failure`` is the cause of its failure, None if it was judged."""
 
     plan: Plan
     attempt: int
@@ -52,7 +52,7 @@ class Episode:
     error: str = ""
     reward: float = 0.0
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """Of single agents and targets, by name, where they differ from ``reward``."""
+    """Rewards of single agents and targets, by name, if they differ from ``reward``."""
     is_success: bool | None = None
     metrics: Metrics = field(default_factory=dict)
     breaks: tuple[Break, ...] = ()
@@ -62,14 +62,14 @@ class Episode:
     seconds: float = 0.0
 
     def view(self) -> EpisodeView:
-        """What a judge may know."""
+        """What a judge gets to see."""
         plan, chats = self.plan, _Chats(self.record.exchanges)
         return EpisodeView(plan.id, plan.task.id, plan.member, self.attempt, chats, self.output, self.failure)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chats(Sequence[Sequence[Mapping[str, Any]]]):
-    """The chat of each call, made when it is read: all of a long episode's would be large."""
+    """The chat of each call, built when it is read: all chats of a long episode would be large."""
 
     exchanges: Sequence[Exchange]
 
@@ -84,7 +84,7 @@ class _Chats(Sequence[Sequence[Mapping[str, Any]]]):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRunner:
-    """Runs attempts at episodes with one workflow and one answerer. Never raises but for cancellation."""
+    """Runs attempts at episodes with one workflow and one answerer. Raises only on cancellation."""
 
     workflow: Workflow
     answerer: Answerer
@@ -95,12 +95,12 @@ class EpisodeRunner:
     hook: Any
     """The plugin manager's hook caller, for `ajet_episode_start` and `ajet_episode_end`."""
     excused: Callable[[str], float] = lambda episode: 0.0
-    """Seconds of an episode's life that its deadline does not count."""
+    """Returns the seconds of an episode that its deadline does not count."""
     missed: Listener | None = None
     """What notes the connections that capture does not see."""
 
     async def run(self, plan: Plan, attempt: int) -> Episode:
-        """One attempt. Its failure, if any, is in the result by cause."""
+        """Run one attempt. The result names the cause of a failure."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer)
@@ -154,7 +154,7 @@ class EpisodeRunner:
     async def _execute(self, plan: Plan, session: Session, leases: Leases) -> Any:
         frozen = tuple(t.name for t in self.answerer.targets if t.model)
         tuner = Tuner(BASE_URL, session.key, self.handles, frozen)
-        # In the context of this attempt's own task, which ends with it: there is nothing to reset.
+        # Set in the context of this attempt's own task, which ends with it: nothing needs a reset.
         current_session.set(session)
         current_leases.set(leases)
         if self.missed:
@@ -178,7 +178,7 @@ class EpisodeRunner:
 def _explain(
     session: Session, failure: str | None, error: str, missed: Sequence[Missed]
 ) -> tuple[str | None, str]:
-    """The true cause: an engine or a context that failed shows in the workflow only as some SDK error."""
+    """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error."""
     if failure and failure.startswith("workflow:"):
         if session.engine_error:
             return "engine", session.engine_error

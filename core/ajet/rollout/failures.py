@@ -1,4 +1,4 @@
-"""What is said about an episode whose workflow or judge raised: the cause, and the user's line."""
+"""The failure of an episode whose workflow or judge raised: the cause, and the user's line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def describe_exception(exception: BaseException) -> str:
 
 
 def judge_failure(judge: str, output: WorkflowOutput, error: Exception) -> tuple[str, str]:
-    """(cause, message) of an episode whose judge raised. The workflow is the cause where it returned None and the
-    judge could not do anything with None."""
+    """(cause, message) of an episode whose judge raised. The workflow is the cause if it returned None and the
+    judge could not handle None."""
     if isinstance(error, WorkflowFailed):
         return f"workflow:{error.cause}", str(error)
     message = f"judge {judge}: {describe_exception(error)}"
@@ -29,6 +29,6 @@ def judge_failure(judge: str, output: WorkflowOutput, error: Exception) -> tuple
 
 
 def _returned_none(output: WorkflowOutput) -> bool:
-    """Whether the workflow returned None, or a WorkflowOutput that says as little. An environment adds its score."""
+    """Whether the workflow returned None, or a WorkflowOutput without content. An environment adds its score."""
     nothing = output.response is None and output.reward is None
     return nothing and not (output.metadata.keys() - {"score"})

@@ -1,4 +1,4 @@
-"""Groups on their way to a judge that wants all members at once."""
+"""Collects groups for a judge that scores all members together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ajet.utils.threads import called
 
 
 class Groups:
-    """Collects episodes until their groups, as planned, are complete: every member has ended, well or not."""
+    """Collects episodes until their planned groups are complete: every member has ended, successfully or not."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self._missing = Counter(plan.group for plan in plans)
@@ -22,7 +22,7 @@ class Groups:
         self._judged: dict[int, asyncio.Event] = {}
 
     async def judged(self, episode: Episode, judge: Callable[[Sequence[Episode]], Awaitable[None]]) -> None:
-        """Return when the episode's group has been judged: by the last member to come, for all of them."""
+        """Return when the episode's group has been judged; the last member to end judges all of them."""
         number = episode.plan.group
         self._missing[number] -= 1
         members = self._members.setdefault(number, [])
@@ -38,20 +38,20 @@ class Groups:
 
 
 async def score(judge: GroupJudge, members: Sequence[Episode]) -> list[JudgeOutput | Exception | None]:
-    """The verdicts on a complete group, one a member. Raises ValueError if the judge gave another number."""
+    """The verdicts on a complete group, one per member. Raises ValueError if the judge returned another number."""
     plan, views = members[0].plan, [e.view() for e in members]
     verdicts = list(
         await called(judge.score_group, plan.task, views, name=f"the judge of group {plan.group}")
     )
     if len(verdicts) != len(members):
-        raise ValueError(f"gave {len(verdicts)} verdicts for a group of {len(members)}")
+        raise ValueError(f"returned {len(verdicts)} verdicts for a group of {len(members)}")
     return verdicts
 
 
 def verdict_of(
     scored: asyncio.Future[list[JudgeOutput | Exception | None]], place: int
 ) -> Callable[[], Coroutine[Any, Any, JudgeOutput]]:
-    """What gives one member's verdict out of its group's, or raises what the judge raised for either."""
+    """A coroutine that picks one member's verdict from its group's, or raises what the judge raised for either."""
 
     async def verdict() -> JudgeOutput:
         return given(scored.result()[place])

@@ -1,8 +1,7 @@
 """Episodes as JSON lines, with their tokens: what reports read, and what a resumed run reuses.
 
-One line an episode. Messages and tokens are written as the tries that they are: each message and each
-token once, so a line grows with what is new in an episode. Arrays are base64 of little-endian int32 or
-float32.
+One line per episode. Messages and tokens are written as tries: each message and each token once, so the length
+of a line depends on what is new in an episode. Arrays are base64 of little-endian int32 or float32.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ def _unpack(text: str, kind: str) -> NDArray[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A workflow's response as JSON, or as text where it is no JSON."""
+    """A workflow's response as JSON, or as text if it is not JSON."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):

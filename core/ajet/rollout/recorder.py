@@ -27,41 +27,43 @@ from ajet.utils.files import sync, writing
 Line = TypeVar("Line")
 JOURNAL, METRICS = "episodes.jsonl", "metrics.jsonl"
 _FIELDS = {"episode": ("step", "id"), "superseded": ("from_step",)}
-"""What a line needs by its type; those of other types are metrics, which need a step."""
+"""The required keys of a line by its type; lines of other types are metrics, which need a step."""
 
 
 class Recorder(Protocol):
-    """Where rollouts leave what is to be kept."""
+    """Where rollouts store their results."""
 
     def episode(self, episode: Episode, *, phase: str, step: int) -> None:
-        """Keep an episode, unless its id is there already."""
+        """Store an episode, unless its id is already stored."""
         ...
 
     def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of a step or a validation."""
+        """Store the metrics of a step or a validation."""
         ...
 
 
 class RunRecorder:
     """Appends to one run folder. Appending an episode id twice changes nothing. Raises AjetError, which names the file
-    and the remedy, where a file cannot be written, and at once where a line of it is damaged."""
+    and the remedy, if a file cannot be written, and at once if a line of it is damaged."""
 
     def __init__(self, run_dir: Path) -> None:
         self.dir = run_dir
         with writing(run_dir):
             (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        live_lines(run_dir / METRICS)  # read when the run has ended, which is too late to find a damaged line
+        live_lines(
+            run_dir / METRICS
+        )  # it is read again when the run has ended, too late to find a damaged line
         self._live = {line["id"] for line in live_lines(run_dir / JOURNAL)}
         self._journal = _Lines(run_dir / JOURNAL)
         self._metrics = _Lines(run_dir / METRICS)
 
     def episode(self, episode: Episode, *, phase: str, step: int) -> None:
-        """Append an episode, unless its id is there already."""
+        """Append an episode, unless its id is already in the journal."""
         if episode.plan.id not in self._live:
             self.line(episode_to_json(episode, phase=phase, step=step))
 
     def line(self, line: Mapping[str, Any]) -> None:
-        """Append an episode's line (`episode_to_json`), unless its id is there already."""
+        """Append an episode's line (`episode_to_json`), unless its id is already in the journal."""
         if line["id"] not in self._live:
             self._live.add(line["id"])
             self._journal.append(line)
@@ -71,13 +73,13 @@ class RunRecorder:
         self._metrics.append({"type": phase, "step": step, **metrics})
 
     def supersede(self, step: int, keep: Mapping[str, Any]) -> None:
-        """Mark all episodes of ``step`` and later ones as superseded, but for the ids in ``keep``."""
+        """Mark all episodes of ``step`` and later steps as superseded, except the ids in ``keep``."""
         self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(keep)})
         self._metrics.append({"type": "superseded", "from_step": step})
         self._live = {line["id"] for line in live_lines(self.dir / JOURNAL)}
 
     def unused(self, step: int, used: Collection[str]) -> None:
-        """Mark the journal's episodes of ``step`` as superseded, but for those that its batch is made of."""
+        """Mark the journal's episodes of ``step`` as superseded, except those in its batch."""
         self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(used)})
 
     def checkpoint(
@@ -89,14 +91,14 @@ class RunRecorder:
         *,
         keep_best: bool = False,
     ) -> Path:
-        """See `write_checkpoint`. What was recorded up to this step is on the disk before it is. May be called in another
-        thread, while episodes are appended."""
+        """See `write_checkpoint`. Everything recorded up to this step reaches the disk before the checkpoint. May be
+        called in another thread while episodes are appended."""
         for lines in (self._journal, self._metrics):
             lines.sync()
         return write_checkpoint(self.dir, step, save, state, keep_last, keep_best=keep_best)
 
     def validated(self, step: int, reward: float) -> None:
-        """Add the validation reward to the checkpoint of a step, if one was written before it was validated."""
+        """Add the validation reward to the checkpoint of a step, if it was written before its validation."""
         add_validation(self.dir, step, reward)
 
     def beats_all(self, reward: float | None) -> bool:
@@ -120,7 +122,7 @@ class _Lines:
                 data = path.read_bytes()
                 if data and not data.endswith(b"\n"):
                     os.truncate(path, data.rfind(b"\n") + 1)
-            # JSON text may hold half a surrogate pair
+            # JSON text may contain lone surrogates
             self._file = path.open("a", encoding="utf-8", errors="surrogatepass")
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -133,17 +135,17 @@ class _Lines:
             sync(self.path)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written has been reported by `append`
+        with contextlib.suppress(OSError):  # `append` has reported what could not be written
             self._file.close()
 
 
 def live_lines(path: Path) -> list[dict[str, Any]]:
-    """Journal lines that no later mark superseded. A last line cut by a kill is passed over."""
+    """Journal lines that no later mark superseded. A last line that a kill cut off is skipped."""
     return surviving(_read(path), superseded, lambda line: (line["step"], line.get("id")))
 
 
 def superseded(line: Mapping[str, Any]) -> tuple[int, Collection[str]] | None:
-    """The mark that a line is: everything from a step on is superseded, but for some episodes."""
+    """The mark in a line: everything from a step on is superseded, except some episodes."""
     return (line["from_step"], set(line.get("keep", ()))) if line["type"] == "superseded" else None
 
 
@@ -152,7 +154,7 @@ def surviving(
     mark: Callable[[Line], tuple[int, Collection[str]] | None],
     place: Callable[[Line], tuple[int, str | None]],
 ) -> list[Line]:
-    """Lines that no later mark superseded; ``place`` gives a line's step and id."""
+    """Lines that no later mark superseded; ``place`` returns a line's step and id."""
     live: list[Line] = []
     for line in lines:
         found = mark(line)

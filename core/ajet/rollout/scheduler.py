@@ -1,4 +1,4 @@
-"""Runs a plan of episodes: so many at once, retried when they fail, judged in a stage of its own."""
+"""Runs a plan of episodes: with limited concurrency, retries after failures, and judging as a separate stage."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 class Runner(Protocol):
-    """What runs attempts: `EpisodeRunner` in this process, or something that passes them on."""
+    """What runs attempts: `EpisodeRunner` in this process, or something that forwards them."""
 
     async def run(self, plan: Plan, attempt: int) -> Episode:
-        """One attempt. Its failure, if any, is in the result by cause."""
+        """Run one attempt. The result names the cause of a failure."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Everything that running episodes needs. ``lockstep``, and the portal to it, are there in
-    deterministic runs."""
+    """Everything that running episodes needs. ``lockstep``, and the portal to it, are set in deterministic
+    runs."""
 
     runner: Runner
     judge: Judge
@@ -52,7 +52,7 @@ class Rollout:
     ) -> list[Episode]:
         """Run and judge all; ``done`` is called as each ends. Results are in the order of ``plans``.
 
-        Once ``enough`` is set, all that still runs is cancelled and only what has ended is returned.
+        Once ``enough`` is set, all running episodes are cancelled and only those that have ended are returned.
         """
         queue = deque(plans)
         judging: dict[str, asyncio.Task[Episode]] = {}
@@ -71,7 +71,7 @@ class Rollout:
         whole = asyncio.ensure_future(finish())
         stopped = asyncio.ensure_future(enough.wait()) if enough else None
         settings = self.settings
-        # Cancelling runs code of workflows, too, which may block.
+        # Cancelling also runs workflow code, which may block.
         with watched_loop(self.board, settings.stall_warning, settings.loop_timeout, self.say):
             try:
                 await asyncio.wait(
@@ -109,7 +109,7 @@ class Rollout:
     async def _attempts(self, plan: Plan) -> Episode:
         for attempt in range(self.settings.retries + 1):
             episode = await self.runner.run(plan, attempt)
-            # What cannot end otherwise next time is not tried again.
+            # Failures that would repeat are not retried.
             if episode.failure in (None, "context_overflow", "nothing_captured"):
                 break
         return episode
@@ -132,7 +132,7 @@ class Rollout:
         return episode
 
     async def _ask_group_judge(self, members: Sequence[Episode], limit: asyncio.Semaphore) -> None:
-        """Judge a complete group: its verdicts under one deadline, then each member's own."""
+        """Judge a complete group: the group's verdicts under one deadline, then each member's own."""
         assert isinstance(self.judge, GroupJudge)
         live = [e for e in members if e.failure is None]
         if not live:
@@ -160,7 +160,7 @@ class Rollout:
         try:
             with passthrough():
                 verdict = await within(self._judge_deadline(), asked(), name=_judging(plan.id))
-            # Plain numbers, whatever the judge computes with: they go into the journal.
+            # Plain numbers, whatever types the judge uses: they go into the journal.
             reward = _finite("the reward", verdict.reward)
             rewards = {str(name): _finite(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
             is_success = None if verdict.is_success is None else bool(verdict.is_success)

@@ -10,7 +10,7 @@ from ajet.interfaces.base import Seconds, Settings
 
 
 class TrainingSampling(Settings):
-    """Sampling in training: over the agent's own temperature, top_p and seed."""
+    """Sampling in training; it overrides the agent's own temperature, top_p and seed."""
 
     temperature: float = Field(1.0, gt=0, le=10, description="Temperature of every trained call.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; below 1 only with allow_truncated.")
@@ -39,7 +39,7 @@ class TrainingSampling(Settings):
 
 
 class EvalSampling(Settings):
-    """Sampling in evaluation, where the agent says nothing itself."""
+    """Sampling in evaluation, for parameters that the agent does not set."""
 
     temperature: float = Field(1.0, ge=0, le=10, description="0 is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling.")
@@ -50,55 +50,55 @@ class EvalSampling(Settings):
 
 
 class RolloutSettings(Settings):
-    """How episodes are run."""
+    """How episodes run."""
 
-    group_size: int = Field(8, ge=1, description="Episodes of each task in a training step.")
+    group_size: int = Field(8, ge=1, description="Episodes per task in a training step.")
     oversample: float = Field(
         1.0,
         ge=1,
-        description="Above 1: start this many times the groups that are needed and train on those that are complete first, "
-        "whatever their rewards; the rest is cancelled. Not in deterministic runs.",
+        description="Above 1: start this many times the groups that are needed and train on those that complete first, "
+        "whatever their rewards; the rest are cancelled. Not in deterministic runs.",
     )
     concurrency: int = Field(64, ge=1, description="Episodes that run at once.")
     timeout: Seconds = Field(
-        300.0, description="Most time of one attempt at an episode (300s, 5m); off under a debugger."
+        300.0, description="Maximum time of one attempt at an episode (300s, 5m); off under a debugger."
     )
     judge_timeout: Seconds = Field(
-        60.0, description="Most time of judging one episode, or one group together."
+        60.0, description="Maximum time for judging one episode, or one whole group."
     )
     retries: int = Field(
-        1, ge=0, description="New attempts after a failed one, each with a fresh workflow instance."
+        1, ge=0, description="New attempts after a failed one, each with a new workflow instance."
     )
     stall_warning: Seconds = Field(
-        60.0, description="Say who waits for whom after so long without any progress."
+        60.0, description="Report what the episodes wait for after this long without any progress."
     )
     loop_timeout: Seconds = Field(
         600.0,
-        description="End the run after a blocking call in an async workflow or judge has kept the event loop from running for so "
-        "long; off under a debugger.",
+        description="End the run when a call in an async workflow or judge has blocked the event loop for this long; off "
+        "under a debugger.",
     )
     strict: bool = Field(True, description="Refuse LLM calls that belong to no episode.")
     missed: Literal["report", "refuse"] = Field(
         "report",
-        description="Connections of an episode that capture does not see (requests, aiohttp, …): report them, or refuse them in the "
-        "agent's own call, so that nothing leaves.",
+        description="What to do with connections of an episode that capture does not see: report them, or refuse them in "
+        "the agent's own call, so that no data leaves.",
     )
     gateway: bool = Field(
         False,
-        description="Start the loopback server from the beginning, so that forked children are answered too; "
+        description="Start the loopback server from the beginning, so that forked children are also answered; "
         "cmd: workflows and tuner.as_base_url() start it when they need it.",
     )
     threads: Literal["pools", "all"] = Field(
         "pools",
-        description="Which threads keep the episode that starts them: jobs of thread pools, or plain threads too.",
+        description="Which threads keep the episode that starts them: only jobs of thread pools, or plain threads too.",
     )
     workdir: str | None = Field(
         None, description="Folder in which a cmd: workflow runs; default: where the job names the workflow."
     )
     merge: Literal["token", "text"] = Field(
         "token",
-        description="A call continues a conversation if its messages are the recorded ones (token), or also if they differ in outer "
-        "whitespace, dropped reasoning or call ids only (text; the model then sees what it once wrote; counted in calls/drift).",
+        description="A call continues a conversation if its messages equal the recorded ones (token), or also if they differ only "
+        "in outer whitespace, dropped reasoning or call ids (text; the model then sees what it once wrote; counted in calls/drift).",
     )
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."
@@ -109,13 +109,13 @@ class EvalSettings(Settings):
     """Validation during training, and `ajet eval`."""
 
     every: int = Field(
-        0, ge=0, description="Validate every so many steps; 0: only before and after training."
+        0, ge=0, description="Validate every this many steps; 0: only before and after training."
     )
-    episodes: int = Field(128, ge=1, description="Most validation tasks, one episode each.")
+    episodes: int = Field(128, ge=1, description="Maximum number of validation tasks, one episode each.")
     greedy: bool = Field(False, description="Validate a second time at temperature 0.")
     engine: str = Field(
         "auto",
-        description="What answers in `ajet eval`, `ajet check` and on the backbone debug: auto takes vllm where it and CUDA are "
-        "there, else local; or any engine that `ajet plugins` lists.",
+        description="The engine of `ajet eval`, `ajet check` and the backbone debug: auto chooses vllm if it and CUDA are "
+        "available, else local; or any engine that `ajet plugins` lists.",
     )
-    sampling: EvalSampling = Field(EvalSampling(), description="Sampling parameters for calls that say none.")
+    sampling: EvalSampling = Field(EvalSampling(), description="Sampling parameters for calls that set none.")

@@ -12,7 +12,7 @@ from ajet.types import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An episode that has ended, in the numbers that summaries are made of."""
+    """The numbers of an episode that has ended, from which summaries are made."""
 
     reward: float
     is_success: bool | None
@@ -23,7 +23,7 @@ class Ended:
     """Tokens that the engine sampled, trained or not."""
     counters: Counter[str]
     breaks: Counter[str]
-    """By cause."""
+    """Failures by cause."""
     metrics: Metrics
 
     @classmethod
@@ -75,7 +75,7 @@ def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
 
 
 def failures(episodes: Sequence[Episode]) -> Counter[str]:
-    """How many failed, by cause."""
+    """The number of failures by cause."""
     return Counter(e.failure for e in episodes if e.failure)
 
 

@@ -1,7 +1,7 @@
-"""Who waits for whom: every episode's state, and a warning when none of them moves.
+"""Tracks what every episode waits for, and warns when none makes progress.
 
-`watch` runs on the event loop and sees episodes that wait. `watched_loop` is a thread beside it and sees what keeps the
-loop itself from running: no deadline is kept then, and nothing on the loop could say so.
+`watch` runs on the event loop and sees waiting episodes. `watched_loop` is a separate thread and sees what blocks the
+loop itself: no deadline is kept then, and nothing on the loop could report it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Board:
             self.states[episode] = (state, self.last_change)
 
     def describe(self, most: int = 3) -> str:
-        """One line: how many wait for what, and the longest waiting of them."""
+        """One line: how many episodes wait for what, and which have waited longest."""
         states = dict(self.states)
         now = time.monotonic()
         counts = Counter(state for state, _ in states.values())
@@ -50,7 +50,7 @@ class Board:
 
 
 async def watch(board: Board, after: float, say: Callable[[str], None]) -> None:
-    """Until cancelled, say who waits for whom each time nothing has moved for ``after`` seconds."""
+    """Until cancelled, report what episodes wait for each time there was no progress for ``after`` seconds."""
     while True:
         await asyncio.sleep(min(after, 5.0))
         still = time.monotonic() - board.last_change
@@ -68,8 +68,8 @@ def watched_loop(
     end: Callable[[AjetError], bool] | None = None,
 ) -> Iterator[None]:
     """A block of a coroutine. If a call blocks the event loop for ``after`` seconds without any progress, say which one,
-    each time; after ``limit`` seconds ``end`` is called in the watching thread, by default `end_run`, and told of if it
-    returns False. A debugger may block it for as long as it likes."""
+    each time; after ``limit`` seconds ``end``, by default `end_run`, is called in the watching thread; if it returns
+    False, that is reported. A debugger may block the loop without limit."""
     loop = asyncio.get_running_loop()
     watch = _LoopWatch(loop, board, after, limit, say, end or partial(end_run, loop))
     thread = threading.Thread(target=watch.run, name="ajet-watchdog", daemon=True)
@@ -103,7 +103,7 @@ class _LoopWatch:
         self._look = min(after, limit, 5.0) / 2
 
     def run(self) -> None:
-        """Look until the block has ended."""
+        """Watch until the block has ended."""
         while not self.ended.wait(self._look):
             turned = threading.Event()
             self._loop.call_soon_threadsafe(turned.set)
@@ -111,7 +111,7 @@ class _LoopWatch:
                 self._blocked(turned)
 
     def _blocked(self, turned: threading.Event) -> None:
-        """Warn, and at last end the run, until the loop turns again."""
+        """Warn, and at the limit end the run, until the loop runs again."""
         step, still, told, ended = self._look / 4, 0.0, 0.0, False
         moved = self._board.last_change
         while True:
@@ -119,17 +119,21 @@ class _LoopWatch:
             if turned.wait(step) or self.ended.is_set():
                 return
             if under_debugger() or self._board.last_change != moved:
-                # A blocking client that is answered is slow, but its episode gets on.
+                # A blocking client that is answered is slow, but its episode progresses.
                 moved, still, told = self._board.last_change, 0.0, 0.0
                 continue
             still += min(time.monotonic() - began, 2 * step)  # a process that was suspended did not block
             if still - told >= self._after:
                 told = still
-                self._say(self._describe(still, "No other episode moves meanwhile, and no deadline is kept."))
+                self._say(
+                    self._describe(
+                        still, "Meanwhile no other episode makes progress, and no deadline is kept."
+                    )
+                )
             if still >= self._limit and not ended:
                 ended = True
                 limit = f"rollout.loop_timeout is {self._limit:g} s"
-                if not self._end(AjetError(self._describe(still, f"Ended, as {limit}."))):
+                if not self._end(AjetError(self._describe(still, f"The run was ended because {limit}."))):
                     no_remedy = f"{limit}, but only a run in the main thread can be ended. End this process."
                     self._say(self._describe(still, no_remedy))
 

@@ -43,7 +43,7 @@ def run_layers(
 ) -> Layers:
     """The job to train, or to go on with. Raises ConfigError."""
     if resume is not None and job_file is not None:
-        raise ConfigError(f"{flag('resume')} goes on with the job in {resume}; leave out {job_file}.")
+        raise ConfigError(f"{flag('resume')} uses the job in {resume}; remove {job_file}.")
     layers = resumed_layers(resume, _with(flag, "resume")) if resume is not None else job_layers(job_file)
     lay_flag(layers, flag("workflow"), "workflow", workflow)
     lay_tasks(layers, flag("tasks"), "task.reader", tasks)
@@ -60,7 +60,7 @@ def run_layers(
     name = layers.job().backbone.name
     if memory_limit is not None and name not in ("local", "debug"):
         raise ConfigError(
-            f"{flag('memory_limit')}: only the backbone local keeps to it, but the job's is {name}; leave it out."
+            f"{flag('memory_limit')}: only the backbone local supports it, but the job uses {name}; remove it."
         )
     return layers
 
@@ -81,7 +81,7 @@ def evaluate_layers(
 ) -> Layers:
     """The job to evaluate. Raises ConfigError."""
     layers = job_layers(job_file)
-    if tasks is not None:  # then the job's own validation tasks are not meant
+    if tasks is not None:  # they replace the job's own validation tasks
         layers.set("task.validation", None, flag("tasks"), Path.cwd())
     lay_flag(layers, flag("workflow"), "workflow", workflow)
     lay_tasks(layers, flag("tasks"), "task.reader", tasks)
@@ -91,9 +91,9 @@ def evaluate_layers(
     lay_flag(layers, flag("seed"), "run.seed", seed)
     if greedy:
         lay_flag(layers, flag("greedy"), "eval.sampling.temperature", 0.0)
-        lay_flag(layers, flag("greedy"), "eval.greedy", False)  # it is greedy already: once is enough
+        lay_flag(layers, flag("greedy"), "eval.greedy", False)  # it is greedy already: one pass is enough
     lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
-    lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so none need be installed
+    lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so no backbone is needed
     lay_sets(layers, sets)
     return layers
 
@@ -117,9 +117,9 @@ def check_layers(
     lay_flag(layers, flag("judge"), "judge", judge)
     lay_flag(layers, flag("model"), "model", model)
     lay_flag(layers, flag("seed"), "run.seed", seed)
-    layers.set("task.validation", None, "ajet check", Path.cwd())  # it runs training tasks only
+    layers.set("task.validation", None, "ajet check", Path.cwd())  # the check runs only training tasks
     lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
-    lay_flag(layers, "ajet check", "backbone", "debug")  # nothing is trained, so none need be installed
+    lay_flag(layers, "ajet check", "backbone", "debug")  # nothing is trained, so no backbone is needed
     lay_sets(layers, sets)
     return layers
 
@@ -143,8 +143,8 @@ def require_answers(flag: Flag, answers: Path | None, context_length: int | None
     """Raise ConfigError for a ``context_length`` without the ``answers`` that it limits."""
     if context_length is not None and answers is None:
         raise ConfigError(
-            f"{flag('context_length')}: limits the calls that {flag('answers')} answers; a model has its own limit. Give "
-            f"{flag('answers')} too, or leave it out."
+            f"{flag('context_length')} applies only with {flag('answers')}; a model has its own limit. Add {flag('answers')}, "
+            f"or remove {flag('context_length')}."
         )
 
 
@@ -158,14 +158,14 @@ def sft_backbone(flag: Flag, name: str, sets: Sets, transcripts: Path, output: P
     if not transcripts.is_file():
         raise ConfigError(f"{_with(flag, 'transcripts')}{transcripts}: no such file.")
     if output.exists():
-        raise ConfigError(f"{_with(flag, 'output')}{output}: exists already; name a new folder.")
+        raise ConfigError(f"{_with(flag, 'output')}{output}: already exists; name a new folder.")
     layers = job_layers(None)
     lay_flag(layers, flag("backbone"), "backbone", name)
     lay_sets(layers, sets)
     for key in layers.sources:
         if not key.startswith("backbone."):
             raise ConfigError(
-                f"{_with(flag, 'set')}{key}: `ajet sft` takes only keys of the backbone, backbone.{name}.…"
+                f"{_with(flag, 'set')}{key}: `ajet sft` accepts only keys of the backbone: backbone.{name}.…"
             )
     return build_backbone(layers)
 

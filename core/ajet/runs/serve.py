@@ -92,7 +92,9 @@ def served(
 def checked_key(key: str | None, flag: Flag) -> str:
     """The key that clients must send, a new one where none is given. Raises ConfigError."""
     if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
-        raise ConfigError(f"{flag('key')}: must be printable ASCII, as it travels as an HTTP header.")
+        raise ConfigError(
+            f"{flag('key')} must be printable ASCII, because clients send it in an HTTP header."
+        )
     return key or f"ajet-{secrets.token_urlsafe(24)}"
 
 
@@ -104,7 +106,8 @@ def warn_of_network(host: str, say: Callable[[str], None]) -> None:
         loopback = False
     if not loopback:
         say(
-            f"warning: {host} is not loopback: whoever reaches it and has the key can use the model; HTTP is not encrypted."
+            f"warning: {host} is not a loopback address: anyone who can reach it and has the key can use the model; HTTP is "
+            "not encrypted."
         )
 
 

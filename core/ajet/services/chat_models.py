@@ -19,9 +19,9 @@ class OpenAIChatModel(ChatModelPlugin):
     """Any OpenAI-compatible endpoint. The key is read from the environment, never from the job."""
 
     name = "openai"
-    base_url: str = Field(description="Address up to and with /v1.")
-    model: str = Field(description="Name of the model there.")
-    api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the key.")
+    base_url: str = Field(description="Base URL of the API, including /v1.")
+    model: str = Field(description="Name of the model at this endpoint.")
+    api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that contains the key.")
     timeout: float = Field(120.0, gt=0, description="Seconds for one answer.")
     _client: Any = PrivateAttr(None)
 
@@ -69,10 +69,10 @@ class OpenAIChatModel(ChatModelPlugin):
 
 
 class ScriptChatModel(ChatModelPlugin):
-    """Answers from a YAML file: a list of rules, the first that fits answers.
+    """Answers from a YAML file: a list of rules, of which the first that matches answers.
 
     Each rule has ``say`` (text) or ``call`` ({name, arguments}), and may have ``when`` (text that the
-    last message must contain) and ``turn`` (how many answers the chat must hold already).
+    last message must contain) and ``turn`` (how many answers the chat must already contain).
     """
 
     name = "script"

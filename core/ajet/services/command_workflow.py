@@ -1,8 +1,8 @@
 """Workflows in any language: ``cmd:python agent.py`` runs a command for each episode.
 
 The command gets the task as JSON on stdin and in ``AJET_TASK``, the model in ``OPENAI_BASE_URL``,
-``OPENAI_API_KEY`` and their like, and answers with the last line of its stdout. It runs in a session of
-its own, all of which is killed when the episode ends, however it ends. Nothing goes through a shell.
+``OPENAI_API_KEY`` and similar variables, and answers with the last line of its stdout. It runs in its own
+process session, which is killed when the episode ends, however it ends. No shell is involved.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ajet.types import ConfigError, Task, WorkflowOutput
 
 SCHEME = "cmd:"
 MOST_ANSWER = 1 << 20
-"""Bytes that the last line of stdout may have; what comes before it is dropped."""
+"""Maximum bytes of the last line of stdout; everything before it is dropped."""
 MOST_ERRORS = 8 << 10
 """Bytes of stderr that are kept."""
 MOST_IN_ENVIRONMENT = 96 << 10
-"""Larger tasks are on stdin only: one variable may have 128 KiB on Linux."""
+"""Larger tasks are passed only on stdin: Linux limits one variable to 128 KiB."""
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -37,7 +37,7 @@ _FIELDS = ("reward", "response", "is_success", "metrics", "metadata")
 
 
 def command_workflow(spec: str, folder: Path) -> Workflow:
-    """The workflow of ``cmd:<command>``, run in ``folder``. Raises ConfigError naming what is wrong."""
+    """The workflow of ``cmd:<command>``, run in ``folder``. Raises ConfigError, which names what is wrong."""
     if not hasattr(os, "killpg"):
         raise ConfigError(
             f"workflow {spec}: cmd: workflows need process groups, which only POSIX systems have."
@@ -51,7 +51,7 @@ def command_workflow(spec: str, folder: Path) -> Workflow:
     program = command[0]
     place = str(folder / program) if os.sep in program else program
     if shutil.which(place) is None:
-        raise ConfigError(f"workflow {spec}: no program {program!r} can be run from {folder}.")
+        raise ConfigError(f"workflow {spec}: {program!r} is not a program that can be run from {folder}.")
 
     async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
         environment = {**os.environ, **tuner.as_base_url().environment()}
@@ -92,7 +92,7 @@ async def run_command(
         await _end(process)
         raise
     finally:
-        _signal(process, signal.SIGKILL)  # what it left behind holds its pipes open
+        _signal(process, signal.SIGKILL)  # remaining children keep its pipes open
         await asyncio.wait((out.ended, err.ended), timeout=GRACE)
         out.close()
         err.close()
@@ -105,7 +105,7 @@ async def run_command(
 
 
 def as_json(task: Task) -> dict[str, Any]:
-    """A task as the command sees it."""
+    """A task as the command gets it."""
     return {
         "id": task.id,
         "query": task.query,
@@ -115,8 +115,8 @@ def as_json(task: Task) -> dict[str, Any]:
 
 
 def read_answer(line: str) -> WorkflowOutput:
-    """What the last line of stdout says: a JSON object with fields of `WorkflowOutput`, else plain text.
-    Raises WorkflowFailed for an object that has such fields and faults."""
+    """Parse the last line of stdout: a JSON object with fields of `WorkflowOutput`, else plain text. Raises
+    WorkflowFailed for an object with such fields and faults."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -149,7 +149,7 @@ def _unreadable(fault: str) -> WorkflowFailed:
 
 
 class _Tail(asyncio.Protocol):
-    """The last bytes of a pipe, whatever comes through it."""
+    """Keeps the last bytes that come through a pipe."""
 
     def __init__(self, most: int) -> None:
         self.ended = asyncio.get_running_loop().create_future()
@@ -158,7 +158,7 @@ class _Tail(asyncio.Protocol):
         self._transport: asyncio.BaseTransport | None = None
 
     async def read(self, pipe: Any) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: self, pipe)
 
     def data_received(self, data: bytes) -> None:
@@ -173,7 +173,7 @@ class _Tail(asyncio.Protocol):
             self.ended.set_result(None)
 
     def close(self) -> None:
-        """Read no more: something that left the session may hold the pipe for ever."""
+        """Stop reading: a process that left the session may keep the pipe open forever."""
         if self._transport:
             self._transport.close()
 
@@ -182,7 +182,7 @@ class _Tail(asyncio.Protocol):
         return self._data.decode(errors="replace").strip()[-most:]
 
     def last_line(self) -> str:
-        """The last line that is not empty. Raises WorkflowFailed if it is longer than what is kept."""
+        """The last non-empty line. Raises WorkflowFailed if it is longer than what is kept."""
         line = bytes(self._data).strip().rpartition(b"\n")[2].strip()
         if len(line) > self._most:
             raise WorkflowFailed("answer", f"the last line of stdout is longer than {self._most} bytes")
@@ -190,7 +190,7 @@ class _Tail(asyncio.Protocol):
 
 
 async def _exit_code(process: subprocess.Popen[bytes]) -> int:
-    """How the command itself ended, whether or not children of it hold its pipes. Polled: waiting for a
+    """The exit code of the command itself, even if its children keep its pipes open. It is polled: waiting for a
     process costs a thread each, or system calls that not every system has."""
     delay = 0.002
     while (code := process.poll()) is None:
@@ -200,7 +200,7 @@ async def _exit_code(process: subprocess.Popen[bytes]) -> int:
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the command and its children to end, then make them, and take its exit code: no zombie stays."""
+    """Terminate the command and its children, then kill them, and collect its exit code, so no zombie remains."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal(process, number)
         with contextlib.suppress(TimeoutError):

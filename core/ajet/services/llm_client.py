@@ -1,6 +1,6 @@
-"""Calls of an OpenAI-compatible endpoint that cost something: retried, kept, counted, never recorded or trained.
+"""Paid calls to an OpenAI-compatible endpoint: retried, cached, counted, never recorded or trained.
 
-What judges and readers ask of a model of their own goes through here; what the agent asks does not.
+Judges and readers call their own models through this client; the agent's calls do not use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ajet.types import AjetError, ConfigError
 
 T = TypeVar("T")
 FIRST_PAUSE = 0.5
-"""Seconds before the first new attempt; each further pause is twice as long."""
+"""Seconds before the first retry; each further pause is twice as long."""
 LONGEST_PAUSE = 60.0
 _EMBEDDED_AT_ONCE = 64
 
@@ -33,16 +33,16 @@ class EndpointFailed(AjetError):
 
 
 class Unreadable(AjetError):
-    """An answer that is not what was asked for. It is asked for again, and not kept."""
+    """An answer that does not have the requested form. The question is asked again, and the answer is not cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What asking cost. Tokens are as the endpoint counts them."""
+    """The cost of calls. Tokens are those that the endpoint reports."""
 
     calls: float = 0
     cached: float = 0
-    """Questions answered without a call."""
+    """Questions answered from the cache."""
     retries: float = 0
     prompt_tokens: float = 0
     completion_tokens: float = 0
@@ -64,30 +64,30 @@ class Usage:
 
 
 class Answers(Protocol):
-    """Where answers are kept: text by key."""
+    """A store of answers: text by key."""
 
     def get(self, key: str) -> str | None:
-        """The answer of a key."""
+        """The answer stored under a key."""
         ...
 
     def put(self, key: str, answer: str) -> None:
-        """Keep an answer."""
+        """Store an answer."""
         ...
 
 
 class Endpoint(Settings):
     """An OpenAI-compatible endpoint and one model there."""
 
-    base_url: str = Field(description="Address up to and with /v1.")
-    model: str = Field(description="Name of the model there.")
+    base_url: str = Field(description="Base URL of the API, including /v1.")
+    model: str = Field(description="Name of the model at this endpoint.")
     api_key_env: str | None = Field(
-        None, description="Environment variable that holds the key; default: no key is sent."
+        None, description="Environment variable that contains the key; default: no key is sent."
     )
     timeout: float = Field(120.0, gt=0, description="Seconds for one answer.")
     retries: int = Field(
-        5, ge=0, description="New attempts after a failed or unreadable answer, with growing pauses."
+        5, ge=0, description="Retries after a failed or unreadable answer, with growing pauses."
     )
-    concurrency: int = Field(16, ge=1, description="Most calls at once.")
+    concurrency: int = Field(16, ge=1, description="Maximum concurrent calls.")
     parameters: dict[str, Any] = Field(
         {}, description="Further fields of each request: temperature, max_tokens, seed, …"
     )
@@ -98,15 +98,15 @@ class Endpoint(Settings):
     @classmethod
     def _no_secrets(cls, url: str) -> str:
         if not url.startswith(("http://", "https://")):
-            raise ValueError("an address begins with http:// or https://")
+            raise ValueError("the address must begin with http:// or https://")
         if "@" in url.split("/")[2]:
-            raise ValueError("write no password into the address; name its variable in api_key_env")
+            raise ValueError("do not write a password into the address; name its variable in api_key_env")
         return url.rstrip("/")
 
     @asynccontextmanager
     async def calling(self, answers: Answers) -> AsyncIterator[Client]:
-        """Hold one HTTP client; what is answered is kept in ``answers``. Raises ConfigError if the named key is
-        not set."""
+        """Hold one HTTP client; answers are stored in ``answers``. Raises ConfigError if the named key is not
+        set."""
         import httpx2
 
         key = os.environ.get(self.api_key_env, "") if self.api_key_env else None
@@ -120,7 +120,7 @@ class Endpoint(Settings):
 
 
 class _Again(Exception):
-    """A failure that may pass; ``pause`` is how many seconds the endpoint asked for."""
+    """A temporary failure; ``pause`` is how many seconds the endpoint asks to wait."""
 
     def __init__(self, error: AjetError, pause: float = 0.0) -> None:
         self.error = error
@@ -128,12 +128,12 @@ class _Again(Exception):
 
 
 class Client:
-    """An open endpoint: asks, retries, keeps answers, counts."""
+    """An open endpoint: calls, retries, caches answers, counts usage."""
 
     def __init__(self, endpoint: Endpoint, client: Any, answers: Answers, key: str | None) -> None:
         self.endpoint = endpoint
         self.spent = Usage()
-        """Of all questions so far."""
+        """Usage of all questions so far."""
         self._client = client
         self._answers = answers
         self._key = key
@@ -146,10 +146,10 @@ class Client:
         key: str,
         read: Callable[[str], T],
     ) -> tuple[T, Usage]:
-        """What ``read`` makes of the answer's text, asked once however many ask under one key.
+        """The result of ``read`` on the answer's text; concurrent questions with one key are asked only once.
 
-        ``request`` makes the body of each attempt, without the model. An answer that ends at its length is no text
-        at all. Raises EndpointFailed, or the `Unreadable` of ``read`` if every attempt's answer was one.
+        ``request`` makes the body of each attempt, without the model. An answer that was cut off by its length is not
+        used. Raises EndpointFailed, or the `Unreadable` of ``read`` if every attempt's answer was unreadable.
         """
         lock = self._asking.setdefault(key, asyncio.Lock())
         async with lock:
@@ -165,7 +165,7 @@ class Client:
         return value, usage
 
     async def embed(self, texts: Sequence[str], keys: Sequence[str]) -> list[list[float]]:
-        """The embedding of each text, kept under its key. Raises EndpointFailed."""
+        """The embedding of each text, stored under its key. Raises EndpointFailed."""
         import json
 
         found = {key: json.loads(kept) for key in keys if (kept := self._answers.get(key)) is not None}
@@ -203,7 +203,7 @@ class Client:
         raise AssertionError
 
     async def _call(self, path: str, request: Mapping[str, Any]) -> tuple[Any, Usage]:
-        """The body of an answer, and what it cost."""
+        """The body of an answer, and its cost."""
         import httpx2
 
         e = self.endpoint
@@ -215,7 +215,7 @@ class Client:
                         url, json={"model": e.model, **request, **e.parameters}
                     )
         except TimeoutError:
-            late = f"{url}: no answer within {e.timeout:g} s. Raise endpoint.timeout, or ask a faster model."
+            late = f"{url}: no answer within {e.timeout:g} s. Raise endpoint.timeout, or use a faster model."
             raise _Again(EndpointFailed(late)) from None
         except httpx2.HTTPError as error:
             raise _Again(
@@ -240,7 +240,7 @@ class Client:
 
     def _refused(self, url: str, response: Any) -> Exception:
         said = " ".join(response.text[:300].split())
-        if self._key:  # some endpoints repeat it in their complaint
+        if self._key:  # some endpoints repeat it in their error message
             said = said.replace(self._key, "***")
         hint = " Name the key's variable in endpoint.api_key_env." if response.status_code == 401 else ""
         error = EndpointFailed(f"{url}: HTTP {response.status_code}: {said}{hint}")
@@ -250,7 +250,7 @@ class Client:
 
 
 def _read_text(body: Any, read: Callable[[str], T]) -> tuple[str, T]:
-    """The text of a completion, and what it says."""
+    """The text of a completion, and the result of ``read``."""
     choice = body["choices"][0]
     content = choice["message"]["content"]
     whole = isinstance(content, str) and choice.get("finish_reason") != "length"

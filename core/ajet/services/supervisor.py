@@ -1,9 +1,9 @@
-"""The services of a job while it runs: found healthy or started, watched, stopped by the last job that uses them.
+"""Supervises a job's services: reuses healthy ones, starts others, watches them; the last job that uses one stops it.
 
-Jobs on one machine find each other by two locks in a private folder, named by the service's address. ``.turn`` is held
-while a job joins or leaves; ``.users`` is shared by all that use the service and holds who was started, so that
-whoever leaves last stops it, also after a run that was killed. What no job of ours started is in no such file and
-is never stopped.
+Jobs on one machine coordinate through two locks in a private folder, named after the service's address. ``.turn`` is
+held while a job joins or leaves. ``.users`` is shared by all jobs that use the service and contains the started
+process, so the last job to leave stops it, even after a run that was killed. A service that no job started is in no
+such file and is never stopped.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ajet.job.prepare import build_service
 from ajet.types import AjetError, ConfigError
 
 LOOK = 0.2
-"""Seconds between looks at a service."""
+"""Seconds between health checks of a service."""
 HEED = 2.0
-"""Seconds that a job has to end itself after a service has died, before it is asked again, then ended."""
+"""Seconds that a job has to end after a service has died, before it is interrupted again, then killed."""
 _GONE_AFTER = 5
-"""Looks in a row at which a service that is no process of ours must be gone to count as such."""
+"""Failed health checks in a row before an external service counts as dead."""
 _LAST_THREADS_SECONDS = 1.0
-"""Most time that the threads of a dead process may take to end."""
+"""Maximum seconds that the threads of a dead process take to end."""
 _TAIL_LINES = 20
 
 
@@ -48,17 +48,17 @@ class ServiceFailed(AjetError):
 def with_services(
     layers: Layers, names: Iterable[str] = (), say: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
-    """A block in which the services that a job names in ``run.services``, and ``names``, work.
+    """A block in which the services of ``run.services`` and ``names`` are running.
 
-    To be entered by the main thread: if one dies, the block is interrupted as by Ctrl-C. Raises ConfigError for a
-    service that nobody declares, ServiceFailed with the end of its log for one that does not start or dies.
+    Enter it in the main thread: if a service dies, the block is interrupted as by Ctrl-C. Raises ConfigError for a
+    service that is not declared, ServiceFailed with the end of its log for one that does not start or dies.
     """
     own = layers.job().run.services
     wanted = list(dict.fromkeys([*own, *names]))
     if not wanted:
         yield
         return
-    if set(wanted) - set(own):  # a resumed run needs them, too
+    if set(wanted) - set(own):  # a resumed run needs them as well
         layers.set("run.services", wanted, "--with", Path.cwd())
     services = {name: build_service(layers, name) for name in wanted}
     with contextlib.ExitStack() as stack:
@@ -81,11 +81,11 @@ class _Used:
         self._held: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._started: Mapping[str, Any] | None = None
-        """Who was started by a job of ours: process id (also of its group), and when it began."""
+        """The process that a job started: its id (also that of its group), and its start time."""
         self._gone = 0
 
     def join(self) -> None:
-        """Use it, after starting it if need be."""
+        """Use the service; start it if necessary."""
         with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
             self._started = self._recorded()
             if self._healthy():
@@ -98,7 +98,7 @@ class _Used:
             _lock(self._held, exclusive=False)
 
     def leave(self) -> None:
-        """Use it no more. Stops it if nobody else does and a job of ours started it."""
+        """Stop using the service. Stops the process if a job started it and no other job uses it."""
         with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
             self._held.close()
             with self._users.open("a+b") as users:
@@ -111,7 +111,7 @@ class _Used:
                 users.truncate(0)
 
     def cause_of_death(self) -> str | None:
-        """How it ended, None while it lives."""
+        """How the service ended, None while it is running."""
         if self._process is not None:
             code = exit_code(self._process)
             return None if code is None else f"ended with {_exit(code)}"
@@ -121,21 +121,21 @@ class _Used:
         return f"is gone from {self.service.address}" if self._gone >= _GONE_AFTER else None
 
     def failed(self, what: str) -> ServiceFailed:
-        """The error that says what happened to it, after its log's tail was shown."""
+        """Print the end of the log and return the error that says what happened."""
         lines = self._tail()
         if not lines or (self._process is None and self._started is None):
-            return ServiceFailed(f"service {self.name} {what}; there is no log of it, as no job started it.")
+            return ServiceFailed(f"service {self.name} {what}; it has no log because no job started it.")
         self.say("\n".join([f"service {self.name}: the end of its log:", *(f"    {line}" for line in lines)]))
-        return ServiceFailed(f"service {self.name} {what}: {lines[-1][:300]}  (all of its log: {self.log})")
+        return ServiceFailed(f"service {self.name} {what}: {lines[-1][:300]}  (full log: {self.log})")
 
     def _healthy(self) -> bool:
         try:
             return self.service.healthy()
-        except TimeoutError:  # somebody is there, who has much to do
+        except TimeoutError:  # timed out: up but busy
             return True
 
     def _make_way(self) -> None:
-        """Stop what a killed run left that does not work."""
+        """Stop an unhealthy process that a killed run left behind."""
         if self._started is None:
             return
         with self._users.open("a+b") as users:
@@ -157,8 +157,8 @@ class _Used:
                 )
             if any(value in word for word in argv):
                 raise ConfigError(
-                    f"services.{self.name}.command: holds the value of {name}, and all users of the machine can read "
-                    "commands. Let the service take it from its environment."
+                    f"services.{self.name}.command: contains the value of {name}, and all users of the machine can read "
+                    "commands. Let the service read it from its environment."
                 )
         if self.log.exists():
             self.log.unlink()
@@ -207,11 +207,11 @@ class _Used:
         self.say(f"service {self.name}: healthy after {time.monotonic() - began:.1f} s")
 
     def _stop(self) -> None:
-        """End the process group that was started: asked first, then killed, with whatever its leader left."""
+        """End the process group that was started: terminate it, then kill what is left."""
         assert self._started is not None
         pid, begun = self._started["pid"], self._started["begun"]
         if self._process is None and _begun(pid) != begun:
-            return  # it is gone, and its number may be another's
+            return  # it has ended, and its id may be another process's
         deadline = time.monotonic() + self.service.stop_timeout
         try:
             _signal(pid, signal.SIGTERM)
@@ -227,7 +227,7 @@ class _Used:
         return self._process.poll() is None if self._process is not None else _begun(pid) == begun
 
     def _recorded(self) -> Mapping[str, Any] | None:
-        """Who was started by a job of ours, if that one still lives."""
+        """The process that a job started, if it is still running."""
         try:
             found: Mapping[str, Any] = json.loads(self._users.read_text())
             return found if _begun(found["pid"]) == found["begun"] else None
@@ -255,7 +255,7 @@ def _joined(name: str, service: Service, say: Callable[[str], None]) -> Iterator
 
 
 class _Watch:
-    """A block that ends when one of the services that it uses does."""
+    """A block that is interrupted when one of its services ends."""
 
     def __init__(self, used: Iterable[_Used], say: Callable[[str], None]) -> None:
         self._used = list(used)
@@ -278,7 +278,7 @@ class _Watch:
                 try:
                     self._ended.set()
                     self._thread.join()
-                except KeyboardInterrupt:  # sent while the block ended by itself
+                except KeyboardInterrupt:  # sent while the block was already ending
                     if self._died is None:
                         raise
         finally:
@@ -303,7 +303,7 @@ class _Watch:
         return None
 
     def _interrupt(self) -> None:
-        """As by Ctrl-C, twice; then for good, as nothing may wait for ever for what has died."""
+        """Interrupt as by Ctrl-C, twice; then end the process, so that it does not wait forever for a dead service."""
         main = threading.main_thread().ident
         assert main is not None
         for _ in range(2):
@@ -318,10 +318,10 @@ class _Watch:
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a process that has ended, None while it lives.
+    """The exit code of a process that has ended, None while it is running.
 
-    After a kill the process is a zombie for the time that its last threads take to end; only then can it be
-    waited for. What looks at it meanwhile sees that it is dead, and is told how it ended a moment later.
+    After a kill the process is a zombie until its last threads have ended; only then can it be waited for. This
+    function briefly waits for that, so that a dead process also has its exit code.
     """
     code = process.poll()
     if code is None and _is_zombie(process.pid):
@@ -331,7 +331,7 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether /proc says so; never where there is none."""
+    """Whether /proc calls the process a zombie; False on systems without /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -343,13 +343,13 @@ def _private_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"ajet-services-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise AjetError(f"{folder}: belongs to somebody else. Set TMPDIR to a folder of your own.")
+        raise AjetError(f"{folder}: belongs to another user. Set TMPDIR to a folder of your own.")
     return folder
 
 
 @contextmanager
 def _locked(path: Path, seconds: float) -> Iterator[None]:
-    """A block that one process at a time is in. Raises AjetError if that takes longer than ``seconds``."""
+    """A block that only one process at a time can enter. Raises AjetError after waiting ``seconds``."""
     with path.open("a+b") as file:
         deadline = time.monotonic() + seconds
         while not _lock(file, exclusive=True):
@@ -362,7 +362,7 @@ def _locked(path: Path, seconds: float) -> Iterator[None]:
 
 
 def _lock(file: Any, *, exclusive: bool) -> bool:
-    """Take a lock that ends with the file's closing; False if others hold it."""
+    """Take a lock that closing the file releases; False if another process holds it."""
     import fcntl
 
     try:
@@ -373,8 +373,8 @@ def _lock(file: Any, *, exclusive: bool) -> bool:
 
 
 def _begun(pid: int) -> str:
-    """When a living process began, as text that tells it from a later one of the same number; empty if there
-    is none."""
+    """The start time of a running process, as text that distinguishes it from a later process with the same id;
+    empty if there is none."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state in "ZX" else fields[18]

@@ -1,4 +1,4 @@
-"""For plugin authors' tests: a proper Engine whose answers are scripted."""
+"""For plugin authors' tests: a complete Engine whose answers are scripted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Script = Callable[[GenerateRequest, str], str | Sequence[int]]
 
 
 class ScriptedEngine:
-    """An `ajet.Engine` that samples what a function says, token by token exact.
+    """An `ajet.Engine` that samples exactly the tokens that a function returns.
 
-    ``script(request, prompt_text)`` returns the answer as text or as token ids. The first stop id of the
-    request is appended to text that ends with none of them, as a model would end its turn. The logprob of a token depends only
-    on the token and its position, so that tests can foresee it (`logprob_of`).
+    ``script(request, prompt_text)`` returns the answer as text or as token ids. The first stop id of the request
+    is appended to text that ends with none of them, as a model would end its turn. The logprob of a token
+    depends only on the token and its position, so that tests can predict it (`logprob_of`).
 
     ``seconds`` pass before an answer; in a stream ``seconds_between`` pass between its tokens.
     ``cancelled`` counts the generations that were stopped before their last token.
@@ -49,7 +49,7 @@ class ScriptedEngine:
         self._seconds_between = seconds_between
 
     async def start(self) -> None:
-        """Nothing to start; remembers that it was."""
+        """Mark the engine as started; there is nothing else to do."""
         self.started = True
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -115,7 +115,7 @@ class ScriptedEngine:
         return np.array([np.nan, *(logprob_of(int(t), i) for i, t in enumerate(ids) if i)], np.float32)
 
     async def close(self) -> None:
-        """Forget that it was started."""
+        """Mark the engine as closed."""
         self.started = False
 
 

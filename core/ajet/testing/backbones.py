@@ -1,10 +1,10 @@
-"""What every `ajet.Backbone` promises, as checks that run small jobs on a real one.
+"""The contract of every `ajet.Backbone`, as checks that run small jobs on a real one.
 
     def test_conformance(check_backbone, tmp_path):  # once for each check
         check_backbone("mine", model=str(a_tiny_model), folder=tmp_path)
 
-A check is a function that takes a `BackboneSubject` and raises AssertionError, with a sentence, where the backbone
-breaks its word. The model should be a tiny one with random weights.
+A check is a function that takes a `BackboneSubject` and raises AssertionError, with a sentence, if the backbone
+violates the contract. Use a tiny model with random weights.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BackboneSubject:
     section: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
-    """What the last run told."""
+    """What the last run printed."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -79,7 +79,7 @@ class BackboneSubject:
         return load_plugins().get("backbone", self.name, "backbone.name").capabilities  # type: ignore[attr-defined,no-any-return]
 
     def run(self, more: Mapping[str, Any] = _NO_KEYS, *, resume: Path | None = None) -> RunResult:
-        """Run a job of two steps, of two groups of two, with ``more`` keys; or go on with a run."""
+        """Run a job of two steps, each with two groups of two, with ``more`` keys; or resume a run."""
         from ajet.job.config import Layers, read_job_file
         from ajet.job.prepare import prepare
 
@@ -143,7 +143,7 @@ class BackboneSubject:
 
 
 def check_what_it_declares_is_honoured(subject: BackboneSubject) -> None:
-    """A job with each key that it declares runs to its end; a backbone that does not train takes them all."""
+    """A job with each declared key runs to its end; a backbone that does not train accepts all of them."""
     trains = subject.capabilities.trains
     for capability, keys in subject.optional().items():
         if trains and not subject.honours(capability):
@@ -158,7 +158,7 @@ def check_what_it_declares_is_honoured(subject: BackboneSubject) -> None:
 
 
 def check_what_it_does_not_declare_is_refused(subject: BackboneSubject) -> None:
-    """Before anything starts, by an error that names the key."""
+    """An undeclared key is refused before anything starts, with an error that names the key."""
     if not subject.capabilities.trains:
         return
     for capability, keys in subject.optional().items():
@@ -173,18 +173,20 @@ def check_what_it_does_not_declare_is_refused(subject: BackboneSubject) -> None:
 
 
 def check_the_run_folder_tells_what_happened(subject: BackboneSubject) -> None:
-    """The job, the versions, a line of metrics a step, and each episode once, with its group."""
+    """It contains the job, the versions, one line of metrics per step, and each episode once, with its group."""
     result = subject.run({"task.validation": "tasks.jsonl", "eval.episodes": 2})
     for name in ("job.yaml", "versions.json"):
-        assert (result.run_dir / name).is_file(), f"the run folder holds no {name}"
+        assert (result.run_dir / name).is_file(), f"the run folder has no {name}"
     episodes = _lines(result.run_dir / "episodes.jsonl")
     ids = [line["id"] for line in episodes]
     assert ids and len(ids) == len(set(ids)), "an episode is in the journal twice"
     if not subject.capabilities.trains:
-        assert result.steps == 0 and result.checkpoint is None, "it does not train, but says that it did"
+        assert result.steps == 0 and result.checkpoint is None, "it does not train, but reports that it did"
         return
     metrics = [line for line in _lines(result.run_dir / "metrics.jsonl") if line["type"] == "train"]
-    assert [line["step"] for line in metrics] == [1, 2] and result.steps == 2, "not one line a step"
+    assert [line["step"] for line in metrics] == [1, 2] and result.steps == 2, (
+        "there is not one line per step"
+    )
     for line in metrics:
         mine = [e for e in episodes if e["phase"] == "train" and e["step"] == line["step"]]
         assert len(mine) == GROUPS * MEMBERS, f"step {line['step']}: {len(mine)} episodes"
@@ -198,13 +200,15 @@ def check_the_run_folder_tells_what_happened(subject: BackboneSubject) -> None:
 
 
 def check_a_checkpoint_is_a_model(subject: BackboneSubject) -> None:
-    """In the run folder, complete under its name, with its step; and a further run can begin with it."""
+    """It is in the run folder, complete under its name, with its step; and another run can start from it."""
     if not subject.capabilities.trains:
         return
     result = subject.run()
-    assert result.checkpoint is not None and result.checkpoint.is_dir(), "no checkpoint of the last step"
+    assert result.checkpoint is not None and result.checkpoint.is_dir(), (
+        "there is no checkpoint of the last step"
+    )
     state = json.loads((result.checkpoint / "ajet.json").read_text())
-    assert state["step"] == 2, f"the last checkpoint is of step {state['step']}"
+    assert state["step"] == 2, f"the last checkpoint is that of step {state['step']}"
     further = subject.run({"model": str(result.checkpoint), "train.steps": 1})
     assert further.steps == 1
 
@@ -218,16 +222,16 @@ def check_a_killed_run_goes_on_after_its_last_checkpoint(subject: BackboneSubjec
     assert last is not None
     shutil.rmtree(last)  # as after a kill in the second step
     resumed = subject.run({"train.steps": 3}, resume=result.run_dir)
-    assert resumed.run_dir == result.run_dir, "it went on in another folder"
+    assert resumed.run_dir == result.run_dir, "it resumed in another folder"
     metrics = [line for line in _lines(result.run_dir / "metrics.jsonl") if line["type"] == "train"]
-    assert [line["step"] for line in metrics] == [1, 2, 3], "not one live line a step"
+    assert [line["step"] for line in metrics] == [1, 2, 3], "there is not one live line per step"
     episodes = [line for line in _lines(result.run_dir / "episodes.jsonl") if line["phase"] == "train"]
     ids = [line["id"] for line in episodes]
     assert len(ids) == len(set(ids)) == 3 * GROUPS * MEMBERS, "an episode counts twice, or is missing"
 
 
 def check_deterministic_runs_are_equal(subject: BackboneSubject) -> None:
-    """Two runs of one job have the same journal and the same losses, where it declares that."""
+    """Two runs of one job have the same journal and the same losses, if the backbone declares that."""
     if not (subject.capabilities.trains and subject.capabilities.deterministic):
         return
     one, other = (subject.run({"run.deterministic": True}).run_dir for _ in range(2))
@@ -242,7 +246,7 @@ def check_deterministic_runs_are_equal(subject: BackboneSubject) -> None:
 def _lines(path: Path) -> list[dict[str, Any]]:
     from ajet.rollout.recorder import live_lines
 
-    assert path.is_file(), f"the run folder holds no {path.name}"
+    assert path.is_file(), f"the run folder has no {path.name}"
     return live_lines(path)
 
 

@@ -1,14 +1,14 @@
-"""What every `ajet.interfaces.engine.Engine` promises, as checks to run against a real one.
+"""The contract of every `ajet.interfaces.engine.Engine`, as checks to run against a real one.
 
     @pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
     def test_conformance(check, engine):
         asyncio.run(check(Subject(engine)))
 
-A check is an async function that takes a started engine and raises AssertionError, with a sentence, where
-the engine breaks its word; it runs on the engine's loop and leaves the engine as it was. The model should be
-a small one with random weights (`initializer_range` around 0.2): it is not sure of anything, so that a wrong
-token, a wrong temperature or a stale cache shows in the numbers. If its configuration names an end token that
-it likes to say, an engine shows that only the request's stop tokens end a completion.
+A check is an async function that takes a started engine and raises AssertionError, with a sentence, if the
+engine violates the contract; it runs on the engine's loop and leaves the engine as it was. Use a small model with
+random weights (`initializer_range` around 0.2): its distributions are broad, so a wrong token, a wrong temperature
+or a stale cache shows in the numbers. If its configuration names an end token that it often samples, the checks
+also show that only the request's stop tokens end a completion.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["ENGINE_CHECKS", "Subject", "check_close"]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A started engine, and what is to be known about it: at least 64 tokens of context and of vocabulary.
+    """A started engine and its properties; it needs at least 64 tokens of context and of vocabulary.
 
-    ``prompts``: token ids of the vocabulary, some with a common beginning. ``tolerance``: most that two
-    computations of a logprob may differ. ``seeded``: equal seeds draw equal tokens. ``under_way`` tells how many
-    requests the engine works on, where it can tell; ``seconds`` bounds each wait.
+    ``prompts``: token ids of the vocabulary, some with a common beginning. ``tolerance``: the maximum difference
+    between two computations of a logprob. ``seeded``: equal seeds sample equal tokens. ``under_way`` returns how many
+    requests the engine is working on, if it knows; ``seconds`` bounds each wait.
     """
 
     engine: Engine
@@ -51,27 +51,27 @@ class Subject:
         return GenerateRequest(np.array(ids, dtype=np.int32), Sampling(**{"max_tokens": 12, **sampling}))
 
     def requests(self, **sampling: Any) -> list[GenerateRequest]:
-        """One for each prompt, with seeds of their own."""
+        """One request for each prompt, with different seeds."""
         return [self.request(i, **{"seed": i, **sampling}) for i in range(len(self.prompts))]
 
     async def generate(self, *requests: GenerateRequest) -> list[Generation]:
-        """Answers to requests that are sent at once."""
+        """Answers to requests that are sent concurrently."""
         answers = asyncio.gather(*(self.engine.generate(request) for request in requests))
         return await asyncio.wait_for(answers, self.seconds)
 
     async def read(self, request: GenerateRequest) -> list[GenerationDelta]:
-        """A stream, to its end."""
+        """All deltas of a stream."""
         async with asyncio.timeout(self.seconds):
             return [delta async for delta in self.engine.stream(request)]
 
     async def score(self, prompt: Int32, answer: Sequence[int] | Int32, temperature: float = 1.0) -> Float32:
-        """What `score` says about the tokens of an answer."""
+        """The logprobs of an answer's tokens by `score`."""
         ids = np.concatenate([prompt, np.array(answer, dtype=np.int32)])
         scored = await asyncio.wait_for(self.engine.score(ids, temperature), self.seconds)
         return scored[len(prompt) :]
 
     def close(self, got: Float32, wanted: Float32, what: str) -> None:
-        """Logprobs are equal within the tolerance."""
+        """Assert that logprobs are equal within the tolerance."""
         np.testing.assert_allclose(got, wanted, rtol=0, atol=self.tolerance, err_msg=what)
 
 
@@ -79,8 +79,8 @@ class Subject:
 
 
 async def check_temperature_divides_the_logits(subject: Subject) -> None:
-    """At temperature T two tokens' logprobs differ by 1/T of what they differ by at 1: so they are
-    ``log_softmax(logits / T)``, in every place of a sequence."""
+    """At temperature T the logprobs of two tokens differ by 1/T of their difference at 1: so they are
+    ``log_softmax(logits / T)``, at every position of a sequence."""
     prompt = np.array(subject.prompts[0], dtype=np.int32)
     for answers in ([(3,), (4,), (50,)], [(3, 8, 9), (4, 8, 9), (50, 8, 9)]):
         at_1 = [float((await subject.score(prompt, answer))[0]) for answer in answers]
@@ -94,11 +94,11 @@ async def check_temperature_divides_the_logits(subject: Subject) -> None:
 
 
 async def check_logprobs_are_probabilities(subject: Subject) -> None:
-    """The probabilities of a few tokens stay below 1, and are not all of it where tokens are left."""
+    """The probabilities of a few tokens sum to less than 1 if other tokens are left."""
     prompt = np.array(subject.prompts[1], dtype=np.int32)
     for temperature in (1.0, 0.7):
         some = [float((await subject.score(prompt, [token], temperature))[0]) for token in range(8)]
-        assert 0 < sum(np.exp(some)) < 1, f"eight tokens have the probabilities {np.exp(some)}"
+        assert 0 < sum(np.exp(some)) < 1, f"eight of the tokens have the probabilities {np.exp(some)}"
 
 
 async def check_recorded_logprobs_are_those_of_scoring(subject: Subject) -> None:
@@ -111,7 +111,7 @@ async def check_recorded_logprobs_are_those_of_scoring(subject: Subject) -> None
 
 
 async def check_logprobs_are_before_top_p_and_top_k(subject: Subject) -> None:
-    """What top-p and top-k cut off still counts in the logprobs."""
+    """Tokens that top-p and top-k exclude still count in the logprobs."""
     for temperature in (1.0, 0.7):
         requests = subject.requests(temperature=temperature, top_p=0.4, top_k=6)
         for asked, got in zip(requests, await subject.generate(*requests), strict=True):
@@ -122,7 +122,7 @@ async def check_logprobs_are_before_top_p_and_top_k(subject: Subject) -> None:
 
 
 async def check_top_k_and_top_p_cut_off(subject: Subject) -> None:
-    """With one token left over, sampling is greedy."""
+    """With only one token left, sampling is greedy."""
     [greedy] = await subject.generate(subject.request(temperature=0.0))
     for cut in ({"top_k": 1}, {"top_p": 1e-6}):
         [got] = await subject.generate(subject.request(**cut, seed=1))
@@ -136,10 +136,12 @@ async def check_greedy_takes_the_most_likely_token_at_temperature_one(subject: S
     alone = [(await subject.generate(asked))[0] for asked in greedy]
     together = await subject.generate(*greedy, *subject.requests(temperature=0.7))
     for asked, one, other in zip(greedy, alone, together, strict=False):
-        assert one.token_ids.tolist() == other.token_ids.tolist(), "company changed what is most likely"
+        assert one.token_ids.tolist() == other.token_ids.tolist(), (
+            "concurrent requests changed the most likely token"
+        )
         scored = await subject.score(asked.prompt_ids, one.token_ids)
         subject.close(one.logprobs, scored, "greedy alone against score at 1")
-        subject.close(other.logprobs, scored, "greedy in company against score at 1")
+        subject.close(other.logprobs, scored, "greedy with a concurrent request against score at 1")
     best = float(alone[0].logprobs[0])
     for token in range(0, 60, 7):
         [other_logprob] = await subject.score(greedy[0].prompt_ids, [token])
@@ -162,7 +164,7 @@ async def check_score(subject: Subject) -> None:
 
 
 async def check_arrays(subject: Subject) -> None:
-    """The dtypes and lengths that `ajet.types.Generation` names, under one weight version."""
+    """Arrays have the dtypes and lengths that `ajet.types.Generation` specifies, with one weight version."""
     for got in await subject.generate(*subject.requests()):
         assert got.token_ids.dtype == got.weight_versions.dtype == np.int32
         assert got.logprobs.dtype == np.float32
@@ -181,22 +183,24 @@ async def check_answers_can_be_recorded(subject: Subject) -> None:
             try:
                 check_generation(got, vocabulary)
             except ValueError as error:
-                raise AssertionError(f"{sampling}: the engine gave {error}") from None
+                raise AssertionError(f"{sampling}: the engine returned {error}") from None
 
 
 async def check_many_at_once_get_their_own_answers(subject: Subject) -> None:
-    """Thirty-two requests of two lengths, sent at once: each is answered as it is alone."""
+    """Thirty-two requests of two lengths, sent concurrently: each gets the same answer as when sent alone."""
     asked = subject.requests(temperature=0.0)
     alone = [(await subject.generate(request))[0].token_ids.tolist() for request in asked]
     short = subject.requests(temperature=0.0, max_tokens=5)
     many = await subject.generate(*([*asked, *short] * (32 // (2 * len(asked)))))
     for i, got in enumerate(many):
         wanted = alone[i % len(asked)][: len(got.token_ids)]
-        assert got.token_ids.tolist() == wanted, f"request {i} of {len(many)} got another answer than alone"
+        assert got.token_ids.tolist() == wanted, (
+            f"request {i} of {len(many)} got another answer than when sent alone"
+        )
 
 
 async def check_a_stream_is_the_same_generation_in_pieces(subject: Subject) -> None:
-    """The pieces of a stream together are the generation; the last one alone has a finish reason."""
+    """The pieces of a stream together are the generation; only the last one has a finish reason."""
     for sampling in ({"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.9}, {"max_tokens": 1}):
         if not subject.seeded and sampling.get("temperature") != 0.0:
             continue
@@ -214,24 +218,26 @@ async def check_a_stream_is_the_same_generation_in_pieces(subject: Subject) -> N
 
 
 async def check_a_stream_comes_as_it_is_sampled(subject: Subject) -> None:
-    """The first piece is there long before the last token."""
+    """The first piece arrives long before the last token."""
     deltas = await subject.read(subject.request(max_tokens=40, seed=0))
-    assert len(deltas) > 4, f"40 tokens came in {len(deltas)} pieces"
+    assert len(deltas) > 4, f"40 tokens arrived in {len(deltas)} pieces"
 
 
 async def check_equal_seeds_draw_equal_tokens(subject: Subject) -> None:
-    """Whatever else is sampled at the same time; other seeds draw others."""
+    """This holds whatever else is sampled at the same time; other seeds sample other tokens."""
     if not subject.seeded:
         return
     [alone] = await subject.generate(subject.request(seed=7))
     among = await subject.generate(*subject.requests(max_tokens=7), subject.request(seed=7))
-    assert among[-1].token_ids.tolist() == alone.token_ids.tolist(), "neighbours changed what a seed draws"
+    assert among[-1].token_ids.tolist() == alone.token_ids.tolist(), (
+        "concurrent requests changed the tokens of a seed"
+    )
     [other] = await subject.generate(subject.request(seed=2**62 + 8))
-    assert other.token_ids.tolist() != alone.token_ids.tolist(), "two seeds drew the same 12 tokens"
+    assert other.token_ids.tolist() != alone.token_ids.tolist(), "two seeds sampled the same 12 tokens"
 
 
 async def check_without_a_seed_draws_differ(subject: Subject) -> None:
-    """Members of a group ask the same and are not to get the same."""
+    """Members of a group send the same prompt and must get different answers."""
     drawn = await subject.generate(*[subject.request() for _ in range(4)])
     assert len({tuple(got.token_ids.tolist()) for got in drawn}) > 1
 
@@ -251,7 +257,7 @@ async def check_a_stop_token_ends_the_completion_and_is_part_of_it(subject: Subj
 
 
 async def check_a_stop_string_ends_the_completion(subject: Subject) -> None:
-    """With the token that completes the string, which stays; also a string that spans tokens."""
+    """It ends with the token that completes the string, which is kept; the string may span tokens."""
     decode = subject.engine.tokenizer.decode
     free = await _free(subject)
     text = decode(free, skip_special_tokens=False)
@@ -276,7 +282,7 @@ async def check_without_max_tokens_the_context_is_the_limit(subject: Subject) ->
 
 
 async def check_what_cannot_be_served_is_a_value_error(subject: Subject) -> None:
-    """And the engine goes on; whole, streamed and scored."""
+    """Such requests fail, in `generate`, `stream` and `score`, and the engine keeps working."""
     length = subject.engine.context_length
     bad = {
         "a full prompt": subject.request([1] * length),
@@ -304,13 +310,13 @@ async def check_what_cannot_be_served_is_a_value_error(subject: Subject) -> None
 
 
 async def check_cancelling_stops_a_generation_and_no_other(subject: Subject) -> None:
-    """The cancelled one ends at once; its neighbours' answers are what they would have been."""
+    """The cancelled request ends at once; the answers to other requests do not change."""
     greedy = subject.requests(temperature=0.0, max_tokens=40)
     greedy[1] = subject.request(1, temperature=0.0, max_tokens=None)  # which cannot have ended by then
     alone = [(await subject.generate(request))[0].token_ids.tolist() for request in (greedy[0], *greedy[2:])]
     tasks = [asyncio.create_task(subject.engine.generate(request)) for request in greedy]
     async with aclosing(_stream(subject, greedy[0])) as stream:
-        await anext(stream)  # by now the others have begun, too
+        await anext(stream)  # by now the others have begun as well
         tasks[1].cancel()
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), subject.seconds)
     cancelled = results.pop(1)
@@ -322,7 +328,7 @@ async def check_cancelling_stops_a_generation_and_no_other(subject: Subject) -> 
 
 
 async def check_closing_a_stream_stops_it(subject: Subject) -> None:
-    """Closed or cancelled, it is given up long before it would have ended, while another stream goes on."""
+    """A closed or cancelled stream stops long before it would have ended, while another stream continues."""
     half = subject.engine.context_length // 2
     endless = subject.request(max_tokens=None, seed=0)
     for how in ("closed", "cancelled"):
@@ -343,8 +349,8 @@ async def check_closing_a_stream_stops_it(subject: Subject) -> None:
 
 
 async def check_close(subject: Subject) -> None:
-    """Requests still open fail with RuntimeError, later ones too; closing twice is fine. The last check of
-    an engine, and therefore none of `ENGINE_CHECKS`."""
+    """Open and later requests fail with RuntimeError; closing twice is allowed. It must be the last check of an
+    engine, so it is not in `ENGINE_CHECKS`."""
     stream = subject.engine.stream(subject.request(max_tokens=None))
     await anext(stream)
     task = asyncio.create_task(subject.engine.generate(subject.request(max_tokens=None)))
@@ -389,7 +395,7 @@ async def _free(subject: Subject) -> list[int]:
 
 
 def _stream(subject: Subject, request: GenerateRequest) -> AsyncGenerator[GenerationDelta]:
-    """Engines' streams are generators in fact, which can be closed."""
+    """An engine's stream as a generator, which can be closed."""
     return cast("AsyncGenerator[GenerationDelta]", subject.engine.stream(request))
 
 
@@ -397,7 +403,7 @@ async def _refused(awaitable: Awaitable[Any], name: str) -> None:
     try:
         got = await awaitable
     except ValueError as error:
-        assert str(error), f"{name}: a ValueError that says nothing"
+        assert str(error), f"{name}: a ValueError without a message"
     else:
         raise AssertionError(f"{name} was served: {got!r}")
 
@@ -417,7 +423,7 @@ async def _cancelled(stream: Any) -> None:
         await task
     except asyncio.CancelledError:
         return
-    raise AssertionError("a cancelled reader went on")
+    raise AssertionError("a cancelled reader continued")
 
 
 async def _drain(stream: Any) -> None:
@@ -426,7 +432,7 @@ async def _drain(stream: Any) -> None:
 
 
 async def _at_rest(subject: Subject) -> None:
-    """Wait until the engine works on nothing, if it can tell."""
+    """Wait until the engine is idle, if it can report that."""
     if subject.under_way is None:
         return
     async with asyncio.timeout(subject.seconds):

@@ -1,10 +1,10 @@
-"""What every `ajet.Judge` promises, as checks to run against a real one.
+"""The contract of every `ajet.Judge`, as checks to run against a real one.
 
     def test_conformance(check_judge):  # once for each check; the fixture is AgentJet's pytest plugin
         check_judge(MyJudge(), task=ajet.Task("t", "2 + 2", metadata={"answer": "4"}), responses=("4", "five"))
 
-A check is an async function that takes a `JudgeSubject` and raises AssertionError, with a sentence, where the judge
-breaks its word. A judge that asks a model needs one: a scripted one will do.
+A check is an async function that takes a `JudgeSubject` and raises AssertionError, with a sentence, if the judge
+violates the contract. A judge that asks a model needs one; a scripted model is sufficient.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ODD_RESPONSES: tuple[Any, ...] = (
     ["a", "list"],
     {"an": "object"},
 )
-"""What agents return on bad days."""
+"""Unusual responses that agents may return."""
 
 
 _BEAT = 0.01  # seconds
@@ -47,12 +47,12 @@ _TASK = Task("t", "What is 40 + 2?", metadata={"answer": "42"})
 
 @dataclass(frozen=True, slots=True)
 class JudgeSubject:
-    """A judge, and what is to be known about it.
+    """A judge and its properties.
 
-    ``task`` is one that it can judge, ``responses`` are usual ones, better and worse; ``metadata`` is that of every
-    output. ``repeatable``: equal input has an equal verdict. ``seconds`` bound a verdict, ``held`` the time for
-    which a judge may keep the event loop, on which all other episodes wait (its own, not that of a busy machine), and
-    ``leave`` that of a cancellation.
+    ``task`` is a task that it can judge, ``responses`` are usual responses, better and worse; ``metadata`` is that of
+    every output. ``repeatable``: equal input gets an equal verdict. ``seconds`` limits a verdict, ``held`` the time for
+    which the judge itself (not a busy machine) may block the event loop, on which all other episodes wait, and
+    ``leave`` the time of a cancellation.
     """
 
     judge: Judge
@@ -86,12 +86,12 @@ class JudgeSubject:
     async def group(
         self, live: GroupJudge, episodes: Sequence[EpisodeView]
     ) -> Sequence[JudgeOutput | Exception | None]:
-        """The verdicts of an open judge of groups."""
+        """The verdicts of an open group judge."""
         return await asyncio.wait_for(live.score_group(self.task, episodes), self.seconds)
 
 
 async def check_its_configuration_is_plain_data(subject: JudgeSubject) -> None:
-    """It travels to other processes: a pickled copy is equal, also after it was open."""
+    """It can be sent to other processes: a pickled copy is equal, also after it was open."""
     async with subject.judge.open():
         pass
     try:
@@ -99,7 +99,7 @@ async def check_its_configuration_is_plain_data(subject: JudgeSubject) -> None:
     except Exception as error:
         raise AssertionError(f"it cannot be pickled: {error}") from error
     assert copy == subject.judge, "a pickled copy differs"
-    assert type(subject.judge).__doc__, "it has no docstring, which is its help"
+    assert type(subject.judge).__doc__, "it has no docstring; `ajet plugins show` prints it"
 
 
 async def check_verdicts_are_numbers(subject: JudgeSubject) -> None:
@@ -110,7 +110,7 @@ async def check_verdicts_are_numbers(subject: JudgeSubject) -> None:
 
 
 async def check_every_response_has_a_verdict(subject: JudgeSubject) -> None:
-    """Whatever an agent returns: an exception would fail the episode, where a bad reward is due."""
+    """This holds for anything an agent returns: an exception would fail the episode instead of giving a bad reward."""
     async with subject.judge.open() as live:
         for response in ODD_RESPONSES:
             try:
@@ -121,7 +121,7 @@ async def check_every_response_has_a_verdict(subject: JudgeSubject) -> None:
 
 
 async def check_equal_input_has_an_equal_verdict(subject: JudgeSubject) -> None:
-    """Asked again, by a pickled copy, and beside others; unless ``repeatable`` is False."""
+    """It is equal on repetition, by a pickled copy, and with concurrent verdicts; unless ``repeatable`` is False."""
     if not subject.repeatable:
         return
     async with subject.judge.open() as live:
@@ -133,12 +133,12 @@ async def check_equal_input_has_an_equal_verdict(subject: JudgeSubject) -> None:
     copy: Judge = pickle.loads(pickle.dumps(subject.judge))
     async with copy.open() as live:
         assert [_said(await subject.judged(live, r)) for r in subject.responses] == first, (
-            "a copy judges otherwise"
+            "a copy gives another verdict"
         )
 
 
 async def check_it_does_not_hold_the_loop(subject: JudgeSubject) -> None:
-    """While it judges, other episodes go on: what takes long belongs in a thread or a process."""
+    """While it judges, other episodes continue: slow work belongs in a thread or a process."""
     longest, beats, over = 0.0, 0, threading.Event()
 
     def beat() -> None:
@@ -151,7 +151,7 @@ async def check_it_does_not_hold_the_loop(subject: JudgeSubject) -> None:
         while True:
             before, worked = beats, time.thread_time()
             await asyncio.sleep(_BEAT)
-            # Held by work, or by waiting, in which other threads go on; a machine that is busy holds up those, too.
+            # Work blocks the loop, or waiting, in which other threads continue; a busy machine also delays those.
             longest = max(longest, time.thread_time() - worked, (beats - before) * _BEAT)
 
     beating = threading.Thread(target=beat, daemon=True)
@@ -163,31 +163,31 @@ async def check_it_does_not_hold_the_loop(subject: JudgeSubject) -> None:
             try:
                 for response in (*subject.responses, "9" * 20_000):
                     await subject.judged(live, response)
-                await asyncio.sleep(_BEAT)  # so that the last is seen, too
+                await asyncio.sleep(_BEAT)  # so that the last one is also measured
             finally:
                 ticking.cancel()
     finally:
         over.set()
         beating.join()
-    assert longest < subject.held, f"nobody else could move for {longest:.2f} s"
+    assert longest < subject.held, f"the judge blocked the event loop for {longest:.2f} s"
 
 
 async def check_cancelling_ends_it(subject: JudgeSubject) -> None:
-    """At any moment, as ``rollout.judge_timeout`` does; and it can be asked again."""
+    """It can be cancelled at any moment, as by ``rollout.judge_timeout``, and then be asked again."""
     async with subject.judge.open() as live:
         for delay in (0.0, 0.001, 0.02, 0.1):
             judging = asyncio.create_task(subject.judged(live, subject.responses[0]))
             await asyncio.sleep(delay)
             judging.cancel()
             done, _ = await asyncio.wait({judging}, timeout=subject.leave)
-            assert done, f"cancelled after {delay:g} s, it went on for more than {subject.leave:g} s"
+            assert done, f"cancelled after {delay:g} s, it continued for more than {subject.leave:g} s"
             if not judging.cancelled():
                 assert judging.exception() is None, f"its cancellation became {judging.exception()!r}"
         _check_verdict(await subject.judged(live, subject.responses[0]), subject.responses[0])
 
 
 async def check_what_it_cannot_judge_is_told(subject: JudgeSubject) -> None:
-    """A task without any data has a verdict or an error that says something."""
+    """A task without any data gets a verdict or an error with a message."""
     view = subject.view(subject.responses[0])
     async with subject.judge.open() as live:
         try:
@@ -196,13 +196,13 @@ async def check_what_it_cannot_judge_is_told(subject: JudgeSubject) -> None:
         except TimeoutError:
             raise AssertionError("no verdict on a task without data, and no error") from None
         except Exception as error:
-            assert str(error).strip(), f"a {type(error).__name__} that says nothing"
+            assert str(error).strip(), f"a {type(error).__name__} without a message"
         else:
             _check_verdict(verdict, subject.responses[0])
 
 
 async def check_groups_are_judged_whole(subject: JudgeSubject) -> None:
-    """One verdict a member, in their order, whatever that is; members that failed do no harm."""
+    """There is one verdict per member, in the members' order, whatever that is; failed members do no harm."""
     async with subject.judge.open() as live:
         if not isinstance(live, GroupJudge):
             return
@@ -231,7 +231,7 @@ async def check_groups_are_judged_whole(subject: JudgeSubject) -> None:
 
 def _check_verdict(verdict: Any, response: Any) -> None:
     where = f"the verdict on {_short(response)}"
-    assert isinstance(verdict, JudgeOutput), f"{where} is {verdict!r}, no JudgeOutput"
+    assert isinstance(verdict, JudgeOutput), f"{where} is {verdict!r}, not a JudgeOutput"
     assert _is_number(verdict.reward), f"{where} has the reward {verdict.reward!r}"
     assert verdict.is_success in (True, False, None), f"{where} has is_success {verdict.is_success!r}"
     for kind, values in (("metric", verdict.metrics), ("reward", verdict.rewards)):
@@ -244,7 +244,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _said(verdict: JudgeOutput) -> tuple[Any, ...]:
-    """What counts of a verdict: metrics may say what it cost."""
+    """The parts of a verdict to compare; metrics are left out because they may contain its cost."""
     return verdict.reward, verdict.is_success, dict(verdict.rewards)
 
 

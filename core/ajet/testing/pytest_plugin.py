@@ -1,11 +1,11 @@
-"""AgentJet's pytest plugin: fixtures that check a plugin of yours, one test for each thing that it promises.
+"""AgentJet's pytest plugin: fixtures that check your plugin, one test for each part of its contract.
 
     def test_my_judge(check_judge): check_judge(MyJudge())
     def test_my_reader(check_reader): check_reader(MyReader())
     def test_my_engine(check_engine): check_engine(lambda: MyEngine())
     def test_my_backbone(check_backbone, tmp_path): check_backbone("mine", model="…", folder=tmp_path)
 
-Nothing is imported before a test asks for a fixture.
+Nothing is imported before a test uses a fixture.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ pickle.dump(list(reader.tasks()), to)
 
 
 def check_reader(reader: Reader) -> list[Task]:
-    """Assert that a reader keeps to its contract; its tasks, for checks of your own.
+    """Assert that a reader fulfils its contract; return its tasks, for checks of your own.
 
-    Ids are unique; a second reading and a copy in another process, where sets and hashes are in another order, give
-    the same tasks in the same order; and a task can be written as JSON, as it travels to journals and subprocesses.
+    Ids are unique; a second reading and a copy in another process, where sets and hashes have another order, give
+    the same tasks in the same order; and a task can be written as JSON, because journals and subprocesses need that.
     Raises AssertionError naming the task, or what the reader itself raises.
     """
     tasks = read_all(reader, reader.name)
@@ -35,8 +35,8 @@ def check_reader(reader: Reader) -> list[Task]:
     _check_same(_read_elsewhere(reader), tasks, f"{reader.name}: a copy in another process")
     for task in tasks:
         where = f"{reader.name}: task {task.id!r}"
-        assert isinstance(task.id, str) and task.id.strip(), f"{where}: its id is no text"
-        assert task.query or task.messages or task.metadata, f"{where}: it holds nothing"
+        assert isinstance(task.id, str) and task.id.strip(), f"{where}: its id is not a non-empty text"
+        assert task.query or task.messages or task.metadata, f"{where}: it is empty"
         try:
             json.dumps([task.query, task.messages, dict(task.metadata)])
         except (TypeError, ValueError) as error:
@@ -46,12 +46,14 @@ def check_reader(reader: Reader) -> list[Task]:
 
 def _check_same(found: list[Task], tasks: list[Task], what: str) -> None:
     for place, (one, other) in enumerate(zip(found, tasks, strict=False)):
-        assert one == other, f"{what} gave another task at place {place}: {one.id!r} instead of {other.id!r}"
-    assert len(found) == len(tasks), f"{what} gave {len(found)} tasks instead of {len(tasks)}"
+        assert one == other, (
+            f"{what} returned another task at index {place}: {one.id!r} instead of {other.id!r}"
+        )
+    assert len(found) == len(tasks), f"{what} returned {len(found)} tasks instead of {len(tasks)}"
 
 
 def _read_elsewhere(reader: Reader) -> list[Task]:
-    """The tasks that a pickled copy yields in a new process, where texts have other hashes; in this one if the
+    """The tasks that a pickled copy yields in a new process, where texts have other hashes; in this process if the
     reader's module cannot be imported by its name."""
     pickled = pickle.dumps(reader)
     if not _can_be_imported(type(reader).__module__):

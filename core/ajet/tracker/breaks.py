@@ -1,10 +1,10 @@
 """Breaks: where a call could have continued a conversation, but began a new timeline, and why.
 
-A program that keeps its history as it was gives one timeline; every edit of it gives one more, whose
-context is computed and stored again. Most edits are not meant, so each is reported with its cause,
-its place and its remedy. The report is a pure function of the record: only calls with smaller numbers
-count as earlier, in whatever order they finished. A changed message is reported once, for the first
-prompt that has it. A call costs its new messages; what a changed one was is looked up only then.
+A program that keeps its history unchanged gives one timeline; every edit of the history gives one more, whose
+context is computed and stored again. Most edits are unintended, so each is reported with its cause, its place
+and its remedy. The report is a pure function of the record: only calls with smaller numbers count as earlier,
+in whatever order they finished. A changed message is reported once, for the first prompt that has it. The cost
+of a call is its new messages; the original of a changed message is looked up only when needed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ajet.tracker.tree import common_length
 __all__ = ["CAUSES", "Break", "discarded", "find_breaks"]
 
 SHOWN = 8
-"""Token ids of each side in a report."""
+"""Token ids shown of each side in a report."""
 TELLING = 16
-"""Characters from which an answer that comes again is no chance."""
+"""Minimum length at which a repeated answer is significant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Break:
     """One call that began a new timeline although it could have continued one."""
 
     call: int
-    """The call that began anew."""
+    """The call that began a new timeline."""
     after: int
     """The earlier call whose conversation it could have continued."""
     agent: str
@@ -45,10 +45,10 @@ class Break:
     before: str
     """What was recorded there, around the first character that differs."""
     now: str
-    """What came instead."""
+    """What the later prompt has instead."""
     char: int
     """Index of that character in the text that differs: the content, or the arguments or ids of the tool
-    calls. -1 if another message stands there, or none differs."""
+    calls. -1 if another message is there, or none differs."""
     token: int
     """Tokens at the beginning in which the recorded sequence and the new prompt agree."""
     recorded: tuple[int, ...]
@@ -56,30 +56,30 @@ class Break:
     sent: tuple[int, ...]
     """Some ids of the new prompt from there on."""
     lost_tokens: int
-    """Tokens of the prompt that are computed again: all from there on."""
+    """Tokens of the prompt that are computed again: all from that position on."""
 
 
 def find_breaks(record: EpisodeRecord) -> list[Break]:
-    """All breaks of an episode, by the number of the call that began anew; at most one for a prompt.
+    """All breaks of an episode, by the number of the call that began a new timeline; at most one per prompt.
 
-    No breaks are: the same prompt again, a fork from a recorded answer, a new conversation (nothing in
-    common but the system prompt), another agent's conversation.
+    These are not breaks: the same prompt again, a fork from a recorded answer, a new conversation (only the
+    system prompt in common), another agent's conversation.
     """
     chats = _Chats(record)
     return [found for call in chats.calls if (found := chats.break_of(call))]
 
 
 def discarded(record: EpisodeRecord) -> frozenset[int]:
-    """Numbers of the calls that were attempts which the agent threw away.
+    """Numbers of the calls whose answers the agent discarded as failed attempts.
 
-    An attempt is thrown away by a later prompt of the same agent and merging key, in one of two ways:
+    A later prompt of the same agent and merging key discards an attempt in one of two ways:
 
-    - The prompt goes through the attempt's whole prompt, or further back, and leaves the answer out (a
-      break of cause ``turns removed``); an answer that comes again elsewhere in it is kept. Summaries,
-      sliding windows and edited answers throw nothing away.
-    - It goes on with another answer to the same prompt (``n`` > 1), and the attempt was never followed.
+    - The prompt contains the attempt's whole prompt, or an earlier part of it, and leaves the answer out (a
+      break of cause ``turns removed``); an answer that appears elsewhere in it is kept. Summaries, sliding
+      windows and edited answers discard nothing.
+    - It continues another answer to the same prompt (``n`` > 1), and the attempt was never continued.
 
-    And no still later prompt goes through the attempt's answer.
+    In both cases no later prompt contains the attempt's answer.
     """
     chats = _Chats(record)
     out: dict[int, int] = {}
@@ -94,7 +94,7 @@ def discarded(record: EpisodeRecord) -> frozenset[int]:
 
 
 class _Chats:
-    """The conversations of a record, by number. What only breaks need is made when it is first used."""
+    """The conversations of a record, by number. Indices that only breaks need are built on first use."""
 
     def __init__(self, record: EpisodeRecord) -> None:
         self.record = record
@@ -108,7 +108,7 @@ class _Chats:
         for call in self.calls:
             self.prompts[_said(call)].append(call)
         self._first: dict[Said, int] = {}
-        """The number of the first call whose prompt goes through a message."""
+        """The number of the first call whose prompt contains a message."""
         for call in self.calls:
             node: Said | None = _said(call)
             while node is not None and node not in self._first:
@@ -117,7 +117,7 @@ class _Chats:
         self._exact: dict[Said, str] = {}
 
     def break_of(self, call: Call) -> Break | None:
-        """Why a call did not continue an earlier one; None if it did, or if there was none to continue."""
+        """Why a call did not continue an earlier one; None if it did, or if there was none."""
         said = _said(call)
         if self.prompts[said][0] is not call:
             return None  # the same prompt again
@@ -157,7 +157,7 @@ class _Chats:
     def _rewritten(
         self, call: Call, new: Sequence[Said], held: Said | None
     ) -> tuple[Call, Difference] | None:
-        """The conversation of which these messages, the last one first, are an edited form."""
+        """The conversation of which these messages, last one first, are an edited form."""
         for node in new:
             earlier = self._same_answer(call, node) or self._repeated(call, node)
             if earlier:
@@ -169,7 +169,7 @@ class _Chats:
         return (earlier, self._explain(earlier, call)) if earlier else None
 
     def _same_answer(self, call: Call, node: Said) -> Call | None:
-        """A call of any agent whose answer to the prompt above is this one but for its form."""
+        """A call of any agent whose answer to the prompt above is this one in another form."""
         found = [
             c
             for c in _before(self.prompts.get(_above(node), ()), call)
@@ -188,8 +188,8 @@ class _Chats:
         return None
 
     def _no_chance(self, node: Said, earlier: Call, call: Call) -> bool:
-        """Whether an answer comes from that call: not an example that its prompt had too, nor a word that
-        anyone might say."""
+        """Whether an answer really comes from that call: it is not an example that its prompt also had, nor a
+        common word."""
         path = _said(earlier).path()
         if any(self.exact(node) == self.exact(said) for said in path):
             return False
@@ -204,8 +204,7 @@ class _Chats:
         return after_same or any(said is shared for said in _said(call).path()[: start + 1])
 
     def _left_out(self, call: Call, node: Said) -> Call | None:
-        """The agent's latest call that went on with an answer to the prompt above, where this message
-        stands now."""
+        """The agent's latest call that continued an answer to the prompt above, where this message is now."""
         above = _above(node)
         if above.message.get("role") in (None, "system"):
             return None
@@ -218,14 +217,14 @@ class _Chats:
         return next(c for c in of_agent if c.number in numbers or any(_passes(_said(c), a) for a in answers))
 
     def _told_by_another(self, node: Said, found: Difference) -> Difference:
-        """An answer that another call gave does not stand there by editing."""
+        """Correct the cause if the answer is another call's, and therefore not edited."""
         if found.cause != "answer edited" or loose(node.message) not in self._all_answers:
             return found
         return Difference("turns removed", found.message, found.before, found.now, -1)
 
     def _remembered(self, call: Call, new: Sequence[Said]) -> Call | None:
-        """The agent's call before, if a prompt without answers holds messages that came after its first
-        answer. The last message says nothing: it is what is asked now."""
+        """The agent's previous call, if a prompt without answers contains messages that came after its first
+        answer. The last message does not count: it is the current question."""
         kept = [node for node in new[1:] if node.message.get("role") != "system"]
         if not kept or any(_is_answer(node) for node in new):
             return None
@@ -241,10 +240,10 @@ class _Chats:
         answer, said = self.answers[earlier.number], _said(call)
         return explain(answer.chat(), said.chat(), answer.common(said))
 
-    # ------------------------------------------------------------- attempts thrown away
+    # ------------------------------------------------------------- discarded attempts
 
     def cut_out(self) -> Iterator[tuple[Call, int]]:
-        """Calls whose answers a later prompt left out, with that prompt's number."""
+        """Calls whose answers a later prompt left out, each with that prompt's number."""
         for call in self.calls:
             found = self.break_of(call)
             if found is None or found.cause != "turns removed":
@@ -255,8 +254,8 @@ class _Chats:
                     yield from ((c, call.number) for c in _before(said.ends, call) if c.agent == call.agent)
 
     def passed_over(self) -> Iterator[tuple[Call, int]]:
-        """Calls whose answer was never followed while another one to the same prompt was, with the number
-        of the last prompt that did."""
+        """Calls whose answer was never continued while another answer to the same prompt was, each with the number
+        of the last prompt that did so."""
         for group in self.prompts.values():
             last: dict[str, int] = {}
             for call in group:
@@ -268,7 +267,7 @@ class _Chats:
                     yield call, last[call.agent]
 
     def last_through(self, node: Said, agent: str) -> int:
-        """The number of an agent's last prompt that goes through a message; -1 if there is none."""
+        """The number of an agent's last prompt that contains a message; -1 if there is none."""
         return self._last.get(node, {}).get(agent, -1)
 
     # ------------------------------------------------------------- indices
@@ -290,7 +289,7 @@ class _Chats:
 
     @cached_property
     def _by_answer(self) -> dict[tuple[str, str, str], list[Call]]:
-        """Calls by agent, key and what they answered, exactly or loosely."""
+        """Calls by agent, key and answer, in exact or loose form."""
         found: defaultdict[tuple[str, str, str], list[Call]] = defaultdict(list)
         for call in self.calls:
             answer = self.answers[call.number]
@@ -300,7 +299,7 @@ class _Chats:
 
     @cached_property
     def _all_answers(self) -> set[str]:
-        """What any model answered, also those that are not trained."""
+        """The answers of all models, including those that are not trained."""
         return {loose(answer.message) for answer in self.answers.values()}
 
     @cached_property
@@ -312,7 +311,7 @@ class _Chats:
 
     @cached_property
     def _last(self) -> dict[Said, dict[str, int]]:
-        """Of each message the number of every agent's last prompt through it."""
+        """For each message, the number of every agent's last prompt that contains it."""
         last: dict[Said, dict[str, int]] = {}
         for call in self.calls:
             node: Said | None = _said(call)
@@ -329,7 +328,7 @@ class _Chats:
 
 
 def _rendered_anew(call: Call, held: Said) -> tuple[Call, Difference] | None:
-    """The call whose answer the prompt holds, if the chat was rendered anew and to other tokens."""
+    """The call whose answer the prompt contains, if the chat was rendered again and to other tokens."""
     ends = _before(held.ends, call)
     if any(call.prompt.starts_with(earlier.end) for earlier in ends):
         return None
@@ -385,7 +384,7 @@ def _before(calls: Sequence[Call], call: Call) -> Sequence[Call]:
 
 
 def _nearest(calls: Iterable[Call], call: Call) -> Call:
-    """The same agent's latest, or else anyone's."""
+    """The latest call of the same agent, else of any agent."""
     return max(calls, key=lambda c: (c.agent == call.agent, c.number))
 
 

@@ -1,11 +1,11 @@
 """Which recorded conversation does a request continue? A trie over messages answers it.
 
-Each message is a node below the message before it; a request walks down from the root. A message is
-found by its `fingerprint`, the raw form in which a client said it (cheap: less than parsing its JSON);
-a form not met before is brought into normal form once and found by its `exact` text. A message that is
-no known one may be a recorded reply in another form: without its reasoning, with the last streamed piece of it, with a
-name, with numbers as JavaScript writes them. It is then that reply, and what the client sent is kept beside it. Under the policy
-``text`` a reply may also be found by its loose text, which counts as drift.
+Each message is a node below the message before it; a request walks down from the root. A message is found by
+its `fingerprint`, the raw form in which a client sent it (cheaper than parsing its JSON); a new form is
+normalised once and found by its `exact` text. A message that is not known may be a recorded reply in another
+form: without its reasoning, with the last streamed piece of it, with a name, with numbers as JavaScript writes
+them. It then counts as that reply, and the form that the client sent is kept with it. Under the policy ``text``
+a reply may also be found by its loose text, which counts as drift.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Form:
 
 
 class Said:
-    """A message (in normal form) after all those above it."""
+    """A node: a message (in normal form) after all those above it."""
 
     __slots__ = (
         "children",
@@ -53,23 +53,23 @@ class Said:
         self.parent = parent
         self.message = message
         self.depth: int = parent.depth + 1 if parent else 0
-        """How many messages lead here, this one included."""
+        """How many messages lead here, including this one."""
         self.ends: list[Call] = []
-        """Calls whose answer this message is, by number."""
+        """The calls that answered with this message, by number."""
         self.children: dict[str | bytes, Said] = {}
-        """By exact text in short."""
+        """Children by shortened exact text."""
         self.heard: dict[Hashable, Said] = {}
-        """The same by fingerprint."""
+        """Children by fingerprint."""
         self.replies: dict[str | bytes, list[Said]] | None = None
-        """Those that are recorded answers, by canonical text in short."""
+        """Children that are recorded answers, by shortened canonical text."""
         self.forms: dict[Hashable, _Form] = {}
-        """Other forms of these, by fingerprint."""
+        """Other forms of these answers, by fingerprint."""
         self.last_reasoning = ""
-        """The last piece of a streamed reply's reasoning. openai's Node.js client replaces each piece by the next one, so
-        this is what its users send back."""
+        """The last piece of a streamed reply's reasoning. OpenAI's Node.js client replaces each piece with the next one,
+        so this is what its users send back."""
 
     def say(self, message: Message) -> Said:
-        """The node of a message in normal form, said next."""
+        """The node of a message in normal form that follows this one; added if it is new."""
         return self._say(message, _short(exact(message)))
 
     def _say(self, message: Message, short: str | bytes) -> Said:
@@ -79,7 +79,7 @@ class Said:
         return node
 
     def find(self, message: Message) -> Said | None:
-        """The node of a message in normal form, if it was said next, in this form or as a reply in another."""
+        """The node of a message in normal form if it follows this one, in this form or as a reply in another."""
         node = self.children.get(_short(exact(message)))
         if node is None and self.replies:
             replies = self.replies.get(_short(canonical(message)))
@@ -87,7 +87,7 @@ class Said:
         return node
 
     def answered_by(self, call: Call) -> None:
-        """This message is what a call answered."""
+        """Note that this message is a call's answer."""
         self.ends.append(call)
         self.ends.sort(key=lambda c: c.number)
         above = self.parent
@@ -96,7 +96,7 @@ class Said:
         replies = above.replies.setdefault(_short(canonical(self.message)), [])
         if self not in replies:
             replies.append(self)
-        # What was found before there was this reply may be it.
+        # A form that was found before this reply existed may be this reply.
         above.heard.clear()
         above.forms.clear()
 
@@ -116,7 +116,7 @@ class Said:
         return node
 
     def _reply(self, plain: Message, by_text: bool) -> _Form | None:
-        """The first recorded reply that a client's message is: without its reasoning, or with what the client got."""
+        """The first recorded reply that a client's message matches: without its reasoning, or with what the client got."""
         assert self.replies is not None
         told = thoughts(plain)
         alike = self.replies.get(_short(canonical(plain)), ())
@@ -172,7 +172,7 @@ class Said:
 @dataclass(frozen=True, slots=True)
 class Recognised:
     """A client's chat: the node of its last message, how many of its messages were found by loose text only,
-    and the messages that stand for a recorded reply in another form, by their index."""
+    and the messages that are a recorded reply in another form, by their index."""
 
     said: Said
     drift: int
@@ -180,7 +180,7 @@ class Recognised:
 
 
 def recognise(root: Said, messages: Sequence[Message], *, by_text: bool = False) -> Recognised:
-    """The place of a client's chat below ``root``, added where it is new. Raises BadMessage."""
+    """The place of a client's chat below ``root``; new messages are added. Raises BadMessage."""
     node, drift = root, 0
     sent: dict[int, Message] = {}
     for index, message in enumerate(messages):
@@ -199,7 +199,7 @@ def recognise(root: Said, messages: Sequence[Message], *, by_text: bool = False)
 
 
 def _short(text: str) -> str | bytes:
-    """A text as a key that does not keep it: every message would be held three times."""
+    """A text as a key that does not hold the text itself: every message would be stored three times."""
     return text if len(text) <= _SHORT else blake2b(text.encode(), digest_size=16).digest()
 
 

@@ -1,7 +1,7 @@
-"""What happened to a chat that was recorded and came back otherwise? A cause from two message lists.
+"""Finds out how a recorded chat was changed when it came back: a cause from two message lists.
 
 Pure functions of messages in normal form. ``recorded`` is a chat with its answer, ``sent`` a later
-prompt that should have gone on with it.
+prompt that should have continued it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Message = Mapping[str, Any]
 
 CAUSES = {
     "thinking stripped": "Send answers back with their reasoning, or set rollout.merge: text.",
-    "reasoning edited": "Send an answer's reasoning back as it came, or leave it out.",
-    "whitespace changed": "Send messages back as they were (look for .strip() in the agent); rollout.merge: text helps for answers.",
-    "arguments re-serialised": "Send tool-call arguments back as the JSON text that came, not parsed and written again.",
+    "reasoning edited": "Send an answer's reasoning back unchanged, or leave it out.",
+    "whitespace changed": "Send messages back unchanged (look for .strip() in the agent); rollout.merge: text helps for answers.",
+    "arguments re-serialised": "Send tool-call arguments back as the original JSON text, not parsed and serialised again.",
     "tool-call ids changed": "Send tool calls and results back with their ids; rollout.merge: text helps for answers.",
-    "prefill sent apart": "Send a prefill and the answer that goes on with it back as one assistant message.",
+    "prefill sent apart": "Send a prefill and the answer that continues it back as one assistant message.",
     "tool list changed": "Offer the same tools, in the same order down to their keys, in every call of a conversation.",
     "history summarised": "Nothing is wrong: the model now sees other text. Summarise less often to train longer timelines.",
     "window slid": "Nothing is wrong: the oldest turns are gone. Keep more turns, or drop many at once instead of one by one.",
     "turns removed": "Nothing is wrong: the agent cut messages out. The filter discarded_attempts leaves such attempts untrained.",
-    "system prompt changed": "Keep what changes (time, memory, state) out of the system prompt; say it in the newest message.",
+    "system prompt changed": "Keep what changes (time, memory, state) out of the system prompt; put it into the newest message.",
     "message edited": "Append new messages instead of editing earlier ones.",
-    "answer edited": "Send answers back as they came; put corrections into a new message.",
-    "stop string hidden": "Nothing is wrong: the answer goes on from what the agent saw, which ends before the stop string.",
-    "retokenised": "The same text became other tokens. Please report it: recorded tokens should have been continued.",
+    "answer edited": "Send answers back unchanged; put corrections into a new message.",
+    "stop string hidden": "Nothing is wrong: the answer continues what the agent saw, which ends before the stop string.",
+    "retokenised": "The same text became other tokens. Please report this: the recorded tokens should have been continued.",
     "template drops thinking": "The chat template omits earlier reasoning. Set rollout.merge: text, or use a template that keeps it.",
-    "template drops answer": "The chat template leaves a part of the answer out. Use a chat template that writes answers in full.",
+    "template drops answer": "The chat template omits part of the answer. Use a chat template that writes answers in full.",
     "template moves tools": "The chat template moves the tool list. Use a chat template that writes it once, before the messages.",
-    "template rewrites history": "The chat template changes earlier messages later on. Use a chat template that only appends.",
-    "not renderable": "The chat template refuses the chat with its recorded answers. Use a chat template that takes them.",
+    "template rewrites history": "The chat template rewrites earlier messages. Use a chat template that only appends.",
+    "not renderable": "The chat template refuses the chat with its recorded answers. Use a chat template that accepts them.",
 }
 """Every cause of a break, with its remedy."""
 
@@ -48,7 +48,7 @@ SAME_ANSWER = frozenset(
         "tool-call ids changed",
     }
 )
-"""Causes that leave what a message says as it was."""
+"""Causes that leave the meaning of a message unchanged."""
 
 WIDTH = 80
 """Characters of an excerpt."""
@@ -69,7 +69,7 @@ class _ToolCall(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The first difference of two chats: ``message`` is its index, ``before`` and ``now`` are excerpts
-    around the character ``char`` in which the texts differ; -1 if other messages stand there."""
+    around the character ``char`` in which the texts differ; -1 if other messages are there."""
 
     cause: str
     message: int
@@ -91,14 +91,14 @@ def explain(recorded: Sequence[Message], sent: Sequence[Message], common: int | 
     if kind == "system prompt changed" and at >= leading(recorded):
         kind = "message edited"
     cause = kind if kind in SAME_ANSWER else _rewriting(recorded, at, new, kind)
-    if cause != kind:  # other messages stand here now: comparing their characters would mean nothing
+    if cause != kind:  # other messages are here now: comparing their characters is meaningless
         return Difference(cause, at, excerpt(_text(old[0])), excerpt(_text(new[0])), -1)
     char = _common_start(before, now)
     return Difference(cause, at, excerpt(before, char), excerpt(now, char), char)
 
 
 def compare(old: Message, new: Message) -> tuple[str, str, str]:
-    """What became of one message: a cause, and the two texts that show it."""
+    """How one message was changed: a cause, and the two texts that show it."""
     edited = _EDITED.get(old["role"], "message edited")
     was, now = old.get("content") or "", new.get("content") or ""
     renamed = old["role"] != "assistant" and old.get("name") != new.get("name")
@@ -170,7 +170,7 @@ def _rewriting(recorded: Sequence[Message], at: int, new: Sequence[Message], kin
 
 
 def _kept(was: Sequence[str], now: Sequence[str]) -> tuple[int, int]:
-    """How many of the last recorded messages came again in one piece, and where that ends in ``now``."""
+    """How many of the last recorded messages reappear in one piece, and where that piece ends in ``now``."""
     best = (0, 0)
     for end, text in enumerate(now, 1):
         if text == was[-1]:
@@ -182,8 +182,8 @@ def _kept(was: Sequence[str], now: Sequence[str]) -> tuple[int, int]:
 
 
 def _removal(recorded: Sequence[Message], at: int, kept: int) -> str:
-    """Turns are gone and nothing stands for them. A window begins at the first turn; a retry that
-    worked leaves only its own answer of what came after the first prompt."""
+    """Turns are gone and nothing replaces them. A window begins at the first turn; a successful retry leaves only its
+    own answer of what came after the first prompt."""
     first_answer = next((i for i, m in enumerate(recorded) if m["role"] == "assistant"), len(recorded))
     slid = at <= leading(recorded) or (at <= first_answer and kept > 1)
     return "window slid" if slid else "turns removed"
@@ -196,7 +196,7 @@ def _in_order(some: Sequence[str], all_: Sequence[str]) -> bool:
 
 
 def _common(a: Sequence[Message], b: Sequence[Message]) -> int:
-    """Messages at the beginning in which two chats agree; equal objects are not looked into."""
+    """The number of equal messages at the beginning of two chats; identical objects are not compared further."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x is not y and canonical(x) != canonical(y):
             return i
@@ -207,7 +207,7 @@ def _common(a: Sequence[Message], b: Sequence[Message]) -> int:
 
 
 def _common_start(a: str, b: str) -> int:
-    """Characters at the beginning in which two texts agree."""
+    """The number of equal characters at the beginning of two texts."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -236,7 +236,7 @@ def _text(message: Message) -> str:
 
 
 def _meaning(arguments: str) -> Any:
-    """Arguments as a value: what is encoded twice or left empty means the same."""
+    """Arguments as a value: double-encoded and empty ones get the same meaning."""
     value: Any = arguments
     while isinstance(value, str):
         try:

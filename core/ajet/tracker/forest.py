@@ -1,6 +1,6 @@
-"""Calls to token trees for trainers: every unique token once, each call's credit apart.
+"""Calls to token trees for trainers: every unique token once, each call's credit separate.
 
-A tree holds what lies on the way to some sampled token, so a prompt that got no answer costs nothing.
+A tree holds only tokens on the way to a sampled token, so a prompt without an answer costs nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def forest(calls: Sequence[Call]) -> TokenForest:
 
 
 def _used_lengths(calls: Sequence[Call]) -> dict[Branch, int]:
-    """Up to which length each branch is on the way to a sampled token."""
+    """The length up to which each branch is on the way to a sampled token."""
     used: dict[Branch, int] = {}
     for call in calls:
         branch: Branch | None = call.end.branch if call.end != call.prompt else None

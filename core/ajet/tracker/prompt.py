@@ -1,7 +1,7 @@
-"""Token-in-token-out: a prompt is the stored ids of the conversation that it continues, and what is new.
+"""Token-in-token-out: a prompt is the stored ids of the conversation that it continues, plus what is new.
 
-So retokenisation cannot drift: what the engine sampled is what the next prompt holds. Where the chat format
-would write anything else otherwise, the client's messages are rendered anew; the cause is kept with the call.
+So retokenisation cannot drift: the next prompt contains exactly what the engine sampled. If the chat format would
+write anything else differently, the client's messages are rendered again, and the cause is kept with the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ajet.tracker.tree import Node
 from ajet.types import AjetError
 
 HIDDEN = "stop string hidden"
-"""The cause where the stored ids hold text that the client never saw."""
+"""The cause if the stored ids contain text that the client never saw."""
 TAIL = 64
 """Prompt tokens that show how the answer began: the generation header."""
 
@@ -27,9 +27,9 @@ EDITED = "answer edited"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the engine is to see. ``parent`` is the call that it continues by stored ids, ``cause`` why a
-    recognised conversation could not be continued so, ``drift`` how often the stored ids stand for
-    something that the client said otherwise (policy ``text``)."""
+    """The engine's prompt. ``parent`` is the call that it continues by stored ids, ``cause`` the reason why a
+    recognised conversation could not be continued that way, ``drift`` how often the stored ids differ in form
+    from what the client sent (policy ``text``)."""
 
     node: Node
     said: Said
@@ -54,15 +54,15 @@ def make_prompt(
 ) -> Prompt:
     """The prompt of a chat. Raises AjetError if it cannot be rendered.
 
-    An assistant message at the end is a prefill: the answer goes on with it.
+    An assistant message at the end is a prefill: the answer continues it.
     """
     said, drift = heard.chat.said, heard.chat.drift
     if said.message["role"] != "assistant" or said.parent is None:
         return _after_answer(record, chat, key, heard, said, tools)
     if said.message.get("tool_calls"):
         raise AjetError(
-            "the chat ends with tool calls of the assistant, which no answer can go on with. Send the tools' results after "
-            "them."
+            "the chat ends with tool calls of the assistant, which an answer cannot continue. Send the tools' results "
+            "after them."
         )
     tree = record.tree(key)
     for call in (_reply(said, heard), *said.ends) if said.ends else ():
@@ -101,14 +101,14 @@ def _after_answer(
 
 
 def _reply(said: Said, heard: Heard) -> Call:
-    """The call that a recorded answer is of: the one that the client named, else the first."""
+    """The call of a recorded answer: the one that the client named, else the first."""
     return next((call for call in said.ends if call.number == heard.named), said.ends[0])
 
 
 def _unlike(call: Call, held: Said, heard: Heard) -> Increment:
-    """Why the stored ids of a call do not stand for what the client sent before its answer, if so."""
+    """Why the stored ids of a call do not match what the client sent before its answer, if they do not."""
     if call.said is not None and call.said is held.parent and call.said.message.get("role") == "assistant":
-        return Increment(None, APART)  # the stored ids hold the two in one turn
+        return Increment(None, APART)  # the stored ids have both in one turn
     basis = call.basis or Basis()
     sent = {index: m for index, m in heard.chat.sent.items() if index < basis.rendered_messages}
     if sent == basis.sent:
@@ -138,7 +138,7 @@ def as_sent(said: Said, sent: Mapping[int, Message]) -> list[Message]:
 
 
 def _shows_all(chat: Chat, call: Call, said: Said) -> bool:
-    """Whether the message has all that the call sampled: a stop string, and what came after it, is hidden."""
+    """Whether the message has all that the call sampled: a stop string, and everything after it, is hidden."""
     begun = call.said if call.said is not None and call.said is not said.parent else None
     parsed = chat.parse(call.generation.token_ids.tolist(), _tail(call))
     shown = ((begun.message.get("content") or "") if begun else "") + parsed.content

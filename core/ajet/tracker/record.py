@@ -1,4 +1,4 @@
-"""What one episode's calls were: the record that training, the journal and every report read."""
+"""The record of one episode's calls, which training, the journal and every report read."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class EpisodeClosed(AjetError):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """How the prompt of a call came to be what it is."""
+    """How the prompt of a call was made."""
 
     rendered: Written | None = None
-    """What the chat format knows of its rendering."""
+    """What the chat format knows about the prompt's rendering."""
     rendered_messages: int = 0
     """Messages at the beginning that were rendered; those after them follow stored ids."""
     sent: Mapping[int, Message] = field(default_factory=dict)
-    """Those of them that stand for a recorded reply in another form, by their index."""
+    """Those of them that are a recorded reply in another form, by their index."""
     was: str = ""
-    """Where the chat template is the cause of a break: what it wrote, …"""
+    """If the chat template is the cause of a break: what it wrote there before."""
     now: str = ""
-    """… and what it writes there now."""
+    """What the chat template writes there now."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One LLM call: a sampled span at a place in a token tree.
 
-    ``prompt`` and ``end`` are nodes: what the engine saw, and that plus what it sampled.
+    ``prompt`` and ``end`` are nodes: what the engine saw, and the same plus what it sampled.
     """
 
     number: int
-    """In the order of the requests."""
+    """Numbers follow the order of the requests."""
     agent: str
     target: str
     key: str
@@ -71,7 +71,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A call as messages, of an engine or of a chat model. ``answer`` is below the prompt's messages."""
+    """The messages of a call to an engine or a chat model. ``answer`` is below the prompt's messages."""
 
     number: int
     agent: str
@@ -109,8 +109,8 @@ class EpisodeRecord:
         return self.chats[key]
 
     def add(self, call: Call, answer: Message | None = None) -> Said | None:
-        """Record a call and the conversation that its answer makes; the answer's node, if the call has messages. Raises
-        EpisodeClosed after `close`."""
+        """Record a call and the conversation that ends with its answer; return the answer's node, if the call has
+        messages. Raises EpisodeClosed after `close`."""
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
         self.calls.append(call)
@@ -124,7 +124,7 @@ class EpisodeRecord:
         return node
 
     def close(self) -> None:
-        """No call is recorded any more; calls now stand in the order of their requests."""
+        """Stop recording calls, and sort them in the order of their requests."""
         self.closed = True
         self.calls.sort(key=lambda c: c.number)
         self.exchanges.sort(key=lambda e: e.number)
@@ -136,12 +136,12 @@ class EpisodeRecord:
 
     @property
     def trained_calls(self) -> list[Call]:
-        """The calls that are to be trained, in the order of their requests."""
+        """The calls to train, in the order of their requests."""
         return sorted((c for c in self.calls if c.trained), key=lambda c: c.number)
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens that were sampled and are to be trained."""
+        """The number of sampled tokens to train."""
         return sampled(c for c in self.calls if c.trained)
 
 
@@ -159,21 +159,21 @@ def sampled(calls: Iterable[Call]) -> int:
 
 
 def merging_key(target: str, tools: Sequence[Message]) -> str:
-    """Calls of equal keys may share a timeline: same target, same tool list, its keys in the same order, as chat
-    templates write them so."""
+    """Calls with equal keys may share a timeline: same target and same tool list, with its keys in the same order,
+    because chat templates write them in that order."""
     text = json.dumps(list(tools), ensure_ascii=False, default=str)
     return f"{target}/{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
 
 
 ROUNDING = 1e-4
-"""A logprob may be above 0 by so much: floating point rounds."""
+"""How far a logprob may exceed 0, because floating point rounds."""
 _KINDS = {"i": "integer", "u": "integer", "f": "float"}
-"""Of numpy's kinds of types."""
+"""Names of numpy's dtype kinds."""
 
 
 def check_generation(generation: Generation | GenerationDelta, vocabulary: int) -> None:
-    """Check that what an engine gave can be trained. Raises ValueError, with what is wrong, if the arrays have
-    other types or lengths than `Generation` says, a token id is outside ``0..vocabulary - 1``, or a logprob
+    """Check that an engine's result can be trained. Raises ValueError, with what is wrong, if the arrays have
+    other types or lengths than `Generation` specifies, a token id is outside ``0..vocabulary - 1``, or a logprob
     is not finite or is above 0."""
     ids, logprobs, versions = generation.token_ids, generation.logprobs, generation.weight_versions
     for name, array, kind in (

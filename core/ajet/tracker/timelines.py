@@ -28,8 +28,8 @@ class Timeline:
 def timelines(calls: Sequence[Call]) -> list[Timeline]:
     """The fewest timelines that train every sampled token of these calls once, in its true context.
 
-    Deepest calls first: each opens a timeline that ends with it and takes along every earlier call on
-    its path whose span is still free. Calls that sampled the same tokens twice get one timeline each.
+    Deepest calls first: each opens a timeline that ends with it and includes every earlier call on its
+    path whose span is still free. Calls that sampled the same tokens twice get one timeline each.
     """
     shallow_first = sorted(
         (c for c in calls if len(c.generation.token_ids)), key=lambda c: (c.end.length, -c.number)
@@ -44,7 +44,7 @@ def timelines(calls: Sequence[Call]) -> list[Timeline]:
             lines.append(_line(call.end, _calls_on_path(call.end, free)))
     if sum(int(line.mask.sum()) for line in lines) != sampled(calls):
         raise AssertionError(
-            "a sampled token was lost or doubled while merging: please report this run's journal"
+            "a sampled token was lost or duplicated while merging: please report this with the run's journal"
         )
     return lines
 

@@ -1,8 +1,8 @@
 """The token tree: sequences that share a prefix store it once, whatever order calls finish in.
 
-The tokens lie in branches, flat buffers of int32: a branch grows at its end, and where a sequence
-leaves it a new branch begins. A `Node` is a place, (branch, length), and stands for the sequence from
-the root to there. Buffers only grow, so a node means the same sequence for ever; equal sequences have
+The tokens are stored in branches, flat buffers of int32: a branch grows at its end, and where a sequence
+leaves it a new branch begins. A `Node` is a place, (branch, length), and represents the sequence from the
+root to there. Buffers only grow, so a node always means the same sequence; equal sequences have
 equal nodes; and a conversation of a thousand turns is one buffer.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from ajet.types import Int32
 
 SIZE = 4
-"""Bytes of a token."""
+"""Bytes per token."""
 
 
 class Branch:
@@ -31,7 +31,7 @@ class Branch:
         self.start = start
         self.data = bytearray()
         self.children: dict[tuple[int, int], Branch] = {}
-        """By the length at which they leave, and their first token."""
+        """Children by the length at which they leave, and their first token."""
         self.forks: list[int] = []
         """The lengths at which children leave, ascending."""
 
@@ -74,7 +74,7 @@ class TokenTree:
         """The empty sequence."""
 
     def extend(self, start: Node, tokens: Int32) -> Node:
-        """The node of the sequence ``start + tokens`` (``int32[T]``), sharing what is there already.
+        """The node of the sequence ``start + tokens`` (``int32[T]``), sharing the tokens that are already stored.
 
         Costs the tokens given, not the length of ``start``.
         """
@@ -97,7 +97,7 @@ class TokenTree:
         return Node(branch, length)
 
     def restore(self, parent: int, start: int, data: bytes) -> None:
-        """Add a branch as it was stored; branches come in the order of their numbers, the root first."""
+        """Add a stored branch; restore branches in the order of their numbers, the root first."""
         if parent < 0:
             self.branches[0].data += data
             return
@@ -114,10 +114,10 @@ class TokenTree:
         return sum(len(branch.data) for branch in self.branches) // SIZE
 
     def _leave(self, branch: Branch, length: int, tokens: memoryview) -> Branch:
-        """The child where a sequence goes on that leaves the branch within these tokens, the ones after its
-        first ``length``.
+        """The child on which a sequence continues that leaves the branch within these tokens, which follow its first
+        ``length``.
 
-        Looks first where others left before: most sequences leave there too.
+        It first tries the places where others left: most sequences leave there too.
         """
         offset = (length - branch.start) * SIZE
         forks, same = branch.forks, 0
@@ -142,13 +142,13 @@ class TokenTree:
 
 
 def common_length(a: Int32, b: Int32) -> int:
-    """Tokens at the beginning in which two sequences agree."""
+    """The number of equal tokens at the beginning of two sequences."""
     n = min(len(a), len(b))
     return _common(a[:n].tobytes(), b[:n].tobytes())
 
 
 def _common(a: bytes | bytearray | memoryview, b: bytes | bytearray | memoryview) -> int:
-    """Tokens at the beginning in which two buffers of one size agree."""
+    """The number of equal tokens at the beginning of two buffers of the same size."""
     different = np.frombuffer(a, np.int32) != np.frombuffer(b, np.int32)
     first = int(different.argmax()) if len(different) else 0
     return first if len(different) and different[first] else len(different)

@@ -1,4 +1,4 @@
-"""Helpers that know nothing of training: files, threads, event loops, function signatures, names that are near misses.
+"""Helpers that do not depend on training: files, threads, event loops, function signatures, similar names.
 
-Everything else may import them; they import nothing of AgentJet but `ajet.types`.
+Everything else may import them; of AgentJet they import only `ajet.types`.
 """

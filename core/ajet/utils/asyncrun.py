@@ -1,8 +1,8 @@
 """Like `asyncio.run`, but does not wait for tasks and threads that ignore cancellation: after three seconds they are
 reported and abandoned.
 
-A workflow may swallow its cancellation, block the event loop, or hang in a thread. `asyncio.run` would wait for each of
-these for ever.
+A workflow may swallow its cancellation, block the event loop, or hang in a thread. `asyncio.run` would wait forever in
+each case.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _left_behind: list[object] = []
 
 
 def run(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda text: None) -> T:
-    """What a coroutine returns, as by `asyncio.run`. Ctrl-C cancels it; a second one also breaks off what blocks the
-    loop. ``say`` is told what was left behind. Raises the error of `end_run`, if that was called, and KeyboardInterrupt
-    after `interrupt`."""
+    """Run a coroutine like `asyncio.run` and return its result. Ctrl-C cancels it; a second Ctrl-C also interrupts what
+    blocks the loop. ``say`` gets a line on what was left behind. Raises the error of `end_run`, if that was called, and
+    KeyboardInterrupt after `interrupt`."""
     with _ctrl_c_heeded():
         runner = asyncio.Runner()
         loop = runner.get_loop()
@@ -64,13 +64,13 @@ def run(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda text: 
 
 def end_run(loop: asyncio.AbstractEventLoop, error: AjetError) -> bool:
     """From another thread: let the `run` of this loop raise ``error``, even if something blocks the loop. Python code is
-    broken off as by Ctrl-C; native code that does not return takes the process with it. Returns False, and does nothing,
-    where the loop is not that of a `run` in the main thread, the only thread that Python can interrupt."""
+    interrupted as by Ctrl-C; if native code does not return, the process is ended. Returns False, and does nothing, if
+    the loop is not that of a `run` in the main thread, the only thread that Python can interrupt."""
     this = _running.get(loop)
     if this is None or not this.in_main_thread:
         return False
     this.error = error
-    # The first one cancels the run, the second one breaks off what blocks it.
+    # The first one cancels the run, the second one interrupts what blocks it.
     _interrupt(this.ended, (1.0, 4 * GRACE), str(error))
     return True
 
@@ -85,7 +85,7 @@ def interrupt(thread: threading.Thread) -> None:
 
 
 def anything_left_behind() -> bool:
-    """Whether some `run` of this process has left something behind, which may keep the process from ending."""
+    """Whether some `run` of this process has left something behind that may keep the process from ending."""
     return bool(_left_behind)
 
 
@@ -104,7 +104,7 @@ async def _cancellable(main: Coroutine[Any, Any, T], loop: asyncio.AbstractEvent
 
 
 class _Run:
-    """A `run` under way."""
+    """A `run` in progress."""
 
     def __init__(self, in_main_thread: bool) -> None:
         self.in_main_thread = in_main_thread
@@ -117,7 +117,7 @@ class _Blocked(KeyboardInterrupt):
 
 
 def _end(runner: asyncio.Runner, executor: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
-    """End all tasks and threads of a loop that has stopped, and close it unless some of them go on."""
+    """End all tasks and threads of a stopped loop, and close the loop unless some of them continue."""
     loop, deadline = runner.get_loop(), time.monotonic() + GRACE
     try:
         with _limited(loop, 2 * GRACE):
@@ -137,11 +137,11 @@ def _end(runner: asyncio.Runner, executor: ThreadPoolExecutor, say: Callable[[st
         ]
     loop.set_exception_handler(lambda *_: None)
     _left_behind.append(runner)
-    say(f"left behind, as it does not end when it is cancelled: {'; '.join(left)}")
+    say(f"left behind because it does not end when it is cancelled: {'; '.join(left)}")
 
 
 async def _cancel_all(seconds: float) -> list[asyncio.Task[Any]]:
-    """Cancel all other tasks; those that have not ended after so many seconds."""
+    """Cancel all other tasks; return those that have not ended after ``seconds``."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -164,9 +164,9 @@ def _describe(task: asyncio.Task[Any]) -> str:
 
 @contextmanager
 def _limited(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
-    """A block that runs a loop to its end, which takes seconds, so Ctrl-C is ignored meanwhile. Raises `_Blocked`, with
-    the task's name, in what blocks the loop for longer; native code that does not return takes the process with it.
-    Python can interrupt only its main thread: in any other one there is no limit."""
+    """A block that runs a loop to its end, which takes seconds, so Ctrl-C is ignored meanwhile. Code that blocks the loop
+    for longer is interrupted by `_Blocked`, with the task's name; if native code does not return, the process is ended.
+    Python can interrupt only its main thread: in any other thread there is no limit."""
     if not _in_main_thread():
         yield
         return
@@ -195,8 +195,8 @@ def _limited(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
 
 
 def _interrupt(ended: threading.Event, patience: Sequence[float], error: str) -> None:
-    """From another thread: interrupt the main thread, and wait so many seconds, each time, for what is to end. If it never
-    does, say ``error`` and end the process."""
+    """From another thread: interrupt the main thread and wait for ``ended``, once for each number of seconds in
+    ``patience``. If it never ends, print ``error`` and end the process."""
     main = threading.main_thread().ident
     assert main is not None
     for seconds in patience:
@@ -209,7 +209,7 @@ def _interrupt(ended: threading.Event, patience: Sequence[float], error: str) ->
 
 @contextmanager
 def _ctrl_c_heeded() -> Iterator[None]:
-    """A block in which Ctrl-C works, also in a background job of a shell, which is started to ignore it."""
+    """A block in which Ctrl-C works, even in a shell's background job, which is started with Ctrl-C ignored."""
     if _in_main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         with _on_ctrl_c(signal.default_int_handler):
             yield

@@ -24,5 +24,5 @@ def breakpoint(tag: str) -> None:
 
 
 def under_debugger() -> bool:
-    """Whether deadlines would only get in the way: a tracing debugger or an enabled breakpoint."""
+    """Whether a tracing debugger or an enabled breakpoint is active, so that deadlines should be off."""
     return bool(_enabled) or sys.gettrace() is not None or "debugpy" in sys.modules

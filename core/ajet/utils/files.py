@@ -1,4 +1,4 @@
-"""Writing files that must survive: to the disk, not only to its cache, and with errors that name the file."""
+"""Writes files durably, to the disk and not only to its cache, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REMEDIES = {
     errno.ENOSPC: "Free some space on that disk, or choose another one",
     errno.EDQUOT: "Free some of your disk quota, or choose another disk",
     errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
-    errno.EROFS: "Choose a folder on a disk that can be written",
+    errno.EROFS: "Choose a folder on a writable disk",
     errno.EACCES: "Give this user the permission, or choose another folder",
     errno.EPERM: "Give this user the permission, or choose another folder",
     errno.EIO: "Check the disk",
@@ -26,14 +26,14 @@ _REMEDIES = {
 
 
 def remedy_for(error: OSError) -> str | None:
-    """What the user can do about an error of the system; None if it may be a bug of the program."""
+    """What the user can do about an operating-system error; None if it may be a bug of the program."""
     return _REMEDIES.get(error.errno or 0)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that writes ``path``, a file or a folder: an OSError in it becomes one line that names the path and
-    the remedy. Raises AjetError."""
+    """A block that writes ``path``, a file or a folder: an OSError in it becomes an AjetError, one line that names the
+    path and the remedy."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or a folder with all that is in it, from the system's cache to the disk."""
+    """Flush a file, or a folder with everything in it, from the system's cache to the disk."""
     inside = sorted(path.rglob("*")) if path.is_dir() else []
     for one in (*inside, path):
         if not one.is_symlink():
@@ -51,14 +51,14 @@ def sync(path: Path) -> None:
 
 
 def replace(new: Path, old: Path) -> None:
-    """Rename ``new`` to ``old``, which it replaces, so that after a power failure one of the two is there, whole."""
+    """Replace ``old`` with ``new`` by renaming, so that after a power failure one of the two is complete."""
     sync(new)
     os.replace(new, old)
     _sync_one(old.parent)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, so that after a crash or a power failure it is there whole, or as it was before. Raises AjetError."""
+    """Write a file so that after a crash or a power failure it is complete, or as it was before. Raises AjetError."""
     partial = path.with_name(f".{path.name}")
     with writing(path):
         partial.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""For framework plugins: changing a package that may or may not be installed, and undoing it.
+"""For framework plugins: patches a package that may not be installed, and undoes the patch.
 
-A framework's private names are patched only to learn which agent calls, never to see the call itself:
-`ajet.capture` does that. So a patch that no longer fits a framework's release costs a label and says so.
+A framework's private names are patched only to find out which agent calls, never to see the call itself:
+`ajet.capture` does that. So if a patch no longer fits a framework's release, only a label is lost, with a warning.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Patch = Callable[[ModuleType], AbstractContextManager[None]]
 
 
 def when_imported(name: str, patch: Patch) -> Callable[[], None]:
-    """Enter ``patch(module)`` now if module ``name`` is imported, else right after its import; the
-    returned function leaves it. A patch that raises is a warning, by the first line of its docstring; the
-    program goes on without it."""
+    """Enter ``patch(module)`` now if module ``name`` is imported, else right after its import; the returned function
+    leaves it. If a patch raises, a warning with the first line of its docstring is logged, and the program continues
+    without the patch."""
     active = ExitStack()
 
     def apply(module: ModuleType) -> None:
@@ -46,13 +46,15 @@ def when_imported(name: str, patch: Patch) -> Callable[[], None]:
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """A block in which attributes of a class or module are others. Raises AttributeError for one that
-    it does not have."""
+    """A block in which attributes of a class or module are replaced. Raises AttributeError for one that it does not
+    have."""
     own = vars(owner)
     missing = object()
     for name in attributes:
         inspect.getattr_static(owner, name)
-    old = {name: own.get(name, missing) for name in attributes}  # as stored: classmethods stay such
+    old = {
+        name: own.get(name, missing) for name in attributes
+    }  # as stored, so classmethods stay classmethods
     for name, value in attributes.items():
         setattr(owner, name, value)
     try:
@@ -67,7 +69,7 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
 
 async def steps_with(variable: ContextVar[V], value: V, steps: AsyncGenerator[T, Any]) -> AsyncGenerator[T]:
     """The items of ``steps``, each made while ``variable`` has the value. Between items the consumer's
-    context is untouched, as a generator runs in the context of whoever asks for the next item."""
+    context is unchanged, because a generator runs in the context of the code that requests the next item."""
     try:
         while True:
             token = variable.set(value)
@@ -87,7 +89,7 @@ def _first_line(patch: Patch) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as all other finders do, and has it looked at once it is executed."""
+    """Finds one module with the other finders, and calls back once it is executed."""
 
     def __init__(self, name: str, look: Callable[[ModuleType], None]) -> None:
         self._name = name

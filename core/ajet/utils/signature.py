@@ -1,4 +1,4 @@
-"""How the functions that a job names are called: which arguments they take, found out before anything runs."""
+"""How to call the functions that a job names: which arguments they take, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 class Binding(NamedTuple):
-    """Names of the values that a function is given, in the order of its parameters."""
+    """Names of the values that a function gets, in the order of its parameters."""
 
     positional: tuple[str, ...]
     named: tuple[str, ...] = ()
@@ -24,16 +24,16 @@ class Binding(NamedTuple):
 
 
 def bind(call: Callable[..., Any], offered: Sequence[str], least: int, *, skip: int = 0) -> Binding:
-    """How to give a function what it wants of the values ``offered``.
+    """How to pass a function those of the values ``offered`` that it accepts.
 
-    Parameters with these names get these values, wherever they stand. Otherwise values are passed by position: at
+    Parameters with these names get these values, in any position. Otherwise values are passed by position: at
     least the first ``least``. Further parameters that have defaults are filled only if they have a value's name.
-    ``*args`` takes by position what no parameter behind it names. ``skip`` leaves out the first parameters
+    ``*args`` takes by position the values that no later parameter names. ``skip`` leaves out the first parameters
     (``self``). Raises TypeError, saying which signatures are allowed, for a function that fits neither way.
     """
     try:
         parameters = list(inspect.signature(call).parameters.values())[skip:]
-    except ValueError:  # written in C: it cannot be asked
+    except ValueError:  # written in C: it has no signature
         return Binding(tuple(offered[:least]))
     required = [p for p in parameters if p.default is p.empty and p.kind in (*_BY_POSITION, *_BY_NAME)]
     named = {p.name for p in parameters if p.kind in _BY_NAME} & set(offered)
@@ -77,7 +77,7 @@ def _misplaced(
 
 
 def _in_order(parameters: Sequence[inspect.Parameter], wanted: set[str], offered: Sequence[str]) -> Binding:
-    """The wanted values by position as far as they stand in front, the rest by name."""
+    """The wanted values: the leading ones by position, the rest by name."""
     front: list[str] = []
     for parameter in parameters:
         if parameter.kind not in _BY_POSITION or parameter.name not in wanted:

@@ -13,8 +13,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str:
-    """The name that ``word`` is most likely meant to be: abbreviated by it, as ``learning_rate`` by ``lr``, else spelt
-    almost the same; "" when none is near. Of dotted names the last part may be abbreviated."""
+    """The name that ``word`` most likely means: one that it abbreviates, such as ``learning_rate`` for ``lr``, else one
+    with almost the same spelling; "" if none is near. The last part of a dotted name may be abbreviated."""
     names = list(known)
     longer = [name for name in names if _abbreviates(word, name)]
     matches = difflib.get_close_matches(word, longer or names, n=1, cutoff=0.0 if longer else 0.6)

@@ -1,4 +1,4 @@
-"""Plain functions, called in threads so that they do not block the event loop."""
+"""Calls plain functions in threads, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 async def in_thread(call: Callable[[], Any], name: str) -> Any:
-    """Call a function in a daemon thread with the caller's context; returns what it returns. If the caller is cancelled,
-    the thread goes on, as threads cannot be stopped, but it does not keep the process alive."""
+    """Call a function in a daemon thread with the caller's context and return its result. If the caller is cancelled, the
+    thread continues, because threads cannot be stopped, but it does not keep the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -31,7 +31,7 @@ async def in_thread(call: Callable[[], Any], name: str) -> Any:
     def work() -> None:
         try:
             outcome: tuple[Any, BaseException | None] = (context.run(call), None)
-        except StopIteration as error:  # no future takes one
+        except StopIteration as error:  # a future cannot hold a StopIteration
             outcome = (None, RuntimeError(f"StopIteration: {error}"))
         except Exception as error:
             outcome = (None, error)
@@ -45,7 +45,7 @@ async def in_thread(call: Callable[[], Any], name: str) -> Any:
 
 
 async def called(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
-    """What a function of the user returns: an async one is awaited here, any other one is called in a thread."""
+    """Call a user's function and return its result: an async one is awaited here, any other one runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
     returned = await in_thread(lambda: function(*arguments), name)
@@ -54,9 +54,9 @@ async def called(function: Callable[..., Any], *arguments: Any, name: str) -> An
 
 
 async def to_its_end(call: Callable[[], T]) -> T:
-    """What a function returns that is called in a thread and must not go on once its caller has ended: a cancellation
-    takes effect when the function has returned."""
-    # A task of its own would be cancelled with all others when the loop ends.
+    """Call a function in a thread and return its result. It never outlives its caller: a cancellation takes effect when
+    the function has returned."""
+    # A separate task would be cancelled with all others when the loop ends.
     work = asyncio.get_running_loop().run_in_executor(None, call)
     try:
         return await asyncio.shield(work)

@@ -1,4 +1,4 @@
-"""Which lines are the user's own: not of Python, of installed packages, of AgentJet or of its plugins."""
+"""Recognises the user's own code: not Python's, an installed package's, AgentJet's or a plugin's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_installed(file: str) -> bool:
 
 @functools.cache
 def _elsewhere() -> tuple[str, ...]:
-    """Folders of Python, of AgentJet and of its plugins, which lie elsewhere when they are installed in place."""
+    """Folders of Python, of AgentJet and of its plugins, which are elsewhere in an editable install."""
     python = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "scripts")]
     ours = [str(Path(__file__).parents[1])]
     for entry in importlib.metadata.entry_points(group="ajet"):

@@ -1,7 +1,7 @@
-"""YAML that people write by hand: read with limits, and every fault named with its line.
+"""Reads hand-written YAML with limits; every error names the line.
 
-PyYAML takes a file of a kilobyte that refers to itself, or to its own parts a billion times over, and fails in its
-caller's code. So the document is first gone through event by event, which needs no recursion and no memory.
+PyYAML accepts a file of a kilobyte that refers to itself, or a billion times to its own parts, and the caller's code
+then fails. So the document is first scanned event by event, which needs no recursion and no memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import yaml
 from ajet.types import ConfigError
 
 _LONGEST = 16 << 20
-"""Bytes of a file."""
+"""Maximum bytes of a file."""
 _DEEPEST = 100
-"""Mappings and lists within each other."""
+"""Maximum depth of nested mappings and lists."""
 _MOST = 1_000_000
-"""Values, counted as often as aliases repeat them."""
+"""Maximum values, counted as often as aliases repeat them."""
 
 
 def read_yaml(path: Path) -> Any:
@@ -50,11 +50,11 @@ def parse_yaml(text: str, place: str) -> Any:
 
 
 def _check(text: str, place: str) -> None:
-    """Refuse what is nested too deep, contains itself, or repeats itself too often. Raises ConfigError, YAMLError."""
+    """Refuse values that are nested too deep, contain themselves, or repeat too often. Raises ConfigError, YAMLError."""
     sizes: dict[str, int] = {}
-    """Values in what each anchor names, once that has ended."""
+    """Number of values in each anchor's mapping or list, once it has ended."""
     opened: list[tuple[str | None, int]] = []
-    """Anchor of each mapping or list that has not ended, and how many values there were before it."""
+    """Anchor of each open mapping or list, and how many values there were before it."""
     values = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         where = f"{place}:{event.start_mark.line + 1}" if event.start_mark else place
@@ -64,7 +64,7 @@ def _check(text: str, place: str) -> None:
                 sizes[anchor] = values - before
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
-                raise ConfigError(f"{where}: *{event.anchor} contains itself. Write the value out.")
+                raise ConfigError(f"{where}: *{event.anchor} contains itself. Write the value in full.")
             values += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.NodeEvent):
             values += 1
@@ -76,5 +76,5 @@ def _check(text: str, place: str) -> None:
             raise ConfigError(f"{where}: nested deeper than {_DEEPEST} levels. Make it flatter.")
         if values > _MOST:
             raise ConfigError(
-                f"{where}: more than {_MOST:,} values, with those that aliases repeat. Use fewer."
+                f"{where}: more than {_MOST:,} values, including those that aliases repeat. Use fewer."
             )

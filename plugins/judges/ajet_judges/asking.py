@@ -45,7 +45,7 @@ class GradingJudge(AskingJudge):
 
     reference: str | None = Field(
         "answer",
-        description="Key of the task's metadata that the judge model sees as the reference answer, where the task has it.",
+        description="Key of the task's metadata that the judge model sees as the reference answer, if the task has it.",
     )
 
     def about(self, task: Task) -> dict[str, str]:

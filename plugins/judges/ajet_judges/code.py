@@ -51,7 +51,7 @@ class Code(Judge):
 
     name = "code"
 
-    tests: str = Field("tests", description="Key of the task's metadata that holds the tests.")
+    tests: str = Field("tests", description="Key of the task's metadata that contains the tests.")
     partial: bool = Field(
         False, description="Reward is the share of passed cases; else 1 if all pass and 0 if not."
     )
@@ -60,8 +60,8 @@ class Code(Judge):
         "full",
         description="full: walls of Linux namespaces, an error where there are none; limits: programs can read your files.",
     )
-    packages: bool = Field(False, description="Let programs import what is installed beside AgentJet.")
-    concurrency: int = Field(4, ge=1, description="Most runs at once.")
+    packages: bool = Field(False, description="Let programs import packages of AgentJet's environment.")
+    concurrency: int = Field(4, ge=1, description="Maximum concurrent runs.")
     _slots: asyncio.Semaphore | None = PrivateAttr(None)
 
     @asynccontextmanager

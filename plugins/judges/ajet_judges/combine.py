@@ -17,9 +17,9 @@ class Part(Settings):
     """One of the judges."""
 
     judge: Judge = Field(description="A judge, as the job's own: {type: math}, or its name alone.")
-    weight: float = Field(1.0, allow_inf_nan=False, description="What its reward counts in the sum.")
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its reward in the sum.")
     gate: float | None = Field(
-        None, description="Least reward of this part: below it the episode's reward is that of `closed`."
+        None, description="Minimum reward of this part: below it the episode's reward is that of `closed`."
     )
 
 
@@ -33,10 +33,8 @@ class Combine(Judge):
 
     name = "combine"
 
-    parts: dict[str, Part] = Field(description="The judges, by names of your own.", min_length=1)
-    closed: float = Field(
-        0.0, allow_inf_nan=False, description="Reward of an episode that a gate turned away."
-    )
+    parts: dict[str, Part] = Field(description="The judges, under names that you choose.", min_length=1)
+    closed: float = Field(0.0, allow_inf_nan=False, description="Reward of an episode that a gate rejects.")
     _live: Mapping[str, Judge] = PrivateAttr({})
 
     @asynccontextmanager

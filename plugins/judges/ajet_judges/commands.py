@@ -21,24 +21,24 @@ def judge() -> None:
 def learn_command(
     examples: Annotated[
         Path,
-        typer.Option(help='Labelled responses, {"query": …, "response": …, "label": "good"} a line.'),
+        typer.Option(help='Labelled responses, {"query": …, "response": …, "label": "good"} per line.'),
     ],
     output: Annotated[Path, typer.Option(help="The rubric to write, a YAML file.")],
     base_url: Annotated[
-        str, typer.Option(help="OpenAI-compatible address of the judge model, up to and with /v1.")
+        str, typer.Option(help="Base URL of the judge model's OpenAI-compatible API, including /v1.")
     ],
-    model: Annotated[str, typer.Option(help="Name of the judge model there.")],
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds its key.")] = None,
-    about: Annotated[
-        str, typer.Option(help="What kind of tasks these are, in a sentence for the judge model.")
-    ] = "",
+    model: Annotated[str, typer.Option(help="Name of the judge model at this endpoint.")],
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that contains its key.")
+    ] = None,
+    about: Annotated[str, typer.Option(help="One sentence for the judge model on the kind of tasks.")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of proposals.")] = 3,
-    criteria: Annotated[int, typer.Option(min=1, help="Most criteria that a round proposes.")] = 8,
+    criteria: Annotated[int, typer.Option(min=1, help="Maximum criteria proposed per round.")] = 8,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Folder of verdicts that were paid for; a second try asks nothing twice."),
+        typer.Option(help="Folder that caches paid verdicts; a second run asks nothing twice."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the split and of the examples shown.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the split and the examples shown.")] = 0,
     sets: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,7 +67,7 @@ def learn_command(
     ]
     write_rubric(output, found.rubric, heading)
     print(
-        f"held-out pairs ranked rightly: {found.held_out:.0%}; cross-validated: {found.cross_validated:.0%}"
+        f"held-out pairs ranked correctly: {found.held_out:.0%}; cross-validated: {found.cross_validated:.0%}"
     )
     print(f"judge model: {found.usage}")
     print(f"rubric  {output}  {len(found.rubric.criteria)} criteria")

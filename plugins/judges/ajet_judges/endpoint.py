@@ -21,15 +21,15 @@ class JudgeEndpoint(Endpoint):
 
     timeout: float = Field(60.0, gt=0, description="Seconds for one answer.")
     retries: int = Field(
-        3, ge=0, description="New attempts after a failed or unreadable answer, with growing pauses."
+        3, ge=0, description="Retries after a failed or unreadable answer, with growing pauses."
     )
     cache: Path | None = Field(
         None,
-        description="Folder in which verdicts are kept, so that no run asks twice; default: kept while the job runs.",
+        description="Folder that caches verdicts across runs; default: they are cached only while the job runs.",
     )
     structured: Literal["json_schema", "json_object", "none"] = Field(
         "json_schema",
-        description="What the endpoint enforces of a verdict's form; it is checked here in any case.",
+        description="How the endpoint enforces a verdict's form; the form is always checked here as well.",
     )
     parameters: dict[str, Any] = Field(
         {"temperature": 0}, description="Further fields of each request: temperature, max_tokens, seed, …"

@@ -12,8 +12,8 @@ class Environment(Judge):
 
     name = "environment"
 
-    score: str = Field("score", description="Key of the output's metadata that holds the score.")
-    success: float = Field(1.0, description="Least score of an episode that succeeded.")
+    score: str = Field("score", description="Key of the output's metadata that contains the score.")
+    success: float = Field(1.0, description="Minimum score of a successful episode.")
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         value = output.metadata.get(self.score)

@@ -75,9 +75,9 @@ class Learned:
 
     rubric: Rubric
     cross_validated: float
-    """Share of all pairs ranked rightly by weights that saw neither label's fold."""
+    """Share of all pairs ranked correctly by weights that saw neither label's fold."""
     held_out: float
-    """Share of the pairs of held-out examples, whose labels neither proposals nor weights saw, ranked rightly."""
+    """Share of the pairs of held-out examples, whose labels neither proposals nor weights saw, ranked correctly."""
     usage: Usage
 
 
@@ -128,13 +128,13 @@ async def learn(
             found = _evaluated(state, labels, held, about, asker.spent)
             say(
                 f"round {number}: {len(new)} new criteria, {len(state.criteria)} in all; "
-                f"{found.cross_validated:.0%} of pairs ranked rightly (cross-validated)"
+                f"{found.cross_validated:.0%} of pairs ranked correctly (cross-validated)"
             )
             if best is None or found.cross_validated >= best.cross_validated:
                 best = found
         if best is None:
             raise ConfigError(
-                f"{endpoint.model}: proposed no usable criterion in {rounds} rounds. Ask a stronger model."
+                f"{endpoint.model}: proposed no usable criterion in {rounds} rounds. Use a stronger model."
             )
         return Learned(best.rubric, best.cross_validated, best.held_out, asker.spent)
 
@@ -189,7 +189,7 @@ def _held_out(labels: Float64, seed: int) -> Any:
     if len(labels) < LEAST or len(set(labels[held])) < 2 or len(set(labels[~held])) < 2:
         raise ConfigError(
             f"{len(labels)} examples, {len(set(labels.tolist()))} different labels: a rubric is learned from at least {LEAST}, "
-            "better and worse ones in about equal number. Label more."
+            "with similar numbers of better and worse ones. Label more."
         )
     return held
 

@@ -29,8 +29,8 @@ class LLM(GradingJudge):
         description="What makes a response good.",
         min_length=1,
     )
-    scale: int = Field(10, ge=1, le=100, description="The best score; the model gives a whole number.")
-    success: float = Field(0.5, ge=0, le=1, description="Least reward of an episode that succeeded.")
+    scale: int = Field(10, ge=1, le=100, description="The best score; the model returns a whole number.")
+    success: float = Field(0.5, ge=0, le=1, description="Minimum reward of a successful episode.")
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         response = response_text(output)

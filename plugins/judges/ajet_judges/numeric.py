@@ -32,12 +32,12 @@ class Math(Judge):
 
     name = "math"
 
-    answer: str = Field(default="answer", description="Key of the task's metadata that holds the answer.")
+    answer: str = Field(default="answer", description="Key of the task's metadata that contains the answer.")
     tolerance: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="Largest accepted difference."
     )
     seconds: float = Field(
-        5.0, gt=0, description="Most time of comparing expressions; what takes longer is wrong."
+        5.0, gt=0, description="Maximum time for comparing expressions; after it, the answer counts as wrong."
     )
     _symbolic: Symbolic | None = PrivateAttr(None)
 

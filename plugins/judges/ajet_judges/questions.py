@@ -81,7 +81,7 @@ class Question(Generic[V]):
             said = " ".join(content.split())[:200]
             raise MalformedVerdict(
                 f"malformed verdict: {place}: {fault['msg']}; the judge model said {said!r}. "
-                "Ask a model that keeps to a JSON schema, or raise endpoint.parameters.max_tokens."
+                "Use a model that follows a JSON schema, or raise endpoint.parameters.max_tokens."
             ) from None
 
     def _schema(self) -> dict[str, Any]:

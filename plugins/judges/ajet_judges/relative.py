@@ -46,9 +46,7 @@ class RelativeJudge(GradingJudge, GroupJudge):
         description="What makes a response good.",
         min_length=1,
     )
-    rubric: Path | None = Field(
-        None, description="A rubric whose criteria take the place of `criteria`: a YAML file."
-    )
+    rubric: Path | None = Field(None, description="A rubric, a YAML file, whose criteria replace `criteria`.")
 
     def model_post_init(self, context: Any) -> None:
         """Read the rubric at once: a broken one must not be found out in the middle of a run."""
@@ -86,7 +84,7 @@ class Listwise(RelativeJudge):
 
     name = "listwise"
 
-    scale: int = Field(10, ge=1, le=100, description="The best score; the model gives whole numbers.")
+    scale: int = Field(10, ge=1, le=100, description="The best score; the model returns whole numbers.")
 
     async def compare(self, task: Task, responses: Sequence[str]) -> tuple[Mapping[str, float], Usage]:
         if not responses:
@@ -117,7 +115,7 @@ class Pairwise(RelativeJudge):
     )
     opponent: str | None = Field(
         None,
-        description="Key of the task's metadata whose text plays too, so that an episode that is alone, as in validation, is compared.",
+        description="Key of the task's metadata whose text also competes, so that a single episode, as in validation, has an opponent.",
     )
 
     async def compare(self, task: Task, responses: Sequence[str]) -> tuple[Mapping[str, float], Usage]:

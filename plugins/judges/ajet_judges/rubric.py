@@ -27,7 +27,7 @@ class RubricJudge(GradingJudge):
     name = "rubric"
 
     path: Path = Field(description="The rubric, a YAML file; `ajet judge learn` writes one.")
-    success: float = Field(0.5, ge=0, le=1, description="Least reward of an episode that succeeded.")
+    success: float = Field(0.5, ge=0, le=1, description="Minimum reward of a successful episode.")
     _rubric: Rubric = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:

@@ -41,7 +41,7 @@ class Rubric(Settings):
         if twice:
             raise ValueError(f"two criteria are called {twice}")
         if used := next((n for n in names if n in TAKEN), None):
-            raise ValueError(f"`{used}` is no name for a criterion: a verdict has it already")
+            raise ValueError(f"`{used}` cannot be the name of a criterion: a verdict already uses it")
         if not any(c.weight for c in self.criteria):
             raise ValueError("every weight is 0, so all responses would be equal")
         return self

@@ -39,8 +39,8 @@ class NoSandbox(AjetError):
 class Limits(Settings):
     """What a program may use. Whatever goes beyond ends it, with all that it started."""
 
-    seconds: float = Field(10.0, gt=0, description="Time on the clock.")
-    cpu_seconds: float = Field(10.0, gt=0, description="Processor time of all its processes together.")
+    seconds: float = Field(10.0, gt=0, description="Wall-clock time in seconds.")
+    cpu_seconds: float = Field(10.0, gt=0, description="CPU seconds of all its processes together.")
     memory: int = Field(
         512, ge=64, description="MiB of memory: of all its processes, files, sockets and pipes together."
     )
@@ -151,8 +151,8 @@ async def run_python(
 
 
 def _installation(interpreter: str) -> list[str]:
-    """The folders of an interpreter and its libraries; not all that lies beside them, as it may be installed in
-    somebody's home."""
+    """The folders of an interpreter and its libraries; not their parent folder, which may be a user's home
+    directory."""
     folder = os.path.dirname(interpreter)
     return [folder, *(os.path.join(os.path.dirname(folder), name) for name in ("lib", "lib64"))]
 
@@ -220,7 +220,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _ended(process: asyncio.subprocess.Process) -> bool:
-    """Whether the launcher has ended within its grace. `Process.wait` would also wait for whoever holds its outputs."""
+    """Whether the launcher has ended within its grace. `Process.wait` would also wait for other processes that hold its outputs."""
     until = asyncio.get_running_loop().time() + GRACE
     while process.returncode is None and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.002)

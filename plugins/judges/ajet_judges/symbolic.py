@@ -43,7 +43,7 @@ class Symbolic:
             self._idle.append(process)
         found = json.loads(said)
         if not found["gold"]:
-            raise ValueError("is no number and no expression")
+            raise ValueError("is neither a number nor an expression")
         return bool(found["equal"])
 
     async def close(self) -> None:

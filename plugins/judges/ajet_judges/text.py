@@ -11,8 +11,10 @@ from ajet_judges.reference import expected_text, response_text, verdict
 class TextJudge(Judge):
     """What `exact` and `contains` share: how two texts are made comparable."""
 
-    answer: str = Field(default="answer", description="Key of the task's metadata that holds the answer.")
-    ignore_case: bool = Field(default=False, description="Take upper and lower case for the same.")
+    answer: str = Field(default="answer", description="Key of the task's metadata that contains the answer.")
+    ignore_case: bool = Field(
+        default=False, description="Ignore the difference between upper and lower case."
+    )
     ignore_whitespace: bool = Field(
         default=True, description="Ignore white space at both ends; any run of it inside counts as one space."
     )

@@ -1,4 +1,4 @@
-"""A cgroup (version 2) of the program's own: the kernel counts and limits what it uses, whoever it belongs to.
+"""A cgroup (version 2) of the program's own: the kernel counts and limits what all its processes use, under any user.
 
 A cgroup can be made in any whose children get limits of memory and of processes, and that this user may write to: as root
 of a machine, or where a part of the tree is the user's, as in a service or scope of a systemd user session.
@@ -134,7 +134,7 @@ def _made(parent: int) -> Cgroup | None:
 
 
 def _remove_abandoned(parent: int) -> None:
-    """Remove the cgroups of launchers that were killed: nobody holds their locks."""
+    """Remove the cgroups of launchers that were killed: their locks are free."""
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):
             continue

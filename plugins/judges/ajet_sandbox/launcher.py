@@ -112,7 +112,7 @@ def _in_the_open(job: dict[str, Any]) -> dict[str, Any]:
     owner = None
     if os.geteuid() == 0:
         if not _for_everyone(job["python"]):
-            raise NoWalls(f"programs would run as root, as no other user may read {job['python']}")
+            raise NoWalls(f"programs would run as root, because no other user may read {job['python']}")
         owner = spare_id() if sys.platform == "linux" else NOBODY
         job["own_user"] = owner != NOBODY
     if sys.platform == "linux":

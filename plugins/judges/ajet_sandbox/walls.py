@@ -60,7 +60,7 @@ def leave(as_user: bool) -> int | None:
 
 
 def spare_id() -> int:
-    """A user id that nobody has, so that limits on a user's processes count this program's alone."""
+    """An unused user id, so that limits on a user's processes count only those of this program."""
     with open("/proc/self/uid_map") as file:
         top = max(int(first) + int(count) for first, _, count in map(str.split, file))
     return 1_000_000_000 + os.getpid() if top > 2_000_000_000 else NOBODY

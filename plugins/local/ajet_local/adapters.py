@@ -87,7 +87,7 @@ class Adapters:
         if adapted != {n for n in self._linear_layers() if is_called(n, settings.modules)}:
             ends = ", ".join(sorted({n.rpartition(".")[2] for n in adapted}))
             raise ConfigError(
-                f"targets.{name}.lora.modules: the adapter that is there is over other layers: {ends}. Set it to these."
+                f"targets.{name}.lora.modules: the existing adapter covers other layers: {ends}. Set it to these."
             )
 
     def restore(self, name: str, folder: Path) -> None:
@@ -226,8 +226,8 @@ def base_of(adapter: Path) -> str:
         raise AjetError(f"adapter {adapter}: names no base model; set base_model_name_or_path in {CONFIG}.")
     if Path(base).is_absolute() and not Path(base).is_dir():
         raise AjetError(
-            f"adapter {adapter}: its base model {base} is not there. Bring it back, or set base_model_name_or_path in "
-            f"its {CONFIG} to where it is."
+            f"adapter {adapter}: its base model {base} does not exist. Restore it, or set base_model_name_or_path in "
+            f"its {CONFIG} to its new path."
         )
     return str(base)
 
@@ -235,7 +235,7 @@ def base_of(adapter: Path) -> str:
 def _config(folder: Path) -> LoraConfig:
     config = PeftConfig.from_pretrained(str(folder))
     if not isinstance(config, LoraConfig):
-        raise AjetError(f"adapter {folder}: is of the type {config.peft_type}, but only LoRA is supported.")
+        raise AjetError(f"adapter {folder}: has the type {config.peft_type}, but only LoRA is supported.")
     return config
 
 

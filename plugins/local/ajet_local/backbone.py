@@ -34,15 +34,15 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 class OnDevice(Plugin):
     """The settings that sampling and training share."""
 
-    device: Device = Field("auto", description="Where the model lives; auto takes cuda, else mps, else cpu.")
+    device: Device = Field("auto", description="Device of the model; auto chooses cuda, else mps, else cpu.")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="What the model computes in; auto: bfloat16 on cuda, else float32. Trained weights and their optimizer are "
+        description="Data type of computations; auto: bfloat16 on cuda, else float32. Trained weights and their optimizer are "
         "float32 in any case.",
     )
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice.")
     max_batch: int | None = Field(
-        None, ge=1, description="Most requests that are sampled together; default: 64, on cuda 256."
+        None, ge=1, description="Maximum requests that are sampled together; default: 64, on cuda 256."
     )
     cache_mib: int | None = Field(
         None,
@@ -53,7 +53,7 @@ class OnDevice(Plugin):
     prefill_tokens: int = Field(
         1024,
         ge=1,
-        description="Most tokens of prompts in one pass of sampling, so that nobody waits for long.",
+        description="Maximum prompt tokens in one pass of sampling, so that no request waits long.",
     )
 
     def place(self) -> tuple[torch.device, torch.dtype]:
@@ -90,8 +90,8 @@ class OnDevice(Plugin):
         saved = saved_adapters(source)
         if saved and adapters is not None and not saved.keys() & adapters.keys():
             raise ConfigError(
-                f"model: {source} holds the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
-                "name. Give it one, or make a whole model of them: ajet export CHECKPOINT OUT."
+                f"model: {source} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
+                "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT."
             )
         model, tokenizer = load_model(_base(source), self.place()[0], dtype)
         return model, tokenizer, prepare(model, saved, adapters, seed)
@@ -129,14 +129,14 @@ class Local(OnDevice, Backbone):
     micro_batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="Most tokens of one forward pass in training: memory, not results. Default: 16384, or what fits.",
+        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: 16384, or what fits.",
     )
     gradient_checkpointing: bool = Field(
-        False, description="Keep only each layer's input and compute the rest again: less memory, more time."
+        False, description="Keep only each layer's input and recompute the rest: less memory, more time."
     )
     memory_limit: str | None = Field(
         None,
-        description="Most memory of the device that the job may take, like 2GiB; a job that cannot keep to it is refused. "
+        description="Maximum device memory of the job, such as 2GiB; a job that needs more is refused. "
         "Default: what is free.",
     )
 

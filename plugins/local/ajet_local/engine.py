@@ -118,8 +118,8 @@ class LocalEngine:
             completion.future.cancel()
 
     def _submit(self, request: GenerateRequest) -> Completion:
-        """Put a request into the queue. Raises RuntimeError if nobody works on it, ValueError if it cannot
-        be served."""
+        """Put a request into the queue. Raises RuntimeError if the engine is not running, ValueError if it
+        cannot be served."""
         if self._worker is None or self._wake is None or self._worker.done():
             raise RuntimeError("the engine is not running: await engine.start() on this loop first")
         limit = room_for(request, self.context_length, self._vocabulary)
@@ -193,10 +193,10 @@ def _full_attention(model: Any) -> int:
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
     if not getattr(model, "_supports_attention_backend", False) or not kinds <= _KINDS:
         raise AjetError(
-            f"the local engine cannot sample from {config.model_type!r}: it knows models with full attention "
-            "through transformers' attention interface (Qwen2, Qwen3, Llama and their like)."
+            f"the local engine cannot sample from {config.model_type!r}: it supports models with full attention "
+            "through transformers' attention interface (Qwen2, Qwen3, Llama and similar ones)."
         )
     if "sliding_attention" not in kinds or not window:
         return sys.maxsize
-    log.warning("the local engine takes %d tokens at most: the model's sliding window.", window)
+    log.warning("the local engine accepts at most %d tokens: the model's sliding window.", window)
     return int(window)

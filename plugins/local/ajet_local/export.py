@@ -22,9 +22,9 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
     of the adapter ``target`` (needed only if there are several), in the type of the base weights. Raises
     ConfigError."""
     if output.exists():
-        raise ConfigError(f"{output}: is there already; name a new folder.")
+        raise ConfigError(f"{output} already exists; name a new folder.")
     if not checkpoint.is_dir():
-        raise ConfigError(f"{checkpoint}: there is no such folder.")
+        raise ConfigError(f"{checkpoint}: no such folder.")
     if saved_adapters(checkpoint):
         disable_progress_bar()
         model, tokenizer = load_whole(checkpoint, target, dtype="auto")
@@ -33,10 +33,10 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
         return
     if target is not None:
         raise ConfigError(
-            f"--target {target}: {checkpoint} is a whole model, without adapters. Leave it out."
+            f"--target {target}: {checkpoint} is a complete model without adapters. Remove --target."
         )
     if not (checkpoint / "config.json").is_file():
-        raise ConfigError(f"{checkpoint}: is no checkpoint: it has neither adapters nor a config.json.")
+        raise ConfigError(f"{checkpoint} is not a checkpoint: it has neither adapters nor a config.json.")
     shutil.copytree(checkpoint, output, ignore=shutil.ignore_patterns(*OF_TRAINING))
 
 
@@ -48,11 +48,11 @@ def load_whole(source: str | Path, target: str | None = None, **options: Any) ->
         return load_model(source, **options)
     if target is None and len(saved) > 1:
         raise ConfigError(
-            f"{source}: holds the adapters of {', '.join(saved)}. Say which (--target NAME), or give {source}/adapters/NAME."
+            f"{source} contains the adapters of {', '.join(saved)}. Choose one (--target NAME), or name {source}/adapters/NAME."
         )
     name = target or next(iter(saved))
     if name not in saved:
-        raise ConfigError(f"{source}: has no adapter {name!r}; it has {', '.join(saved)}.")
+        raise ConfigError(f"{source} has no adapter {name!r}; it has {', '.join(saved)}.")
     model, tokenizer = load_model(base_of(saved[name]), **options)
     adapters = Adapters(model)
     adapters.load(name, saved[name])

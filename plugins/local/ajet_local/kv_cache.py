@@ -1,9 +1,9 @@
 """Keys and values of prefixes: a radix tree over token ids, in which every token is computed once.
 
 A node holds a run of tokens and their keys and values; its path from the root is a prefix. Prompts are
-added before they are computed, so requests that arrive together share what is still to come. What nobody
-runs on is evicted from the leaves inwards, the least recently used first, on a clock of its own, so that
-equal runs evict equally. The trees of different adapters share nothing but the bound.
+added before they are computed, so requests that arrive together also share tokens that are not computed yet. Unused
+nodes are evicted from the leaves inwards, the least recently used first, by a logical clock, so that equal runs evict
+equally. The trees of different adapters share only the size limit.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def checked_source(name: str | Path) -> str:
         check_available(str(name))
         return str(name)
     if not folder.is_dir():
-        raise AjetError(f"model folder {folder}: there is no such folder. Check the path given as `model`.")
+        raise AjetError(f"model folder {folder}: no such folder. Check the path given as `model`.")
     if not (folder / "config.json").is_file():
         raise AjetError(f"model folder {folder}: no config.json. Give a folder written by `save_pretrained`.")
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):

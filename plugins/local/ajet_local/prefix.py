@@ -12,7 +12,7 @@ from ajet.types import Int32
 def common_prefix(rows: Sequence[Int32], limit: int) -> int:
     """Length of the longest prefix, at most ``limit`` tokens, that all ``rows`` (int32[T_i]) share.
 
-    A single row shares with nobody: 0.
+    A single row shares nothing: 0.
     """
     if len(rows) < 2:
         return 0

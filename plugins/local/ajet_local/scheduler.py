@@ -115,7 +115,7 @@ class Scheduler:
             self._lanes[adapter].admit(completion)
 
     def _bound(self) -> None:
-        """Hold no more than is allowed: what nobody uses goes first, then the youngest completion."""
+        """Hold no more than is allowed: unused entries are evicted first, then the youngest completion."""
         for lane in self._lanes.values():
             lane.slots.grow()
         while not self._make_room(0) and len(self.running) > 1:
@@ -124,7 +124,7 @@ class Scheduler:
             self.waiting.appendleft(youngest)
 
     def _make_room(self, tokens: int) -> bool:
-        """Whether so many tokens more may be held, after evicting what nobody uses."""
+        """Whether so many more tokens may be held, after evicting unused ones."""
         excess = self.held_tokens + tokens - self.max_tokens
         if excess > 0:
             for lane in self._lanes.values():
@@ -216,8 +216,8 @@ class _Lane:
 
     def _chunks(self) -> dict[Node, int]:
         """How many tokens of which nodes the next pass computes, ancestors first. If not all of them, the
-        oldest prompt gets half of the room and the shortest ones the rest: nobody waits for ever, and few
-        for long."""
+        oldest prompt gets half of the room and the shortest ones the rest: no request waits forever, and
+        few wait long."""
         counts: dict[Node, int] = {}
         left = self.scheduler.prefill_tokens
         queue = self.pending

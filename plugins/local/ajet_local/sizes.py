@@ -11,7 +11,7 @@ def parse_size(text: str | int) -> int:
     """Bytes of a size such as ``2GiB``, ``512 MB`` or a plain number. Raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?|)b?\s*", str(text).lower())
     if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{text!r} is no size; write it like 2GiB or 512MiB")
+        raise ValueError(f"{text!r} is not a size; write it like 2GiB or 512MiB")
     return int(float(match[1]) * _UNITS[match[2]])
 
 

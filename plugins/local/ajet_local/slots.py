@@ -166,7 +166,7 @@ class Slots:
             bank.taken.clear()
 
     def shrink(self) -> None:
-        """Give back the memory of slots that nobody has taken."""
+        """Free the memory of unused slots."""
         for key, bank in list(self._banks.items()):
             if not bank.taken:
                 del self._banks[key]

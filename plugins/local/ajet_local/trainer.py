@@ -177,7 +177,7 @@ class LocalTrainer:
         """The batch's samples, with the logprobs that its loss needs and that they do not bring."""
         samples = list(batch.samples)
         for unknown in {s.adapter for s in samples} - self._learners.keys():
-            raise ValueError(f"a sample is to train {_named(unknown)}, but that is not trained")
+            raise ValueError(f"a sample trains {_named(unknown)}, which this trainer does not train")
         if not {"before", "reference"} & set(batch.needs):
             return samples
         live = [i for i, s in enumerate(samples) if _counts(s, batch)]
@@ -302,7 +302,7 @@ class LocalTrainer:
         if optimizers.keys() != self._learners.keys():
             trained, found = (", ".join(map(_named, names)) for names in (self._learners, optimizers))
             raise AjetError(
-                f"checkpoint {path}: holds the training of {found}, but the job trains {trained}."
+                f"checkpoint {path}: contains the training of {found}, but the job trains {trained}."
             )
         if self.adapters is None:
             with _reading(path):

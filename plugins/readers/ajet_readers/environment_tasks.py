@@ -21,10 +21,10 @@ class EnvironmentTasks(SelectingReader):
     name = "environment"
 
     url: str = Field(description="Address of the service.")
-    env_type: str = Field(description="Which of the service's environments.")
+    env_type: str = Field(description="Name of the service's environment.")
     split: str = Field("train", description="train, test, …")
     params: dict[str, Any] = Field(
-        {}, description="What the service wants to know for the profile and to create."
+        {}, description="Parameters for the service's profile and creation requests."
     )
 
     def source(self) -> Iterator[Task]:

@@ -23,10 +23,10 @@ class Gymnasium(SelectingReader):
     name = "gymnasium"
 
     env: str = Field(description="Id of the environment; module:Id imports the module that registers it.")
-    options: dict[str, Any] = Field({}, description="Keywords for `gymnasium.make`.")
-    count: int = Field(64, ge=1, description="How many seeds.")
+    options: dict[str, Any] = Field({}, description="Keyword arguments for `gymnasium.make`.")
+    count: int = Field(64, ge=1, description="Number of seeds.")
     seed: int = Field(0, ge=0, description="The first seed.")
-    query: str = Field("", description="What the task asks, the same for all.")
+    query: str = Field("", description="The question of every task.")
 
     def source(self) -> Iterator[Task]:
         """One task a seed. Raises ConfigError for an environment or options that Gymnasium does not take."""

@@ -31,11 +31,13 @@ class HuggingFace(RecordReader):
     path: PathOrName = Field(
         description="Id on the hub, a folder, or a .parquet, .json(l), .csv, .arrow file."
     )
-    subset: str | None = Field(None, description="Configuration of the data set, where it has several.")
+    subset: str | None = Field(None, description="Configuration of the data set, if it has several.")
     split: str = Field("train", description="train, test, …; also slices such as train[:1000].")
     columns: tuple[str, ...] | None = Field(None, description="Read only these columns; absent: all.")
     revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
-    streaming: bool = Field(False, description="Read while it is fetched, without keeping it on disk.")
+    streaming: bool = Field(
+        False, description="Read during the download, without storing the data set on disk."
+    )
 
     def entries(self) -> Iterator[tuple[str, Any]]:
         """(path[split] row n, row) of each row."""
@@ -74,7 +76,7 @@ class HuggingFace(RecordReader):
             builder = _BUILDERS.get(place.with_suffix("").suffix if place.suffix == ".gz" else place.suffix)
             if builder is None:
                 raise ConfigError(
-                    f"{self.path}: {place.suffix or 'no suffix'} is no format of `huggingface`; it reads {', '.join(_BUILDERS)}."
+                    f"{self.path}: {place.suffix or 'no suffix'} is not a format of `huggingface`; it reads {', '.join(_BUILDERS)}."
                 )
             files: dict[str, Any] = {
                 "path": builder,
@@ -106,7 +108,7 @@ def _plain(value: Any, place: str) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     raise ConfigError(
-        f"{place} holds {type(value).__name__}, which a task cannot. Name those to read in the reader's `columns`."
+        f"{place} contains {type(value).__name__}, which a task cannot. Name the columns to read in the reader's `columns`."
     )
 
 

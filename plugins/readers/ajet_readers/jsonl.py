@@ -41,7 +41,7 @@ class JsonLines(RecordReader):
     name = "jsonl"
 
     path: Path = Field(description="The file; `.gz` is unpacked while reading.")
-    max_line: int = Field(LONGEST // MiB, ge=1, description="MiB that a line may have.")
+    max_line: int = Field(LONGEST // MiB, ge=1, description="Maximum MiB of a line.")
 
     def entries(self) -> Iterator[tuple[str, bytes]]:
         """(file:line, line) of each line that is not empty."""
@@ -59,7 +59,7 @@ class JsonLines(RecordReader):
         record = parse_line(entry, place, remedy, self.max_line * MiB)
         if _ESCAPED_HALF.search(entry) and (half := _HALF.search(json.dumps(record, ensure_ascii=False))):
             raise ConfigError(
-                f"{place}: \\u{ord(half[0]):04x} is half of a surrogate pair, which is no character. {remedy}"
+                f"{place}: \\u{ord(half[0]):04x} is half of a surrogate pair, which is not a character. {remedy}"
             )
         return record
 
@@ -96,7 +96,7 @@ def _lines(file: BinaryIO, path: Path, most: int, packed: bool) -> Iterator[byte
         passed += len(part)
         if passed > allowed:
             raise ConfigError(
-                f"{path}: unpacks to more than {_MOST_PACKED} times its size. If that is right, unpack it and name the result."
+                f"{path}: unpacks to more than {_MOST_PACKED} times its size. If that is intended, unpack it and name the result."
             )
 
 

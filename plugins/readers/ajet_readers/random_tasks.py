@@ -18,7 +18,7 @@ class RandomTasks(Reader):
 
     name = "random"
 
-    count: int = Field(default=16, ge=1, description="How many tasks to make.")
+    count: int = Field(default=16, ge=1, description="Number of tasks.")
     seed: int = Field(default=0, description="Another seed gives other tasks, with other ids.")
 
     def tasks(self) -> Iterator[Task]:

@@ -28,7 +28,7 @@ class ReasoningGym(SelectingReader):
     name = "reasoning_gym"
 
     dataset: str = Field(description="The family's name.")
-    size: int = Field(500, ge=1, le=MOST, description="How many tasks.")
+    size: int = Field(500, ge=1, le=MOST, description="Number of tasks.")
     seed: int = Field(0, ge=0, le=4000, description="Another seed gives other tasks, none in common.")
     options: dict[str, Any] = Field({}, description="Settings of the family: sizes, difficulty, …")
 
@@ -46,7 +46,7 @@ class ReasoningGym(SelectingReader):
             )
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(
-                f"dataset {self.dataset}: does not take the options {self.options} ({error})."
+                f"dataset {self.dataset}: does not accept the options {self.options} ({error})."
             ) from None
         for index in range(self.size):
             entry = _plain(made[index])

@@ -25,7 +25,9 @@ class RecordReader(SelectingReader):
     names itself.
     """
 
-    id: str = Field(default="id", description="Field with the task's id; made from the content where absent.")
+    id: str = Field(
+        default="id", description="Field with the task's id; without it, the id is made from the content."
+    )
     query: str = Field(default="query", description="Field with the question.")
     answer: str | None = Field(
         default="answer", description="Field with the expected answer; null: none is mapped."

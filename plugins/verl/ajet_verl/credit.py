@@ -348,7 +348,7 @@ class Learned:
 
     def metrics(self) -> Metrics:
         """Under the names of the local backbone."""
-        summed = ("groups", "rewards_of_nobody")
+        summed = ("groups", "unmatched_reward_names")
         metrics: Metrics = {"staleness": self.staleness, "tokens_zero_advantage": self.zero}
         for name in {name for batch in self.batches for name in batch}:
             values = [batch.get(name, 0.0) for batch in self.batches]

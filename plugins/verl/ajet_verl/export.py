@@ -13,13 +13,13 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
     """Merge the shards of the checkpoint's actor into the new folder ``output``, by verl's own merger. Raises
     ConfigError, or AjetError if the merger fails."""
     if output.exists():
-        raise ConfigError(f"{output}: is there already; name a new folder.")
+        raise ConfigError(f"{output} already exists; name a new folder.")
     if target is not None:
         raise ConfigError(f"--target {target}: a job of verl trains one target. Leave it out.")
     actor = next(checkpoint.glob("global_step_*/actor"), None)
     if actor is None:
         raise ConfigError(
-            f"{checkpoint}: is no checkpoint of the backbone verl; name a folder checkpoints/step_NNNNNN."
+            f"{checkpoint} is not a checkpoint of the backbone verl; name a folder checkpoints/step_NNNNNN."
         )
     backend = "fsdp" if any(actor.glob("model_world_size_*_rank_*.pt")) else "megatron"
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", backend]

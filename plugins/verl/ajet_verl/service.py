@@ -23,9 +23,9 @@ class Ray(Service):
 
     name = "ray"
 
-    port: int = Field(6379, ge=1, le=65535, description="Where the cluster is found.")
+    port: int = Field(6379, ge=1, le=65535, description="Port of the cluster.")
     options: tuple[str, ...] = Field((), description="Further arguments of `ray start`.")
-    start_timeout: Seconds = Field(120.0, description="Most time until it is healthy.")
+    start_timeout: Seconds = Field(120.0, description="Maximum time until it is healthy.")
 
     @property
     def address(self) -> str:

@@ -19,17 +19,17 @@ class VerlSettings(Backbone):
 
     mode: Mode | None = Field(
         None,
-        description="When episodes run: sync, between updates; colocate_async, also while a step waits for its last ones; "
+        description="When episodes run: sync, between updates; colocate_async, also while a step waits for its last episodes; "
         "separate_async, on GPUs of their own. Default: sync, or colocate_async with train.asynchronous.",
     )
     engine: Literal["dp", "megatron", "veomni", "torchtitan"] = Field(
-        "dp", description="What computes the update: dp is FSDP; verl's `model_engine`."
+        "dp", description="Engine of the update: dp is FSDP; verl's `model_engine`."
     )
     runners: int = Field(
         1, ge=1, description="Processes on each node that run episodes, each as many as its share."
     )
     patience: float = Field(
-        1800.0, gt=0, description="End the run when nothing has happened for so many seconds."
+        1800.0, gt=0, description="End the run when nothing has happened for this many seconds."
     )
 
     @model_validator(mode="after")

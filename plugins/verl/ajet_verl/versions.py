@@ -88,8 +88,8 @@ def check() -> list[str]:
 
 
 def findings() -> Iterator[Finding]:
-    """The lines of `ajet doctor`. Where verl itself is not installed nobody has asked for what it needs: one line
-    of information. verl's own requirements would break most environments, so it belongs in one of its own."""
+    """The lines of `ajet doctor`. If verl itself is not installed, its requirements do not matter and there is
+    one line of information. They would break most environments, so verl needs a separate environment."""
     parts = {one.needed.name: one for one in found()}
     if parts["verl"].version is None:
         remedy = f"in an environment of its own (docs/verl.md): {parts['verl'].needed.install}"

@@ -39,11 +39,11 @@ class VLLMEnginePlugin(EnginePlugin):
 
     name = "vllm"
     max_length: int | None = Field(
-        None, ge=8, description="Most tokens of prompt and completion together; default: the model's."
+        None, ge=8, description="Maximum tokens of prompt and completion together; default: the model's."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Of weights and KV cache; auto takes the checkpoint's, on a CPU in what it can do.",
+        description="Type of weights and KV cache; auto uses the checkpoint's, on a CPU as far as it supports that.",
     )
     gpus: int = Field(
         1, ge=1, description="GPUs (on a CPU: processes) that share the model, tensor-parallel."

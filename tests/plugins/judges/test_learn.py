@@ -134,7 +134,7 @@ def test_twenty_labels_make_a_rubric_that_ranks_new_responses(
     assert sum(any(f in c.text for f in HIDDEN) for c in top) >= 2
     out = capsys.readouterr().out
     assert "round 3: 4 new criteria, 20 in all" in out
-    assert re.search(r"held-out pairs ranked rightly: \d+%; cross-validated: \d+%", out)
+    assert re.search(r"held-out pairs ranked correctly: \d+%; cross-validated: \d+%", out)
     assert re.search(r"judge model: \d+ calls, .* tokens", out)
 
 
@@ -268,8 +268,8 @@ def test_an_examples_line_ends_at_a_newline_only(tmp_path: Path) -> None:
         (["--set", "model.name=x"], "--set model.name=x: write --set key=value"),
         (["--set", "retries"], "--set retries: write --set key=value"),
         (["--set", "retries=-1"], "endpoint.retries: input should be greater than or equal to 0 (found -1)."),
-        (["--output", "."], "--output .: is a folder. Name a file that can be written."),
-        (["--output", f"{__file__}/x.yaml"], f"--output {__file__}/x.yaml: its folder cannot be made"),
+        (["--output", "."], "--output .: is a directory. Name a file that can be written."),
+        (["--output", f"{__file__}/x.yaml"], f"--output {__file__}/x.yaml: its folder cannot be created"),
     ],
 )
 def test_what_is_wrong_with_the_command_is_said_before_anything_is_asked(

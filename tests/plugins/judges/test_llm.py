@@ -189,8 +189,8 @@ def test_the_reward_is_the_weighted_share_of_what_is_met(
         ("criteria: [{name: A b, text: x}]", "criteria.0.name"),
         ("criteria: [{name: a, text: x, wight: 1}]", "criteria.0.wight"),
         ("criteria: [{name: a, text: x}, {name: a, text: y}]", "two criteria are called a"),
-        ("criteria: [{name: reason, text: x}]", "`reason` is no name"),
-        ("criteria: [{name: model_dump, text: x}]", "`model_dump` is no name"),
+        ("criteria: [{name: reason, text: x}]", "`reason` cannot be the name"),
+        ("criteria: [{name: model_dump, text: x}]", "`model_dump` cannot be the name"),
         ("criteria: [{name: a, text: x, weight: 0}]", "every weight is 0"),
     ],
 )

@@ -161,7 +161,7 @@ def test_a_frozen_adapter_keeps_its_bytes_and_still_answers(model, tokenizer, tm
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"adapters/solver/adapter_model.safetensors"} and len(after) == 4
     assert trainer.engine.adapters == ("solver", "critic")
-    with pytest.raises(ValueError, match="the adapter 'critic', but that is not trained"):
+    with pytest.raises(ValueError, match="the adapter 'critic', which this trainer does not train"):
         trainer.update(batch(sample("critic")))
 
 
@@ -384,7 +384,7 @@ def test_export_merges_an_adapter_into_a_whole_model(folder, tmp_path):
         Local().export(tmp_path / "saved", tmp_path / "other", None)
     with pytest.raises(ConfigError, match="has no adapter 'judge'; it has critic, solver"):
         Local().export(tmp_path / "saved", tmp_path / "other", "judge")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         Local().export(tmp_path / "saved", tmp_path / "out", "solver")
     assert not (tmp_path / "other").exists()
 
@@ -406,7 +406,7 @@ def test_a_missing_base_model_is_named(folder, tmp_path):
     trainer = from_folder(folder, "solver")
     trainer.save(tmp_path / "saved")
     folder.rename(tmp_path / "elsewhere")
-    with pytest.raises(AjetError, match=r"its base model .*base is not there.*base_model_name_or_path"):
+    with pytest.raises(AjetError, match=r"its base model .*base does not exist.*base_model_name_or_path"):
         LocalEnginePlugin(device="cpu").build(str(tmp_path / "saved"), 0, Silent())
 
 
@@ -434,5 +434,5 @@ def test_it_is_an_error_if_it_is_not_clear_which_adapter_answers(folder, tmp_pat
     from_folder(folder, "solver", "critic").save(tmp_path / "saved")
     engine = LocalEnginePlugin(device="cpu").build(str(tmp_path / "saved"), 0, Silent())
     for target, named in (("policy", False), ("judge", True)):
-        with pytest.raises(ConfigError, match="holds the adapters of critic, solver"):
+        with pytest.raises(ConfigError, match="contains the adapters of critic, solver"):
             adapter_of(target, engine, named=named)

@@ -283,7 +283,7 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("text", ["", "much", "2TiBs", "-1", "0"])
 def test_what_is_no_size_is_refused_with_the_key(text):
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
     with pytest.raises(ValueError, match="memory_limit"):
         Local(memory_limit=text)

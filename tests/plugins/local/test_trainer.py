@@ -225,7 +225,7 @@ def test_D6_a_checkpoint_of_another_model_is_not_called_damaged(trainer, tmp_pat
     trainer.save(tmp_path / "saved")
     state = torch.load(tmp_path / "saved" / "trainer.pt")
     torch.save({**state, "optimizers": {"solver": {}}}, tmp_path / "saved" / "trainer.pt")
-    with pytest.raises(AjetError, match="holds the training of the adapter 'solver'") as refused:
+    with pytest.raises(AjetError, match="contains the training of the adapter 'solver'") as refused:
         trainer.load(tmp_path / "saved")
     assert not isinstance(refused.value, CheckpointDamaged)
 

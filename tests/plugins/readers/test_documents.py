@@ -105,10 +105,10 @@ def test_a_folder_is_read_in_a_stable_order_without_hidden_files_and_repeated_te
     ("name", "content", "message"),
     [
         ("a.txt", b"caf\xe9", "not UTF-8 text"),
-        ("a.txt", b" \n", "holds no text"),
+        ("a.txt", b" \n", "contains no text"),
         ("a.pdf", b"no pdf", "cannot be read as .pdf"),
         ("a.docx", b"no docx", "cannot be read as .docx"),
-        ("a.xyz", b"?", ".xyz is not read"),
+        ("a.xyz", b"?", ".xyz is not supported"),
     ],
 )
 def test_a_document_that_cannot_be_read_is_named(

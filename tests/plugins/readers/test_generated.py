@@ -239,7 +239,7 @@ def test_malformed_answers_are_asked_anew(served: Endpoint, library: Path, tmp_p
 
 @pytest.mark.parametrize("scores", ['{"scores": [null, null]}', '{"scores": [{"score": 1}, 1]}', "[[1], 1]"])
 def test_scores_that_are_no_numbers_are_asked_for_anew(scores: str) -> None:
-    with pytest.raises(ValueError, match="a score is no number"):
+    with pytest.raises(ValueError, match="a score is not a number"):
         read_scores(scores, 2)
 
 
@@ -451,12 +451,12 @@ def test_a_share_that_leaves_nothing_is_told_and_nothing_is_written_nor_lost(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--output", "library"), "--output library: is a folder. Name a file that can be written."),
+        (("--output", "library"), "--output library: is a directory. Name a file that can be written."),
         (
             ("--validation", "library/Oaks.txt/x"),
-            "--validation library/Oaks.txt/x: its folder cannot be made",
+            "--validation library/Oaks.txt/x: its folder cannot be created",
         ),
-        (("--validation", "./tasks.jsonl", "--output", "tasks.jsonl"), "is the file of --output, too."),
+        (("--validation", "./tasks.jsonl", "--output", "tasks.jsonl"), "is also the file of --output."),
     ],
 )
 def test_where_to_write_is_checked_before_anything_is_asked(

@@ -101,7 +101,9 @@ def test_what_json_has_no_form_for_is_text_or_an_error_that_names_the_column(tmp
     row = {"question": "q", "on": datetime(2026, 1, 2, 3), "price": Decimal("1.50"), "at": [date(2026, 1, 2)]}
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist([{**row, "picture": b"\x89PNG"}]), path)
-    assert fault(path).startswith(f"{path}[train] row 0: column 'picture' holds bytes, which a task cannot.")
+    assert fault(path).startswith(
+        f"{path}[train] row 0: column 'picture' contains bytes, which a task cannot."
+    )
     for streaming in (False, True):
         [task] = read(path, columns=list(row), streaming=streaming)
         assert task.metadata == {"on": "2026-01-02T03:00:00", "price": "1.50", "at": ["2026-01-02"]}
@@ -151,7 +153,7 @@ def test_a_broken_file(tmp_path: Path) -> None:
     path.write_bytes(b"no parquet")
     assert fault(path).startswith(f"{path}[train]: ")
     (tmp_path / "rows.xyz").write_text("?")
-    assert ".xyz is no format of `huggingface`" in fault(tmp_path / "rows.xyz")
+    assert ".xyz is not a format of `huggingface`" in fault(tmp_path / "rows.xyz")
 
 
 def test_without_the_library_the_error_says_how_to_install_it(tmp_path: Path) -> None:

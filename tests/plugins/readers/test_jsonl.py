@@ -255,7 +255,7 @@ HALF = '{"id": "a", "query": "caf\\ud83d"}'
 def test_C7_half_of_a_surrogate_pair_is_named_with_its_line(tmp_path: Path, field: str) -> None:
     path = write(tmp_path, {"query": "fine \U0001f642"}, {"query": "q", field: "caf\ud83d"})
     assert fault(path) == (
-        f"{path}:2: \\ud83d is half of a surrogate pair, which is no character. Fix the line or set `on_error: skip`."
+        f"{path}:2: \\ud83d is half of a surrogate pair, which is not a character. Fix the line or set `on_error: skip`."
     )
 
 

@@ -632,7 +632,7 @@ def test_a_log_of_another_layout_is_named_with_its_line(tmp_path: Path, record: 
         ({"score": 1}, "names no trace"),
         ({"trace_id": "1"}, "no feedback in it"),
         ({"trace_id": "1", "thumbs": "sideways"}, "'sideways' is neither thumbs up nor thumbs down"),
-        ({"trace_id": "1", "score": [1]}, "[1] is no score"),
+        ({"trace_id": "1", "score": [1]}, "[1] is not a score"),
     ],
 )
 def test_bad_feedback_is_named_with_its_line(tmp_path: Path, line: Any, message: str) -> None:
@@ -664,7 +664,7 @@ def test_where_to_write_is_checked_first(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ajet", "data", "from-traces", "--traces", "none", "--output", "."]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "error: --output .: is a folder. Name a file that can be written.\n"
+    assert done.stderr == "error: --output .: is a directory. Name a file that can be written.\n"
 
 
 def test_a_second_run_of_the_command_adds_only_what_is_new(tmp_path: Path) -> None:

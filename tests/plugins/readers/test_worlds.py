@@ -62,8 +62,8 @@ def test_a_larger_size_only_adds_and_neighbouring_seeds_share_nothing() -> None:
     ("fields", "message"),
     [
         ({"dataset": "countdwn"}, "no such family; did you mean 'countdown'."),
-        ({"dataset": "countdown", "options": {"nmubers": 3}}, "does not take the options {'nmubers': 3}"),
-        ({"dataset": "countdown", "options": {"min_numbers": 9}}, "does not take the options"),
+        ({"dataset": "countdown", "options": {"nmubers": 3}}, "does not accept the options {'nmubers': 3}"),
+        ({"dataset": "countdown", "options": {"min_numbers": 9}}, "does not accept the options"),
     ],
 )
 def test_puzzles_that_cannot_be_made(fields: Any, message: str) -> None:

@@ -23,12 +23,12 @@ _ADAPTERS = {
     "lm15.transports": lm15.patched,
     "dspy._vendor.lm15.transports": lm15.patched,
 }
-"""By the module that they patch."""
+"""The clients by the name of the module that they patch."""
 
 
 def install_translated(ours: Ours) -> Callable[[], None]:
     """Answer those requests of clients other than httpx that are ``ours``, until the returned function is
-    called or given up."""
+    called or garbage-collected."""
     installed = ExitStack()
     for name, patched in _ADAPTERS.items():
         installed.callback(when_imported(name, _with(patched, ours)))
@@ -41,5 +41,5 @@ def _with(
     def patch(module: ModuleType) -> AbstractContextManager[None]:
         return patched(module, ours)
 
-    patch.__doc__ = patched.__doc__  # says what a failure costs
+    patch.__doc__ = patched.__doc__  # names what is lost if patching fails
     return patch

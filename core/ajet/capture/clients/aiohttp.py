@@ -1,7 +1,7 @@
 """aiohttp: patched at `BaseConnector.connect`, the coroutine that gets a connection for a request.
 
-An LLM call gets one that leads to capture instead of a socket. All else is aiohttp's own: how it writes the request
-and parses the response, its timeouts, its flow control.
+An LLM call gets a connection that leads to capture instead of a socket. aiohttp does everything else itself: it writes
+the request, parses the response, and applies its timeouts and flow control.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         protocol = handler(loop)
         protocol.connection_made(_Line(asked, protocol, loop))
-        # A connector of its own takes it back and closes it: the session's would keep it for other requests.
+        # A separate connector takes the connection back and closes it: the session's would reuse it.
         taker = module.BaseConnector(force_close=True)
         return connection(taker, req.connection_key, protocol, loop)
 
@@ -43,7 +43,7 @@ def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
 
 
 class _Line(asyncio.Transport):
-    """Takes the request that a protocol writes, and gives it the response."""
+    """A transport that takes the request from a protocol and feeds it the response."""
 
     def __init__(
         self, asked: httpx2.Request, protocol: asyncio.Protocol, loop: asyncio.AbstractEventLoop
@@ -94,8 +94,8 @@ class _Line(asyncio.Transport):
     # ---------------------------------------------------------------- what the parser found
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the request. One that expects something is told to go on, in the next turn of the loop, when
-        aiohttp has written the whole head and waits for that."""
+        """A header of the request. An ``Expect`` header is answered with 100 Continue in the loop's next iteration, when
+        aiohttp has written the whole head and waits for the answer."""
         if name.lower() == b"expect":
             self._loop.call_soon(self._protocol.data_received, b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -109,7 +109,7 @@ class _Line(asyncio.Transport):
 
     async def _answer(self) -> None:
         try:
-            # Its patience is aiohttp's own affair.
+            # aiohttp applies its timeouts itself.
             response = await send_async(with_body(self._asked, bytes(self._body), None))
             try:
                 async for part in on_the_wire_async(response):

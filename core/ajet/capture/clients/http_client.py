@@ -70,7 +70,7 @@ def response_of(response: httpx2.Response) -> http.client.HTTPResponse:
 
 
 def _url(connection: Any, target: str, headers: Mapping[str, Any]) -> str:
-    if target.startswith(("http://", "https://")):  # by way of a proxy
+    if target.startswith(("http://", "https://")):  # through a proxy
         return target
     scheme = "https" if connection.default_port == http.client.HTTPS_PORT else "http"
     named = next((str(value) for name, value in headers.items() if name.lower() == "host"), None)
@@ -79,13 +79,13 @@ def _url(connection: Any, target: str, headers: Mapping[str, Any]) -> str:
 
 
 class _Connected:
-    """In place of the socket from which http.client reads a response."""
+    """Replaces the socket from which http.client reads a response."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """The only thing that is asked of it."""
+        """The only method that http.client calls."""
         return io.BufferedReader(_Received(self._response))
 
 

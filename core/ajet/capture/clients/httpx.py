@@ -82,7 +82,7 @@ def _async_send(capture: Capture, module: ModuleType, original: Any) -> Any:
 
 
 class _Timeout:
-    """A client's patience: for the beginning of a reply, and for each of its events."""
+    """A client's timeouts: for the beginning of a reply, and for each of its events."""
 
     def __init__(self, module: ModuleType, client: Any, request: Any) -> None:
         self.module = module
@@ -92,8 +92,8 @@ class _Timeout:
         self._seconds = None if seconds is None else float(seconds)
 
     def wait(self, portal: Portal, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """What the coroutine returns on the engine's loop. Raises the module's ReadTimeout; whatever is
-        raised has cancelled it."""
+        """Run the coroutine on the engine's loop and return its result. Raises the module's ReadTimeout; any exception
+        raised here has cancelled the coroutine."""
         try:
             return portal.wait(coroutine, self._seconds)
         except TimeoutError:
@@ -114,7 +114,7 @@ class _Timeout:
 
 
 def _response(events: Any, portal: Portal, timeout: _Timeout, reply: Reply, started: float) -> Any:
-    """The client's response; ``events`` is the class of streams that its module wants."""
+    """The client's response; ``events`` is the stream class that its module expects."""
     body: Any = (
         {"content": reply.body} if reply.events is None else {"stream": events(portal, timeout, reply.events)}
     )

@@ -1,4 +1,4 @@
-"""lm15, which dspy brings along as its own HTTP client: patched at the `stream` of its two transports."""
+"""lm15, dspy's own HTTP client: patched at the `stream` of its two transports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request of another HTTP client, written as one of httpx2: what the clients' files share."""
+"""Translates requests of other HTTP clients into httpx2 requests: what the clients' files share."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Ours:
     """Which requests capture answers."""
 
     path: Callable[[bytes], bool]
-    """Whether a URL's path is that of an LLM call: nothing else is translated."""
+    """Whether a URL's path is that of an LLM call; only these are translated."""
     request: Callable[[httpx2.Request], bool]
     """Whether capture answers a request to such a path."""
 
 
 _PATH = re.compile(r"[^/?#]*//[^/?#]*([^?#]*)")
 _LONGEST_PATH = 1_000
-"""Characters at the end of a path by which capture knows it."""
+"""How many characters at the end of a path decide whether capture answers it."""
 _FRAMING = ("connection", "content-length", "expect", "keep-alive", "transfer-encoding")
-"""Headers about one connection: they do not survive the translation."""
+"""Headers about one connection; the translation drops them."""
 
 
 def translated(ours: Ours, method: str, url: str, headers: Mapping[Any, Any]) -> httpx2.Request | None:
-    """A request without its body, in the words of httpx2; None lets the client send it itself."""
+    """The request without its body, as an httpx2 request; None if the client is to send it itself."""
     found = _PATH.match(url) if method.upper() == "POST" else None
     path = found[1].encode(errors="replace") if found else b""
     if not ours.path(path):
@@ -49,13 +49,13 @@ def address_of(scheme: str, host: str, port: int | None) -> str:
 
 
 def seconds_of(timeout: Any) -> float | None:
-    """A client's timeout as seconds: a number, None for ever, or what stands for the default of sockets."""
+    """A client's timeout in seconds: a number, None for no timeout, or a sentinel for the default of sockets."""
     return timeout if timeout is None or isinstance(timeout, int | float) else socket.getdefaulttimeout()
 
 
 def with_body(request: httpx2.Request, body: bytes, seconds: float | None) -> httpx2.Request:
-    """The whole request. ``seconds`` is how long the client waits for the response to begin, and for each part
-    of it."""
+    """The complete request. ``seconds`` is how long the client waits for the start of the response, and for each
+    part of it."""
     headers = _without_framing(request.headers.raw)
     timeout = {"timeout": {"read": seconds}}
     return httpx2.Request("POST", request.url, headers=headers, content=body, extensions=timeout)
@@ -113,7 +113,7 @@ def head_of(response: httpx2.Response) -> bytes:
 
 
 def framed(response: httpx2.Response, part: bytes) -> bytes:
-    """A part of the body, as a chunk where it comes in chunks."""
+    """A part of the body, encoded as a chunk if the body is chunked."""
     return part if "content-length" in response.headers else b"%x\r\n%b\r\n" % (len(part), part)
 
 
@@ -126,7 +126,7 @@ def _url(url: str, path: bytes) -> httpx2.URL:
     try:
         return httpx2.URL(url)
     except (httpx2.InvalidURL, UnicodeError):
-        # The client may well reach a server there. Capture decides by the path, so it gets the call all the same.
+        # A real server may listen there. Capture decides by the path, so it gets the call nevertheless.
         end = quote(path, safe="/:%")[-_LONGEST_PATH:]
         return httpx2.URL(f"http://address.invalid/{end.lstrip('/')}")
 
@@ -156,5 +156,5 @@ def _async_client() -> httpx2.AsyncClient:
 
 
 def _not_answered(request: httpx2.Request) -> httpx2.Response:
-    """Capture answers before a transport is asked, unless it has just ended."""
+    """Reached only if capture has just ended; otherwise it answers before any transport is used."""
     raise httpx2.ConnectError("capture has ended, so this LLM call is not answered", request=request)

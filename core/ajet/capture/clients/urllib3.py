@@ -71,13 +71,13 @@ def _answered(package: ModuleType, pool: Any, url: str, asked: httpx2.Request, g
 
 
 def _url(pool: Any, target: str) -> str:
-    if target.startswith(("http://", "https://")):  # by way of a proxy
+    if target.startswith(("http://", "https://")):  # through a proxy
         return target
     return f"{address_of(pool.scheme, pool.host, pool.port)}{target}"
 
 
 def _seconds(package: ModuleType, timeout: Any, default: Any) -> float | None:
-    """How long the caller waits for bytes: a number, None, urllib3's own Timeout, or nothing said."""
+    """How long the caller waits for bytes: a number, None, urllib3's own Timeout, or its default."""
     if timeout is None or isinstance(timeout, int | float):
         timeout = package.Timeout.from_float(timeout)
     elif not isinstance(timeout, package.Timeout):

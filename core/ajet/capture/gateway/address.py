@@ -1,4 +1,4 @@
-"""How a request to the gateway says whose it is: keys, agents and targets in URL paths and headers."""
+"""How a request to the gateway names its session: keys, agents and targets in URL paths and headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PARTS = {"k": 0, "a": 1, "t": 2}
 
 
 class Caller(NamedTuple):
-    """Who asks, as far as the request says. ``path`` is what remains of the URL's path."""
+    """The caller, as far as the request names it. ``path`` is the rest of the URL's path."""
 
     key: str | None
     agent: str | None

@@ -1,4 +1,4 @@
-"""Reading the bodies of requests: bounded each, in all, and in time."""
+"""Reads request bodies, with limits for each body, for all together, and in time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ajet.capture.wires import Refused
 
 MOST_BYTES = 32 << 20
 MOST_HELD = 256 << 20
-"""Bytes of the bodies of all requests that are being read or answered."""
+"""Maximum bytes of the bodies of all requests that are being read or answered."""
 _SECONDS = 60.0
 _MOST_DIGITS = 19
-"""Python refuses to read a number of thousands of digits."""
+"""Python refuses to parse a number with thousands of digits."""
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -30,15 +30,15 @@ def announced(headers: Mapping[str, str]) -> float:
 
 
 class Bodies:
-    """Those of one server."""
+    """The request bodies of one server."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._held = 0
 
     async def read(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """A request's body, which is held until it is released. Raises Refused for one that is too large or does
-        not come, Gone if the client went away."""
+        """A request's body, which counts until it is released. Raises Refused for one that is too large or does
+        not arrive in time, Gone if the client went away."""
         if announced(headers) > self._most_bytes:
             raise self._too_large()
         parts: list[bytes] = []
@@ -60,13 +60,15 @@ class Bodies:
             self._held -= size
             if isinstance(error, TimeoutError):
                 raise Refused(
-                    f"the request's body did not come within {_SECONDS:g} s", code="slow_request", status=408
+                    f"the request's body did not arrive within {_SECONDS:g} s",
+                    code="slow_request",
+                    status=408,
                 ) from None
             raise
         return b"".join(parts)
 
     def release(self, body: bytes) -> None:
-        """The request with this body is answered."""
+        """The request with this body has been answered."""
         self._held -= len(body)
 
     def _refuse_much(self, size: int) -> None:

@@ -1,8 +1,8 @@
-"""How many connections a server holds, and for how long those may say nothing.
+"""How many connections a server holds, and how long they may stay silent.
 
-Opening a connection and sending nothing is free for a client. Honest clients that open hundreds at once do the same for
-a while, so nothing is closed before there are too many connections at all. Then the oldest one without a whole request
-head goes, as long as there are more than `MOST_HALF_OPEN` of them; else the oldest one that waits for a next request.
+Opening a connection and sending nothing costs a client nothing. Honest clients that open hundreds at once also do so
+for a while, so nothing is closed before there are too many connections in all. Then the server closes the oldest one
+without a complete request head, as long as there are more than `MOST_HALF_OPEN` of them; else the oldest idle one.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import itertools
 from typing import Protocol
 
 MOST_HALF_OPEN = 256
-"""So many connections without a whole request head are let be when others have to go."""
+"""Connections without a complete request head that stay open when the server has to close some."""
 HEAD_SECONDS = 10.0
-"""How long a request's head may take, from the connection or its first byte on."""
+"""Seconds in which a request's head must arrive, from the connection or its first byte on."""
 _GIVEN_UP_AT_ONCE = 64
-"""Late connections that are answered in one turn of the loop: the other clients wait for its end."""
+"""Late connections that are answered per iteration of the loop: the other clients wait until it ends."""
 _MOST = 8_192
 _FILES_LEFT = 256
-"""Files that the rest of the process may open."""
+"""File descriptors that are left to the rest of the process."""
 
 
 class Held(Protocol):
-    """A connection, as its server sees it."""
+    """A connection, as the server uses it."""
 
     def give_up(self, status: int, reason: str) -> None:
         """Answer with an error and close."""
         ...
 
     def drop(self) -> None:
-        """Close at once, without a word: there are too many, so each must cost little."""
+        """Close at once, without an answer: there are too many, so each must cost little."""
         ...
 
 
 class Connections:
-    """Those of one server, by state; each state's oldest first. For the server's loop alone."""
+    """The connections of one server, by state; the oldest of each state first. Used only on the server's loop."""
 
     def __init__(self, most: int | None = None) -> None:
         self.most = _most_files() if most is None else most
         self._half_open: dict[Held, float] = {}
-        """With the time at which the head was begun."""
+        """Each with the time at which its head began."""
         self._idle: dict[Held, None] = {}
         self._open: set[Held] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -53,7 +53,7 @@ class Connections:
             self._make_room()
 
     def begins_head(self, connection: Held) -> None:
-        """A request's head has begun, or is waited for, and is not whole yet."""
+        """A request's head has begun or is expected, and is not complete yet."""
         self._idle.pop(connection, None)
         loop = asyncio.get_running_loop()
         self._half_open.setdefault(connection, loop.time())
@@ -61,12 +61,12 @@ class Connections:
             self._sweep = loop.call_later(1.0, self._give_up_slow_ones, loop)
 
     def asks(self, connection: Held) -> None:
-        """A request's head is whole."""
+        """A request's head is complete."""
         self._half_open.pop(connection, None)
         self._idle.pop(connection, None)
 
     def rests(self, connection: Held) -> None:
-        """The request is answered; there may come another."""
+        """The request is answered; another may follow."""
         if connection in self._open:
             self._idle[connection] = None
 
@@ -87,13 +87,13 @@ class Connections:
         slow = [connection for connection, since in oldest if since < begun_before]
         for connection in slow:
             self.closed(connection)
-            connection.give_up(408, f"the request's head did not come within {HEAD_SECONDS:g} s")
+            connection.give_up(408, f"the request's head did not arrive within {HEAD_SECONDS:g} s")
         wait = 0.0 if len(slow) == _GIVEN_UP_AT_ONCE else 1.0
         self._sweep = loop.call_later(wait, self._give_up_slow_ones, loop) if self._half_open else None
 
 
 def _most_files() -> int:
-    """What the limit of open files leaves."""
+    """The number of connections that the limit of open files allows."""
     try:
         import resource
     except ImportError:  # not on POSIX

@@ -1,10 +1,10 @@
-"""uvicorn's HTTP protocol with limits, and with one change: what is written in one turn of the loop is sent at once.
+"""uvicorn's HTTP protocol with limits and one change: all writes of one iteration of the loop are sent together.
 
-A reply is then one packet and one system call instead of two, of which the first would wake the client.
+A reply is then one packet and one system call instead of two, the first of which would wake the client.
 
-uvicorn's protocol begins with the first whole head (`_FirstHead`), so that connections that never ask cost little.
-The parser has no limits of its own: a head (the request line and all headers) must be whole after so many bytes, and
-within some seconds. Whatever comes beside bodies counts, also trailers and the marks of chunks.
+uvicorn's protocol starts with the first complete head (`_FirstHead`), so connections without a request cost little.
+The parser has no limits of its own, so this module limits the bytes of a head (the request line and all headers) and
+the seconds until it is complete. All bytes outside bodies count, including trailers and chunk headers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ajet.capture.gateway.connections import Connections
 
 MOST_HEAD_BYTES = 1 << 15
 BACKLOG = 64
-"""Connections that are accepted in one turn of the loop."""
+"""Connections that are accepted per iteration of the loop."""
 _MOST_BYTES = 1 << 16
-"""Held back at most: beyond that a slow client is to be felt."""
+"""Maximum bytes that are held back; beyond that a slow client slows its sender."""
 
 
 def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]:
@@ -33,8 +33,8 @@ def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]
 class _FirstHead(asyncio.Protocol):
     """A new connection until its first request's head is whole; `_LimitedProtocol` takes it over from there.
 
-    A client that never asks costs the server as little as possible: neighbours wait while the loop accepts a flood of
-    such connections.
+    A client that never sends a request costs as little as possible, because other clients wait while the loop accepts
+    a flood of such connections.
     """
 
     held: ClassVar[Connections]
@@ -54,7 +54,7 @@ class _FirstHead(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._head += data
         whole = b"\r\n\r\n" in self._head or b"\n\n" in self._head or len(self._head) > MOST_HEAD_BYTES
-        # What does not begin with a letter is not HTTP but TLS, say: the parser refuses it at once.
+        # What does not begin with a letter is not HTTP (TLS, for example): the parser refuses it at once.
         if whole or not self._head[:1].isalpha():
             args, options = self._made_with
             protocol = self.then(*args, **options)
@@ -74,7 +74,7 @@ class _FirstHead(asyncio.Protocol):
 
 
 class _LimitedProtocol(HttpToolsProtocol):
-    """Of one connection."""
+    """The protocol of one connection, with limits."""
 
     held: ClassVar[Connections]
 
@@ -98,7 +98,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._beside > MOST_HEAD_BYTES:
-            self.give_up(431, f"a request's head may have {MOST_HEAD_BYTES >> 10} KiB")
+            self.give_up(431, f"a request's head may have at most {MOST_HEAD_BYTES >> 10} KiB")
         elif self._in_head:
             self.held.begins_head(self)
 
@@ -122,7 +122,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.held.rests(self)
 
     def give_up(self, status: int, reason: str) -> None:
-        """Answer with an error and close, unless an answer is on its way."""
+        """Answer with an error and close, unless an answer has begun."""
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(_refusal(status, reason))
         self.transport.close()

@@ -1,4 +1,4 @@
-"""Sockets that servers of ours listen on."""
+"""Listening sockets for AgentJet's servers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import socket
 from ajet.types import AjetError
 
 QUEUED = 2048
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 
 
 def listen(host: str, port: int, who: str) -> socket.socket:
-    """A listening socket; port 0 is a free one. Raises AjetError if the address cannot be had."""
+    """A listening socket; port 0 is a free one. Raises AjetError if the address cannot be bound."""
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    # asyncio would not for sockets made elsewhere; without it each reply waits 40 ms for the client's ACK.
+    # asyncio does not set it for sockets made elsewhere; without it each reply waits 40 ms for the client's ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -23,11 +23,11 @@ def listen(host: str, port: int, who: str) -> socket.socket:
     except OSError as error:
         listening.close()
         raise AjetError(
-            f"{who} cannot listen on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for a free one."
+            f"{who} cannot listen on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for any free port."
         ) from error
 
 
 def url_of(host: str, port: int) -> str:
-    """``http://127.0.0.1:port``: where clients of this machine reach what listens there."""
+    """``http://127.0.0.1:port``: the URL at which clients on this machine reach the server."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""What the gateway counts, as Prometheus reads it."""
+"""The gateway's counters, in Prometheus format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts of one gateway; touched on the engine's loop only."""
+    """Counters of one gateway; used only on the engine's loop."""
 
     calls: Counter[int] = field(default_factory=Counter)
     """By HTTP status."""
@@ -26,7 +26,7 @@ class Meter:
     """Session -> its calls in flight here, and how many of its recorded calls are counted."""
 
     def call(self, session: Session) -> _Call:
-        """A block while a call is in flight; what it records is counted at its end."""
+        """A block during which a call is in flight; the tokens it records are counted at the end."""
         return _Call(self, session)
 
     def text(self) -> str:

@@ -1,9 +1,9 @@
 """The gateway: capture behind a loopback socket, for subprocesses, other languages and other HTTP clients.
 
-A request finds its session by a key: in the path (``/k/<key>/v1/chat/completions``), as
-``Authorization: Bearer`` or as ``x-api-key``. Whatever ends with a wire's path is answered by it as the
-in-process hook would; a client that goes away cancels its generation, and nothing of it is recorded. The
-server runs on the engine's own loop, so that a call changes no thread. It is started when first asked for.
+A key in the request selects the session: in the path (``/k/<key>/v1/chat/completions``), as
+``Authorization: Bearer`` or as ``x-api-key``. A request whose path ends with a wire's path is answered as by the
+in-process hook. If a client disconnects, its generation is cancelled and nothing of it is recorded. The server
+runs on the engine's own loop, so calls switch no threads. It starts when it is first needed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = logging.getLogger("ajet")
 
 MOST_CALLS = 4096
 _LONG_BODY = 1 << 16
-"""Bytes that are not read to the end from who is refused."""
+"""Size from which the body of a refused request is not read to its end."""
 _SECONDS_TO_START = 10.0
 _SECONDS_TO_CLOSE = 5.0
 _IDLE_SECONDS = 120
 _LAST_WORD_SECONDS = 1.0
-"""How long a client that does not read may keep its ended call."""
+"""Seconds after which the finished call of a client that does not read is cut off."""
 
 Find = Callable[[str], Session | None]
 Message = dict[str, Any]
@@ -47,7 +47,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Gateway:
-    """A server over the sessions that ``find`` knows by key; ``models`` are the names it lists."""
+    """A server for the sessions that ``find`` looks up by key; ``models`` are the names it lists."""
 
     def __init__(
         self,
@@ -63,19 +63,19 @@ class Gateway:
     ) -> None:
         self.meter = Meter()
         self.socket: socket.socket | None = None
-        """What it listens on; None until it is started."""
+        """The listening socket; None before the start."""
         self._portal = portal
         self._address = (host, port)
         self._at: tuple[str, int] | None = None
-        """Where it listens. A forked child knows it too, though it closes its copy of the socket."""
+        """The address it listens on. A forked child needs it too, although it closes its copy of the socket."""
         self._app = _App(find, wires, models, self.meter, host, most_bytes, most_calls)
         self._starting = threading.Lock()
         self._server: Any = None
         self._serving: asyncio.Task[None] | None = None
 
     def start(self) -> str:
-        """Listen, unless it does already; the URL without a path. From any thread but the engine's.
-        Raises AjetError if the address cannot be had."""
+        """Listen, unless the gateway already does; return the URL without a path. Call it from any thread but the
+        engine's. Raises AjetError if the address cannot be bound."""
         with self._starting:
             if self.socket is None:
                 listening = listen(*self._address, "the gateway")
@@ -90,12 +90,12 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:port``; as clients of this machine reach it."""
+        """``http://127.0.0.1:port``, as clients on this machine reach it."""
         assert self._at
         return url_of(*self._at)
 
     def is_at(self, host: str, port: int) -> bool:
-        """Whether it listens there."""
+        """Whether it listens at this address."""
         return self._at is not None and (
             port == self._at[1] and host in (self._at[0], "localhost", "127.0.0.1", "::1")
         )
@@ -137,9 +137,9 @@ class Gateway:
         while not self._server.started:
             if self._serving.done():
                 self._serving.result()
-                raise AjetError("the gateway's server ended at once")
+                raise AjetError("the gateway's server stopped right after its start")
             await asyncio.sleep(0.002)
-        listening.listen(QUEUED)  # asyncio has made the queue as short as its turns
+        listening.listen(QUEUED)  # asyncio has shortened the queue to its own backlog
 
     async def _stop(self, serving: asyncio.Task[None]) -> None:
         self._app.closing = True
@@ -191,7 +191,7 @@ class _App:
     async def _page(
         self, method: str, asked: Caller, headers: Mapping[str, str], is_wire: bool, send: Send
     ) -> None:
-        """What is not a call: health, metrics, the list of models."""
+        """Answer requests that are not calls: health, metrics, the list of models."""
         if method not in ("GET", "HEAD") and not is_wire:
             raise _no_such_path(asked.path)
         if reason := foreign(headers, self._host):
@@ -280,7 +280,7 @@ class _App:
             await events.aclose()
 
     def _ended(self, wire: Wire, session: Session) -> Reply:
-        """What a call is told that was cancelled, but not by its client."""
+        """The reply to a call that was cancelled, but not by its client."""
         if self.closing:
             return refuse(wire, _closing())
         return refuse(wire, Refused(f"episode {session.episode} has ended", code="episode_ended"))
@@ -315,7 +315,7 @@ class _WhileThere:
         self._receive = receive
 
     def __enter__(self) -> _WhileThere:
-        # Not before somebody has to wait: a task that a call at once would only cancel again costs.
+        # Start lazily: most calls finish first.
         self._watching: asyncio.Task[None] | None = None
         self._starting = asyncio.get_running_loop().call_soon(self._start)
         return self
@@ -338,8 +338,8 @@ class _WhileThere:
             raise Gone from None
 
     def go_on(self) -> None:
-        """The episode ended, not the client: its call was cancelled, but is to be answered. Raises
-        CancelledError if the client has gone too."""
+        """The episode ended, not the client: the call was cancelled but still gets an answer. Raises CancelledError
+        if the client has gone too."""
         if self.gone:
             raise asyncio.CancelledError
         while self._task.cancelling():
@@ -366,7 +366,7 @@ def _start(status: int, headers: Mapping[str, str], *further: tuple[bytes, bytes
 
 
 def _is_long(headers: Mapping[str, str]) -> bool:
-    """Whether a request announces more of a body than is read in vain."""
+    """Whether a request announces a body that is too long to read and discard."""
     return "transfer-encoding" in headers or announced(headers) > _LONG_BODY
 
 

@@ -1,4 +1,4 @@
-"""How servers end: Ctrl-C or SIGTERM asks once, and whatever does not heed it is cut off."""
+"""How servers stop: Ctrl-C or SIGTERM asks once; whatever does not stop in time is killed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 SECONDS_TO_END = 4.0
-"""From the signal to the end of the process."""
+"""Seconds from the signal to the end of the process."""
 _GRACE = 0.5
-"""Later the kernel ends what even Python's threads could not: a call that keeps the interpreter, its own teardown."""
+"""After this, the kernel ends what Python's threads cannot: a call that holds the interpreter, or its teardown."""
 
 
 @contextmanager
 def stopped() -> Iterator[threading.Event]:
-    """A block with an event that Ctrl-C and SIGTERM set. From then on the process has `SECONDS_TO_END` to end, the
-    rest of the program included: a thread that computes, or an engine that hangs, does not keep it. Outside the main
-    thread, which alone hears signals, the event is never set."""
+    """A block with an event that Ctrl-C and SIGTERM set. From then on the process, including the rest of the program,
+    has `SECONDS_TO_END` to end: a computing thread or a hanging engine does not keep it alive. Outside the main
+    thread, which alone receives signals, the event is never set."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -47,7 +47,7 @@ def _insist(number: int) -> None:
     time.sleep(SECONDS_TO_END)
     name = signal.Signals(number).name
     sys.stderr.write(
-        f"ajet: still busy {SECONDS_TO_END:g} s after {name}: ended without waiting any longer\n"
+        f"ajet: still busy {SECONDS_TO_END:g} s after {name}: stopped without waiting any longer\n"
     )
     sys.stderr.flush()
     os._exit(128 + number)

@@ -1,7 +1,7 @@
-"""Forked children: they inherit the episode, but not the engine's thread, so nobody would answer them.
+"""Forked children: they inherit the episode, but not the engine's thread, so their calls would get no answer.
 
 In a child the hooks on ``send`` are replaced: a call that capture would answer goes to the gateway of the
-parent, with its episode's key and labels in the path, or is refused in one line where no gateway runs.
+parent, with its episode's key and labels in the path, or is refused in one line if no gateway is running.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _NO_GATEWAY = (
 )
 
 _LONGEST_TOLD = 1_000
-"""Characters of each text of a refusal that is told, so that buffers take many."""
+"""Maximum characters of each text in a reported refusal, so that buffers hold many."""
 
 _live: tuple[Capture, Gateway, ChildReports] | None = None
 _forward: _Forward | None = None
-"""Of this process, if it is a forked child."""
+"""The forwarder of this process, if it is a forked child."""
 _registered = False
 
 
 class ChildReports:
-    """Sockets by which forked children tell this process of calls that they refused: their errors may be lost with
-    them, as those of a pool are that cannot be pickled. They take datagrams, of which none is torn."""
+    """Sockets over which forked children report refused calls to this process: their errors may be lost with them,
+    like those in a pool that cannot be pickled. The sockets carry datagrams, which arrive whole."""
 
     def __init__(self, refusals: Refusals) -> None:
         self._refusals = refusals
@@ -56,13 +56,13 @@ class ChildReports:
             end.setblocking(False)
 
     def tell(self, refusal: Refusal) -> None:
-        """In a child. What full buffers do not take is lost."""
+        """Report a refusal, in a child. It is lost if the buffers are full."""
         told = {name: text[:_LONGEST_TOLD] for name, text in asdict(refusal).items()}
         with suppress(OSError):
             self._write.send(json.dumps(told).encode())
 
     def collect(self) -> None:
-        """Add what children told since the last time."""
+        """Add what children have reported since the last call."""
         with suppress(BlockingIOError):
             while told := self._read.recv(1 << 16):
                 self._refusals.add(Refusal(**json.loads(told)))
@@ -76,8 +76,8 @@ class ChildReports:
 
 @contextmanager
 def fork_safe(capture: Capture, gateway: Gateway) -> Iterator[ChildReports]:
-    """A block in which forked children reach the gateway. Handlers of forks cannot be removed: one is
-    registered for good, the first time, and does nothing outside such blocks."""
+    """A block in which forked children reach the gateway. Fork handlers cannot be removed: one is registered
+    permanently, the first time, and does nothing outside such blocks."""
     global _live, _registered
     if not _registered and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_child)
@@ -100,7 +100,7 @@ def _in_child() -> None:
     capture, gateway, reports = _live
     url = gateway.url if gateway.socket else None
     if gateway.socket:
-        gateway.socket.close()  # the child's copy would keep the port open after the parent's end
+        gateway.socket.close()  # the child's copy would keep the port open after the parent ends
     capture.__exit__(None, None, None)
     _forward = _Forward(capture, url, reports)
     for module in capture.patched:
@@ -109,7 +109,7 @@ def _in_child() -> None:
 
 
 class _Forward:
-    """What stands on ``send`` in a child."""
+    """Replaces ``send`` in a child."""
 
     def __init__(self, capture: Capture, url: str | None, reports: ChildReports) -> None:
         self._capture = capture
@@ -120,7 +120,7 @@ class _Forward:
         self.forget_clients()
 
     def forget_clients(self) -> None:
-        """Use new ones: a child's child must not write to connections of its parent."""
+        """Use new clients: a child's child must not write to its parent's connections."""
         self._sync: dict[str, Any] = {}
         self._async: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -160,7 +160,7 @@ class _Forward:
 
     def _wire(self, request: Any) -> Wire | None:
         if self._url and str(request.url).startswith(f"{self._url}/"):
-            return None  # it speaks to the gateway itself
+            return None  # it already goes to the gateway
         return self._capture.match(request)
 
     def _key(self, request: Any) -> str | None:
@@ -170,7 +170,7 @@ class _Forward:
         return session.key if session else None
 
     def _rewritten(self, module: ModuleType, wire: Wire, request: Any, body: bytes) -> tuple[Any, Any]:
-        """The request as the gateway is to get it, or the response that refuses it."""
+        """The request rewritten for the gateway, or the response that refuses it."""
         key = self._key(request)
         if key is None or self._url is None or isinstance(wire, Unanswered):
             error = _refused(wire, key)

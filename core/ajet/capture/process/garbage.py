@@ -13,8 +13,8 @@ _MIDDLE_TO_FULL = 100
 
 @contextmanager
 def rare_full_collections() -> Iterator[None]:
-    """A block in which full collections are rare, and pass over all that was alive at its beginning. Enter
-    it when models and libraries are loaded."""
+    """A block in which full collections are rare and skip all objects that were alive at its beginning. Enter it
+    when models and libraries are loaded."""
     young, middle, full = before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -16,14 +16,14 @@ log = logging.getLogger("ajet")
 
 @contextmanager
 def refusing_calls(what: str) -> Iterator[None]:
-    """A block in which ``what``, such as ``workflow agent.py:run``, is imported. Its LLM calls raise what its client
-    raises for a 400; those whose error it swallows are a warning."""
-    if Capture.is_installed():  # which refuses them as calls outside any episode
+    """A block in which ``what``, such as ``workflow agent.py:run``, is imported. Its LLM calls raise what the client
+    raises for status 400; if the code swallows that error, a warning reports the call."""
+    if Capture.is_installed():  # it refuses them as calls outside any episode
         yield
         return
     stray = (
-        f"an LLM call was refused, as it was made while {what} is imported, before any episode: it would have reached the "
-        "real API. Make it inside the workflow, or mark it with `with ajet.passthrough():`"
+        f"an LLM call was refused because it was made while {what} is imported, before any episode: it would have reached "
+        "the real API. Make it inside the workflow, or mark it with `with ajet.passthrough():`"
     )
     portal = Portal()
     try:

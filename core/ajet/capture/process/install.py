@@ -1,4 +1,4 @@
-"""What lets capture reach all that an agent may start: threads, forks, subprocesses, other HTTP clients."""
+"""Extends capture to everything an agent may start: threads, forks, subprocesses, other HTTP clients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ajet.capture.hook import Capture
 
 _MOST_LINES = 3
-"""Groups of refused calls that a run's output tells one by one."""
+"""Groups of refused calls that a run's output lists one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What stands around an installed capture."""
+    """What surrounds an installed capture."""
 
     capture: Capture
     gateway: Gateway
@@ -35,7 +35,7 @@ class Reach:
         return self.capture.refusals.found()
 
     def lines(self) -> list[str]:
-        """What was refused and what was missed, for the end of a run."""
+        """Lines on refused and missed calls, for the end of a run."""
         found = self.refused()
         lines = [f"{refused.line}. {refused.message}" for refused in found[:_MOST_LINES]]
         if rest := sum(refused.count for refused in found[_MOST_LINES:]):
@@ -43,7 +43,7 @@ class Reach:
         return [*lines, *filter(None, [self.missed_line()])]
 
     def missed_line(self) -> str:
-        """What was missed in all episodes, in one line; empty if nothing was."""
+        """One line on the connections missed in all episodes; empty if there were none."""
         found = self.missed.found()
         if not found:
             return ""
@@ -61,8 +61,8 @@ def reach(
     all_threads: bool = False,
     models: Sequence[str] = ("policy",),
 ) -> Iterator[Reach]:
-    """A block in which pools keep the episode, forked children are answered, missed calls are noted, and a
-    gateway can be had; with ``gateway`` it listens from the beginning."""
+    """A block in which thread pools keep the episode, forked children are answered, missed calls are noted, and a
+    gateway is available; with ``gateway`` it listens from the beginning."""
     server = Gateway(capture.portal, capture.session_of, capture.wires, models=models)
     loop = capture.portal.loop
     listener = Listener(refuse=refuse_missed, engine_loop=loop, is_ours=server.is_at)

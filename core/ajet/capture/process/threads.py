@@ -1,9 +1,9 @@
 """Threads keep the episode: contextvars do not reach a pool's workers by themselves.
 
-``ThreadPoolExecutor.submit`` carries the caller's context, one copy a job, so that shared pools stay right;
-``loop.run_in_executor``, and with it every framework's sync tools, goes through it. Plain threads are carried
-only when asked for: a thread that a library starts once, inside some episode, and uses for all would answer
-for that episode for ever.
+``ThreadPoolExecutor.submit`` carries the caller's context, one copy per job, so shared pools stay correct;
+``loop.run_in_executor``, and with it every framework's sync tools, uses it. Plain threads carry the context
+only with ``threads``: a thread that a library starts once, inside some episode, and uses for everything would
+belong to that episode forever.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ lost: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 @contextmanager
 def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """A block in which jobs of thread pools, and with ``threads`` plain threads too, run in the context of
-    whoever starts them inside an episode. The engine's own jobs are left alone."""
+    """A block in which jobs of thread pools, and with ``threads`` plain threads too, that are started inside an
+    episode run in the context of their caller. The engine's own jobs are unchanged."""
     submit, start = ThreadPoolExecutor.submit, threading.Thread.start
     lost.clear()
 

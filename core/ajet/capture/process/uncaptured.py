@@ -1,9 +1,9 @@
-"""Missed calls: connections that an episode makes and no capture explains.
+"""Missed calls: connections that an episode makes and capture does not account for.
 
-An agent on an HTTP client or a wire that capture does not know would reach a real endpoint, pay for it and learn
-nothing. An audit hook sees every lookup and connection of this process, whatever library makes it; inside an episode it notes
-host, port and the user's line, or refuses. What it cannot see: connections of uvloop and of libraries that
-bring their own sockets, and those of threads that lost the episode's context.
+An agent whose HTTP client or wire capture does not know would reach a real endpoint, pay for it and learn nothing.
+An audit hook sees every lookup and connection of this process, whatever library makes it; inside an episode it notes
+host, port and the user's line, or refuses. It cannot see connections of uvloop, of libraries with their own sockets,
+and of threads that lost the episode's context.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ajet.types import AjetError
 from ajet.utils.user_code import is_users
 
 MOST_PLACES = 50
-"""Distinct connections that are told of one episode."""
+"""Maximum distinct connections that are reported per episode."""
 
 REMEDY = (
-    "If it calls a model, let it do so with an OpenAI-compatible or Anthropic client on httpx, aiohttp, requests or "
+    "If it calls a model, use an OpenAI-compatible or Anthropic client on httpx, aiohttp, requests or "
     "urllib, or give it the address of tuner.as_base_url(); if it does not, make it inside `with ajet.passthrough():`."
 )
 
@@ -46,7 +46,7 @@ class Missed:
     host: str
     port: int
     place: str
-    """``agent.py:17``: the user's line; empty if none was running."""
+    """``agent.py:17``: the user's line; empty if no user code was running."""
     count: int = 1
 
     @property
@@ -57,18 +57,18 @@ class Missed:
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of a running episode's connections."""
+    """What is known about a running episode's connections."""
 
     runs_in: asyncio.Task[Any] | int | None
     """The task of its workflow, or the thread."""
     found: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     names: dict[int, str] = field(default_factory=dict)
-    """Port -> the host that was looked up last to connect there."""
+    """Port -> the host name that was last looked up to connect there."""
 
 
 class Listener:
-    """Notes the connections of running episodes. ``is_ours`` tells the gateway's own address; connections
-    of the engine's loop are never an agent's."""
+    """Notes the connections of running episodes. ``is_ours`` recognises the gateway's own address; connections made
+    on the engine's loop are never an agent's."""
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class Listener:
             watched.runs_in = threading.get_ident()
 
     def end(self, key: str) -> tuple[Missed, ...]:
-        """The episode has ended; what it missed."""
+        """End the episode and return what it missed."""
         watched = self._episodes.pop(key, None)
         found = watched.found if watched else {}
         self.total.update(found)
         return tuple(Missed(*address, count) for address, count in found.items())
 
     def found(self) -> list[Missed]:
-        """What all episodes missed that have ended, the most frequent first."""
+        """What all ended episodes missed, the most frequent first."""
         return [Missed(*address, count) for address, count in self.total.most_common()]
 
     def place_of(self, session: Session | None) -> str:
@@ -116,7 +116,7 @@ class Listener:
             number = _port(port)
             if (watched := self._watched()) and not self._is_ours(host, number):
                 watched.names[number] = host
-                if host != "localhost":  # that is told when it is connected to: it may be for listening
+                if host != "localhost":  # reported only on connecting: the lookup may be for listening
                     self._note(watched, host, number)
 
     def connects(self, connection: Any, address: Any) -> None:
@@ -144,8 +144,8 @@ class Listener:
         session.counters["missed_connections"] += 1
         if self._refuse:
             raise MissedCall(
-                f"a connection to {Missed(host, port, place).where} was refused (rollout.missed: refuse), as capture does "
-                f"not see it. {REMEDY}"
+                f"a connection to {Missed(host, port, place).where} was refused (rollout.missed: refuse) because "
+                f"capture does not see it. {REMEDY}"
             )
 
 
@@ -155,8 +155,8 @@ _installed = False
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """A block in which connections are told to a listener. Audit hooks cannot be removed: one is installed
-    for good, the first time, and does nothing outside such blocks."""
+    """A block in which a listener learns of connections. Audit hooks cannot be removed: one is installed
+    permanently, the first time, and does nothing outside such blocks."""
     global _listener, _installed
     if not _installed:
         sys.addaudithook(_audit)
@@ -180,7 +180,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 def place_on_stack(frame: FrameType | None, *, through_loops: bool = False) -> str:
     """``agent.py:17``: the innermost line of the user's own code that leads to a frame; empty if none does.
-    What runs an event loop leads to everything on it, so it counts only ``through_loops``."""
+    A line that runs an event loop leads to everything on the loop, so it counts only with ``through_loops``."""
     while frame is not None:
         code = frame.f_code
         if is_users(code.co_filename):

@@ -1,6 +1,6 @@
-"""Wires: the HTTP dialects of LLM requests, one file each behind one protocol.
+"""Wires: the HTTP formats of LLM requests, one file each behind one protocol.
 
-A wire turns a request's body into a `ChatRequest` and answers back into the dialect, whole or as
+A wire turns a request's body into a `ChatRequest`, and answers into its own format, complete or as
 server-sent events. It knows nothing of engines, episodes or sockets.
 """
 
@@ -24,9 +24,9 @@ class Refused(AjetError):
 
 @dataclass(slots=True)
 class ChatRequest:
-    """A request of any wire. ``None`` means that the client did not say.
+    """A request of any wire. ``None`` means that the client did not set the field.
 
-    Not frozen, as each of its fields would cost thrice: one is made for every call.
+    It is not frozen because each field would cost three times as much, and every call creates one.
     """
 
     model: str
@@ -42,21 +42,21 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     stream: bool = False
     logprobs: bool = False
-    """The answer is to carry the logprob of each sampled token."""
+    """Whether the answer contains the logprob of each sampled token."""
     must_call: str | None = None
     """The answer must call a tool: this one, or any if empty."""
     one_call: bool = False
-    """The answer may call one tool at most."""
+    """Whether the answer may call at most one tool."""
     json_schema: Mapping[str, Any] | None = None
     """The answer's text must be JSON that fits; an empty schema takes any JSON object."""
     after: str | None = None
     """Id of an earlier reply, whose chat the messages continue."""
     prompt: str | Sequence[int] | None = None
-    """Text or token ids to go on with, in place of messages."""
+    """Text or token ids to continue, instead of messages."""
     size: int = 0
     """Bytes of the request's body: at least as many as its texts have characters."""
     apart: bool = False
-    """Other clients wait for the loop: what takes long is done beside it."""
+    """Whether other clients wait for the loop, so that slow work runs off the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Answer:
     logprobs: tuple[tuple[str, float], ...] | None = None
     """(text, logprob) of each sampled token, if the request asked for them."""
     reasoning_tokens: int | None = None
-    """How many of the completion's tokens are reasoning, its marks included; None where nobody counted."""
+    """How many of the completion's tokens are reasoning, including its markers; None if they were not counted."""
     stop: str | None = None
     """The stop string of the request that ended the answer, if one did."""
     last_reasoning: str = field(default="", compare=False)
@@ -80,7 +80,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some text of a streamed answer. The pieces of a choice make up its ``content`` and its
-    ``reasoning_content``; tool calls come whole, with the end."""
+    ``reasoning_content``; tool calls are sent complete, at the end."""
 
     choice: int
     kind: Literal["content", "reasoning"]
@@ -104,7 +104,7 @@ class Events(Protocol):
 
 
 class Wire(Protocol):
-    """A dialect: which requests are its own, how they read, how answers look."""
+    """An HTTP format: which requests it covers, how to parse them, and how to write answers."""
 
     path: str
     """The end of the URL path, such as ``/chat/completions``."""
@@ -114,7 +114,7 @@ class Wire(Protocol):
         ...
 
     def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
-        """The whole reply. ``reply_id`` is hexadecimal; the wire prefixes it as its dialect does."""
+        """The complete reply. ``reply_id`` is hexadecimal; the wire adds its format's prefix."""
         ...
 
     def events(self, request: ChatRequest, reply_id: str) -> Events: ...

@@ -44,13 +44,13 @@ _SUPPORTED = "messages with text, tools, thinking and stop_sequences are support
 @dataclass(slots=True)
 class _Request(ChatRequest):
     thinking: bool = False
-    """Thinking was asked for. Without that a client expects none: many read ``content[0].text``."""
+    """Whether the client asked for thinking. If not, it expects none: many read ``content[0].text``."""
 
 
 class AnthropicMessages:
     """``POST …/v1/messages``."""
 
-    path = "/v1/messages"  # other services have paths that end in /messages
+    path = "/v1/messages"  # other services have paths that end with /messages
 
     def parse(self, body: bytes) -> ChatRequest:
         """See `Wire.parse`."""
@@ -133,7 +133,7 @@ def _must_call(choice: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], fa
 
 def _json_schema(data: Mapping[str, Any], faults: Faults) -> Mapping[str, Any] | None:
     config = mapping(data, "output_config")
-    # How much a hosted model is to think; what an own model thinks is decided by training.
+    # How much a hosted model should think; training decides how much your own model thinks.
     faults.parameters(config, ("format", "effort"), "output_config.")
     wanted = mapping(config, "format")
     if not wanted:
@@ -173,7 +173,7 @@ def _messages(data: Mapping[str, Any], faults: Faults) -> Iterator[Mapping[str, 
 
 
 def _user(content: Any, where: str, faults: Faults) -> Iterator[Mapping[str, Any]]:
-    """Tool results as tool messages, then what the user says beside them."""
+    """Tool results as tool messages, then the user's other content."""
     said = []
     results = False
     for place, block in _blocks(content, where):
@@ -182,7 +182,7 @@ def _user(content: Any, where: str, faults: Faults) -> Iterator[Mapping[str, Any
             yield {
                 "role": "tool",
                 "tool_call_id": text(block, "tool_use_id", f"{place}."),
-                # is_error adds nothing that the model could see: the content tells what went wrong.
+                # is_error adds nothing that the model could see: the content says what went wrong.
                 "content": _text(block.get("content") or "", place, faults),
             }
         else:
@@ -209,7 +209,7 @@ def _call(block: Mapping[str, Any], place: str) -> dict[str, Any]:
     arguments = block.get("input")
     if isinstance(arguments, dict):
         arguments = json_text(arguments, f"{place}.input")
-    if not isinstance(arguments, str):  # text: arguments that are no object, see `_input`
+    if not isinstance(arguments, str):  # text: arguments that are not an object, see `_input`
         raise invalid(f"{place}.input must be an object")
     name, call_id = text(block, "name", f"{place}."), text(block, "id", f"{place}.")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -239,7 +239,7 @@ def _text(content: Any, where: str, faults: Faults) -> str:
 
 
 def _message(request: ChatRequest, reply_id: str) -> dict[str, Any]:
-    """A message object that is still empty."""
+    """An empty message object."""
     return {
         "id": f"msg_{reply_id}",
         "type": "message",
@@ -271,8 +271,8 @@ def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _input(call: Mapping[str, Any]) -> Any:
-    """A call's arguments as an object; as their text if a model wrote something else, so that they are
-    still the same when they come back."""
+    """A call's arguments as an object; as their text if the model wrote something else, so that they come back
+    unchanged."""
     arguments = call["function"]["arguments"]
     try:
         found = json.loads(arguments or "{}")
@@ -305,20 +305,20 @@ def _thinks(request: ChatRequest) -> bool:
 
 
 def _signature(reply_id: str) -> str:
-    """Clients send it back with the thinking and may ask for one; nobody checks it."""
+    """Clients send it back with the thinking, and some require one; it is never checked."""
     return f"ajet{reply_id}"
 
 
 class _Events:
-    """One block after the other: thinking and text as they come, calls whole at the end. The tokens of
-    the prompt are counted with the end, as they are not known before."""
+    """One block after the other: thinking and text as they are sampled, complete calls at the end. The tokens of
+    the prompt are reported at the end, because they are not known earlier."""
 
     def __init__(self, request: ChatRequest, reply_id: str) -> None:
         self._request = request
         self._reply_id = reply_id
         self._index = 0
         self._open: str | None = None
-        """Kind of the piece whose block is under way."""
+        """Kind of the piece whose block is open."""
 
     def begin(self) -> bytes:
         return _event("message_start", message=_message(self._request, self._reply_id)) + _event("ping")
@@ -356,7 +356,7 @@ class _Events:
         return out + self._stop()
 
     def _close(self) -> bytes:
-        """End the block under way."""
+        """End the open block."""
         if self._open is None:
             return b""
         signed = self._open == "reasoning"

@@ -1,4 +1,4 @@
-"""The wires that every capture knows; plugins bring more by the hook ``ajet_wires``."""
+"""The built-in wires; plugins add more with the hook ``ajet_wires``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI chat completions: the dialect that most frameworks speak."""
+"""OpenAI chat completions: the format that most frameworks use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SUPPORTED = (
 @dataclass(slots=True)
 class _Request(ChatRequest):
     usage_chunk: bool = False
-    """A stream is to end with the usage."""
+    """Whether a stream ends with the usage."""
 
 
 class ChatCompletions:
@@ -51,15 +51,14 @@ class ChatCompletions:
     path = "/chat/completions"
 
     def parse(self, body: bytes) -> ChatRequest:
-        """See `Wire.parse`. The messages are the client's own objects; whoever answers brings those that are
-        new into normal form."""
+        """See `Wire.parse`. The messages are the client's own objects; the session normalises those that are new."""
         data = read_object(body)
         faults = Faults()
         faults.parameters(data, _KNOWN)
         for name in ("frequency_penalty", "presence_penalty"):
             if number(data, name, float):
                 faults.parameter(name, data[name])
-        if number(data, "top_logprobs", int, 0, 20):  # the chosen tokens' own are all there is
+        if number(data, "top_logprobs", int, 0, 20):  # only the chosen tokens' logprobs exist
             faults.parameter("top_logprobs", data["top_logprobs"])
         if data.get("modalities", ["text"]) != ["text"]:
             faults.parameter("modalities", data["modalities"])
@@ -156,7 +155,7 @@ def _logprobs(answer: Answer) -> dict[str, Any] | None:
         {
             "token": token,
             "logprob": logprob,
-            # Part of a character is no text, and its bytes are not known here.
+            # Part of a character is not text, and its bytes are not known here.
             "bytes": None if "\ufffd" in token else list(token.encode(errors="replace")),
             "top_logprobs": [],
         }
@@ -181,7 +180,7 @@ class _Events:
         self._n = request.n
         self._usage_chunk = isinstance(request, _Request) and request.usage_chunk
         self._with_content: set[int] = set()
-        """Choices of whose content something was sent."""
+        """Choices of which some content was sent."""
 
     def begin(self) -> bytes:
         return b"".join(self._delta(i, {"role": "assistant", "content": None}) for i in range(self._n))

@@ -1,4 +1,4 @@
-"""OpenAI's legacy completions: text or tokens to go on with, no chat."""
+"""OpenAI's legacy completions: text or tokens to continue, no chat."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SUPPORTED = "completions of one prompt with n, max_tokens, stop and logprobs up
 @dataclass(slots=True)
 class _Request(ChatRequest):
     usage_chunk: bool = False
-    """A stream is to end with the usage."""
+    """Whether a stream ends with the usage."""
 
 
 class Completions:
@@ -48,7 +48,7 @@ class Completions:
         faults.parameters(data, _KNOWN)
         n = number(data, "n", int, 1, 128) or 1
         logprobs = number(data, "logprobs", int, 0, 5)
-        if (logprobs or 0) > 1:  # the chosen tokens' own are all there is
+        if (logprobs or 0) > 1:  # only the chosen tokens' logprobs exist
             faults.parameter("logprobs", logprobs)
         if (number(data, "best_of", int, 1) or n) != n:
             faults.parameter("best_of", data["best_of"])
@@ -87,7 +87,7 @@ class Completions:
 
 
 def _prompt(value: Any, faults: Faults) -> str | Sequence[int]:
-    """One prompt: text or token ids, by themselves or as the only one of a list."""
+    """One prompt: text or token ids, alone or as the only item of a list."""
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         if len(value) > 1:
             faults.parameter(f"prompt with {len(value)} prompts")
@@ -118,7 +118,7 @@ def _completion(
 
 
 def _choice(index: int, said: str, answer: Answer | None) -> dict[str, Any]:
-    """A choice, or some text of it while there is no answer yet."""
+    """A choice, or part of its text while there is no answer yet."""
     reason = ("length" if answer.finish_reason == "length" else "stop") if answer else None
     logprobs = _logprobs(answer.logprobs) if answer and answer.logprobs is not None else None
     return {"index": index, "text": said, "logprobs": logprobs, "finish_reason": reason}

@@ -1,4 +1,4 @@
-"""What the wires have in common: reading a request's fields, naming what cannot be honoured, events."""
+"""Shared by the wires: reading a request's fields, naming what is not supported, events."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any
 from ajet.capture.wires import Refused
 
 MOST_CONTAINERS = 100_000
-"""Objects and lists of a body: their opening brackets, also those in texts."""
+"""Maximum objects and lists of a body: its opening brackets are counted, including those in texts."""
 MOST_VALUES = 1_000_000
-"""Likewise its commas."""
+"""Maximum values of a body: its commas are counted likewise."""
 MOST_STOPS = 64
-"""Texts that end an answer: each is looked for in every piece of it."""
+"""Maximum stop texts: each is searched in every piece of an answer."""
 _LONGEST = 60
-"""Characters of a client's value in an error, which is one line."""
+"""Maximum characters of a client's value in an error, which is one line."""
 _MOST_NAMED = 10
-"""Faults of a request that an error names."""
+"""Maximum faults of a request that an error names."""
 
 
 class Faults:
-    """What cannot be honoured of a request: collected, so that one error names it together."""
+    """Collects what a request asks for and is not supported, so that one error names all of it."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
 
     def parameter(self, name: str, value: Any = ...) -> None:
-        """A parameter, or one value of it."""
+        """Add a parameter, or one value of it."""
         self._found.setdefault(name if value is ... else f"{name}={brief(value)}", "unsupported_parameter")
 
     def parameters(self, data: Mapping[str, Any], known: Collection[str], where: str = "") -> None:
-        """All parameters that are not known; null, false and empty ones ask for nothing."""
+        """Add all unknown parameters; null, false and empty ones ask for nothing."""
         for name in sorted(data.keys() - known):
             if data[name]:
                 is_plain = len(name) <= _LONGEST and name.isidentifier()
                 self.parameter(where + (name if is_plain else brief(name)))
 
     def content(self, where: str, kind: Any) -> None:
-        """A part of a message that is not text."""
+        """Add a part of a message that is not text."""
         self._found.setdefault(f"{where}={brief(kind)}", "unsupported_content")
 
     def refuse(self, supported: str) -> None:
@@ -55,7 +55,7 @@ class Faults:
 
 
 def invalid(reason: str) -> Refused:
-    """A request that breaks its dialect's rules."""
+    """A request that breaks the rules of its API."""
     return Refused(reason, code="invalid_request")
 
 
@@ -79,7 +79,7 @@ def read_object(body: bytes) -> dict[str, Any]:
                 status=413,
             )
     try:
-        data = json.loads(body.decode())  # the encoding need not be guessed
+        data = json.loads(body.decode())  # skips guessing the encoding
     except (ValueError, RecursionError) as error:
         raise Refused(f"the request body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
@@ -112,7 +112,7 @@ def flag(data: Mapping[str, Any], name: str, default: bool = False) -> bool:
 
 
 def text(data: Mapping[str, Any], name: str, where: str = "") -> str:
-    """A text that must be there."""
+    """A required text."""
     value = data.get(name)
     if not isinstance(value, str):
         raise invalid(f"{where}{name} must be text, not {brief(value)}")
@@ -120,7 +120,7 @@ def text(data: Mapping[str, Any], name: str, where: str = "") -> str:
 
 
 def mapping(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object, empty if it is not there."""
+    """An object, empty if it is missing."""
     value = data.get(name)
     if value is not None and not isinstance(value, dict):
         raise invalid(f"{name} must be an object, not {brief(value)}")
@@ -135,12 +135,12 @@ def objects(value: Any, name: str) -> list[Mapping[str, Any]]:
 
 
 def stops(value: Any, name: str = "stop") -> tuple[str, ...]:
-    """Texts that end an answer: one, several or none."""
+    """The stop texts of a request: one, several or none."""
     found = [value] if isinstance(value, str) else (value or [])
     if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
         raise invalid(f"{name} must be text or a list of texts")
     if len(found) > MOST_STOPS:
-        raise invalid(f"{name} has {len(found)} texts; at most {MOST_STOPS} are looked for")
+        raise invalid(f"{name} has {len(found)} texts; at most {MOST_STOPS} are allowed")
     return tuple(found)
 
 

@@ -27,8 +27,8 @@ from ajet.capture.wires.fields import (
 _HARMLESS = {
     *("metadata", "user", "store", "service_tier", "safety_identifier", "max_tool_calls", "stream_options"),
     *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-    # How much a hosted model is to think and say. Frameworks send it by default; what an own model
-    # thinks is decided by its chat template and by training.
+    # How much a hosted model should think and say. Frameworks send it by default; for your own model its
+    # chat template and training decide.
     "reasoning",
 }
 _HONOURED = {
@@ -38,7 +38,7 @@ _HONOURED = {
 }
 _KNOWN = _HONOURED | _HARMLESS
 _LOGPROBS = "message.output_text.logprobs"
-# Reasoning comes in the clear, so its encrypted form adds nothing; the others tell of built-in tools.
+# Reasoning is sent as plain text, so its encrypted form adds nothing; the others concern built-in tools.
 _INCLUDABLE = {
     *(_LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
     *("web_search_call.action.sources", "message.input_image.image_url"),
@@ -56,7 +56,7 @@ _SUPPORTED = "responses with text, function tools, structured text and previous_
 @dataclass(slots=True)
 class _Request(ChatRequest):
     echo: Mapping[str, Any] = field(default_factory=dict)
-    """What the reply repeats of the request."""
+    """Fields of the request that the reply repeats."""
 
 
 class Responses:
@@ -115,7 +115,7 @@ class Responses:
 
 
 def _tools(tools: Sequence[Mapping[str, Any]], faults: Faults) -> list[Mapping[str, Any]]:
-    """Flat function tools in the chat form; a null field is one that is not there."""
+    """Flat function tools in the chat form; a null field counts as missing."""
     found: list[Mapping[str, Any]] = []
     for index, tool in enumerate(tools):
         if tool.get("type") != "function":
@@ -190,11 +190,11 @@ def _messages(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]
 
 
 class _Chat:
-    """Brings items together into messages.
+    """Combines items into messages.
 
-    A turn of the model comes back as reasoning, one message and calls in a row, which become one
-    assistant message. Two turns in a row are told apart by the ids that our replies gave the items,
-    else by that order.
+    A turn of the model comes back as a sequence of reasoning, one message and calls, which become one
+    assistant message. The ids that our replies gave the items separate two consecutive turns; without
+    ids, that order does.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -202,7 +202,7 @@ class _Chat:
         self._faults = faults
         self._turn: dict[str, Any] | None = None
         self._reply: str | None = None
-        """Id of the reply that the turn's items are known to be of."""
+        """Id of the reply that the turn's items belong to, if known."""
 
     def add(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type") or "message"
@@ -237,11 +237,11 @@ class _Chat:
         self._turn = None
 
     def _continue(self, item: Mapping[str, Any], splits: bool) -> dict[str, Any]:
-        """The turn that the item is of; it begins one if it ``splits`` a turn that has its message."""
+        """The turn that the item belongs to; it begins a new one if it ``splits`` a turn that has its message."""
         turn, reply = self._turn, _reply_of(item.get("id"))
         other_reply = reply is not None and self._reply is not None and reply != self._reply
         same_reply = reply is not None and reply == self._reply
-        # Calls wait for their outputs: what comes before these is still the same turn.
+        # Calls wait for their outputs: everything before the outputs is still the same turn.
         complete = turn is not None and turn["content"] is not None and not turn.get("tool_calls")
         if turn is None or other_reply or (splits and complete and not same_reply):
             turn = self._turn = {"role": "assistant", "content": None}
@@ -262,7 +262,7 @@ class _Chat:
         return "".join(parts)
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> str:
-        """What was thought, else its summary."""
+        """The reasoning text, else its summary."""
         said = "".join(
             text(part, "text", f"{where}.{key}.")
             for key in ("content", "summary")
@@ -399,7 +399,7 @@ def _closed(
             "input_tokens": answer.prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": answer.completion_tokens,
-            # SDKs read it without asking. Where nobody counted, no tokens were counted at all.
+            # SDKs always read it. Without a count of reasoning, no tokens were counted at all.
             "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens or 0},
             "total_tokens": answer.prompt_tokens + answer.completion_tokens,
         },
@@ -407,7 +407,7 @@ def _closed(
 
 
 class _Events:
-    """One item after the other: reasoning and text as they come, calls whole at the end."""
+    """One item after the other: reasoning and text as they are sampled, complete calls at the end."""
 
     def __init__(self, request: ChatRequest, reply_id: str) -> None:
         self._request = request
@@ -417,7 +417,7 @@ class _Events:
         self._output: list[dict[str, Any]] = []
         """Items that are done."""
         self._open: str | None = None
-        """Kind of the piece whose item is under way, with its text."""
+        """Kind of the piece whose item is open, with its text."""
         self._said = ""
         self._item_id = ""
 
@@ -467,7 +467,7 @@ class _Events:
         )
 
     def _close(self, status: str, answer: Answer | None = None) -> bytes:
-        """End the item under way. ``answer`` is there with the last one."""
+        """End the open item. ``answer`` is given with the last one."""
         if self._open is None:
             return b""
         if self._open == "reasoning":

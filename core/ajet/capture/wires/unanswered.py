@@ -1,4 +1,4 @@
-"""Paths beside the LLM calls of a dialect: refused by name, so that none of them reaches a paid API."""
+"""API paths other than LLM calls: refused by name, so that none of them reaches a paid API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ajet.capture.wires import Answer, ChatRequest, Events, Refused, Wire
 from ajet.capture.wires.chat_completions import ChatCompletions
 
 _OTHER_CALL = (
-    "during an episode only calls that generate text are answered. If this one is to reach its own endpoint, make it "
+    "during an episode only calls that generate text are answered. To let this one reach its own endpoint, make it "
     "inside `with ajet.passthrough():`"
 )
 _OLLAMA = (
@@ -29,11 +29,11 @@ _REASONS: Mapping[str, str] = {
     **dict.fromkeys(("/api/chat", "/api/generate"), _OLLAMA),
     **dict.fromkeys((":generateContent", ":streamGenerateContent"), _GOOGLE),
 }
-"""Ends of paths of paid or hosted models that no wire answers, and what helps."""
+"""Path suffixes of paid or hosted models that no wire answers, each with the remedy."""
 
 
 class Unanswered:
-    """A `Wire` that refuses every request, in the words of a dialect."""
+    """A `Wire` that refuses every request, with errors in an API's own format."""
 
     def __init__(self, path: str, dialect: Wire, reason: str = _OTHER_CALL) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Unanswered:
 
     @property
     def refusal(self) -> Refused:
-        """What every request is told."""
+        """The error that every request gets."""
         return Refused(f"{self.path} is not captured: {self._reason}", code="unsupported_wire")
 
     def parse(self, body: bytes) -> NoReturn:
@@ -60,6 +60,6 @@ class Unanswered:
 
 
 def find_unanswered(path: str) -> Unanswered | None:
-    """What refuses calls to a URL's path; None if the path is not one of a model."""
+    """The wire that refuses calls to a URL's path; None if the path is not one of a model."""
     end = next((end for end in _REASONS if path.endswith(end)), None)
     return None if end is None else Unanswered(path, ChatCompletions(), _REASONS[end])

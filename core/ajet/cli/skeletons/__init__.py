@@ -1,6 +1,6 @@
 """What ``ajet plugin new`` writes: a package with one plugin and a test that passes.
 
-The files lie beside this one, with ``«name»`` and its like where the plugin's own words belong.
+The template files are in this folder; placeholders such as ``«name»`` stand for the plugin's own words.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What belongs to a kind: a sentence about it, the files of its package, and what it needs."""
+    """What a kind of plugin consists of: its description, the files of its package, and its dependencies."""
 
     about: str
     modules: Mapping[str, str] = field(default_factory=dict)
-    """Further modules of the package, by name, with the file that they are."""
+    """Further modules of the package: name to template file."""
     needs: tuple[str, ...] = ("ajet",)
     show: str = "ajet plugins show «name»"
 
@@ -25,7 +25,7 @@ KINDS = {
     "judge": Kind("A judge for AgentJet: `judge: {type: «name»}` in a job."),
     "reader": Kind("A reader for AgentJet: `task: {reader: {type: «name»}}` in a job."),
     "workflow": Kind(
-        "Workflows for AgentJet by a scheme of their own: `workflow: «name»:WORDS` in a job.",
+        "Workflows for AgentJet with a scheme of their own: `workflow: «name»:WORDS` in a job.",
         show="ajet plugins",
     ),
     "logger": Kind("A logger for AgentJet: `run: {loggers: [«name»]}` in a job."),
@@ -48,7 +48,7 @@ KINDS = {
 
 
 def files(kind: str, name: str) -> dict[str, str]:
-    """The package's files, by their path, for a plugin of such a name (lower case, digits, underscores)."""
+    """The package's files by path, for a plugin of this name (lower case, digits, underscores)."""
     words, package = name.split("_"), f"ajet_{name}"
     about = KINDS[kind]
     values = {

@@ -117,7 +117,7 @@ def _steps(
         if goal and due and goal.met(metrics["accuracy"]):
             return
     if goal:
-        log.warning("%s: ended at its cap of steps, short of its goal", phase.name)
+        log.warning("%s: stopped at its maximum of steps before reaching its goal", phase.name)
 
 
 def _try(goal: Goal, trainer: LocalTrainer, renderer: Any, rng: random.Random) -> float:

@@ -33,20 +33,20 @@ class Generated(SelectingReader):
     )
     examples: Path | None = Field(None, description="A few tasks to imitate: a .jsonl with query and answer.")
     per_chunk: int = Field(3, ge=1, description="Questions asked for about each chunk.")
-    chunk_characters: int = Field(2000, ge=200, description="Longest chunk of a document.")
+    chunk_characters: int = Field(2000, ge=200, description="Maximum characters of a chunk of a document.")
     variations: int = Field(
         32,
         ge=0,
-        description="New tasks asked for in the style of the examples, where there are no documents.",
+        description="New tasks to request in the style of the examples, if there are no documents.",
     )
     shots: int = Field(4, ge=1, description="Examples shown in one request.")
     instructions: str = Field("", description="What else the model should know: language, difficulty, form.")
-    temperature: float = Field(0.7, ge=0, le=2, description="Of the writing; checks are asked at 0.")
+    temperature: float = Field(0.7, ge=0, le=2, description="Temperature of the writing model; checks use 0.")
     quality: float = Field(
-        0.0, ge=0, le=1, description="Least score that the model's own check must give; 0: no check."
+        0.0, ge=0, le=1, description="Minimum score in the model's own check; 0: no check."
     )
     similarity: float = Field(
-        0.8, gt=0, le=1, description="From this similarity on, the later of two tasks is dropped."
+        0.8, gt=0, le=1, description="Similarity from which the later of two tasks is dropped."
     )
     embeddings: Endpoint | None = Field(
         None, description="Embedding model whose cosine is the similarity; absent: shared character runs."

@@ -55,7 +55,7 @@ def read_document(file: Path) -> str:
         ) from None
     if not text.strip():
         raise ConfigError(
-            f"{file}: holds no text. A scanned document needs text recognition first; else remove the file."
+            f"{file}: contains no text. Run text recognition on a scanned document first, or remove the file."
         )
     return text
 
@@ -98,7 +98,7 @@ def _pieces(text: str, characters: int) -> Iterator[str]:
 def _documents(path: Path) -> list[Path]:
     if path.is_file():
         if path.suffix.lower() not in _PARSERS:
-            raise ConfigError(f"{path}: {path.suffix or 'no suffix'} is not read; {_KNOWN} are.")
+            raise ConfigError(f"{path}: {path.suffix or 'no suffix'} is not supported; {_KNOWN} are.")
         return [path]
     if not path.is_dir():
         raise ConfigError(f"{path}: no such file or folder. Check the reader's `documents`.")

@@ -61,11 +61,11 @@ def read_pairs(answer: str) -> list[Pair]:
     found = json_in(answer)
     items = found.get("tasks") if isinstance(found, Mapping) else found
     if not isinstance(items, list):
-        raise ValueError("no list of tasks")
+        raise ValueError("not a list of tasks")
     pairs = []
     for item in items:
         if not isinstance(item, Mapping):
-            raise ValueError("a task is no object")
+            raise ValueError("a task is not an object")
         question, reply = item.get("question"), item.get("answer")
         if (
             not isinstance(question, str)
@@ -85,7 +85,7 @@ def read_scores(answer: str, count: int) -> list[float]:
     if not isinstance(scores, list) or len(scores) != count:
         raise ValueError(f"expected {count} scores")
     if not all(isinstance(score, int | float) for score in scores):
-        raise ValueError("a score is no number")
+        raise ValueError("a score is not a number")
     return [float(score) for score in scores]
 
 

@@ -83,7 +83,7 @@ def _examples(settings: Generated) -> list[Pair]:
         raise ConfigError(f"{settings.examples}: no such file. Check the reader's `examples`.")
     tasks = list(JsonLines(path=settings.examples).tasks())
     if not tasks:
-        raise ConfigError(f"{settings.examples}: holds no examples.")
+        raise ConfigError(f"{settings.examples}: contains no examples.")
     for task in tasks:
         if not task.query or task.metadata.get("answer") is None:
             raise ConfigError(f"{settings.examples}: the example {task.id!r} lacks a query or an answer.")

@@ -32,10 +32,10 @@ class Traces(SelectingReader):
     )
     feedback: Path | None = Field(
         None,
-        description="Further feedback, one JSON object a line: trace_id (or span_id, …) and score, thumbs, …",
+        description="Further feedback, one JSON object per line: trace_id (or span_id, …) and score, thumbs, …",
     )
     scale: tuple[float, float] = Field(
-        (0.0, 1.0), description="The worst and the best score, where they are not 0 and 1."
+        (0.0, 1.0), description="The worst and the best score, if they are not 0 and 1."
     )
     answers: Literal["liked", "all", "none"] = Field(
         "liked",
@@ -44,7 +44,7 @@ class Traces(SelectingReader):
     )
     filters: tuple[dict[str, Any], ...] = Field(
         (),
-        description="What stays, one filter after the other: {type: succeeded, feedback, length, pattern, near_duplicates "
+        description="Filters that select traces, applied in order: {type: succeeded, feedback, length, pattern, near_duplicates "
         "or llm, …}.",
     )
     cache: Path = Field(Path(".ajet/traces"), description="Folder with the journal of models' answers.")

@@ -95,7 +95,7 @@ def _score(value: Any, scale: Scale) -> float | None:
         except ValueError:
             return _thumb(value)
     if not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is no score")
+        raise ValueError(f"{value!r} is not a score")
     low, high = scale
     return min(max((value - low) / (high - low), 0.0), 1.0)
 

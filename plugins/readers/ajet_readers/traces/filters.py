@@ -48,8 +48,8 @@ class Succeeded(TraceFilter):
 class Scored(TraceFilter):
     """Traces by their users' feedback."""
 
-    min: float = Field(0.0, ge=0, le=1, description="Least mean score.")
-    max: float = Field(1.0, ge=0, le=1, description="Greatest mean score: 0.5 finds what went badly.")
+    min: float = Field(0.0, ge=0, le=1, description="Minimum mean score.")
+    max: float = Field(1.0, ge=0, le=1, description="Maximum mean score: 0.5 selects bad traces.")
     missing: Literal["keep", "drop"] = Field("drop", description="What happens to traces without a score.")
 
     def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
@@ -63,8 +63,8 @@ class Length(TraceFilter):
 
     min_characters: int = Field(1, ge=0, description="Shortest question.")
     max_characters: int = Field(20_000, ge=1, description="Longest question.")
-    min_calls: int = Field(1, ge=1, description="Fewest calls of a model.")
-    max_calls: int = Field(1_000, ge=1, description="Most calls of a model.")
+    min_calls: int = Field(1, ge=1, description="Minimum calls of a model.")
+    max_calls: int = Field(1_000, ge=1, description="Maximum calls of a model.")
 
     def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
         """See `TraceFilter.keep`."""
@@ -79,8 +79,8 @@ class Length(TraceFilter):
 class Pattern(TraceFilter):
     """Traces by a regular expression."""
 
-    pattern: str = Field(description="Regular expression, searched without regard to case.")
-    of: Literal["query", "response", "model"] = Field("query", description="What it is searched in.")
+    pattern: str = Field(description="Regular expression; case is ignored.")
+    of: Literal["query", "response", "model"] = Field("query", description="The text to search.")
     drop: bool = Field(False, description="Drop the traces that match instead of keeping them.")
 
     @field_validator("pattern")
@@ -105,7 +105,7 @@ class NearDuplicates(TraceFilter):
     """The first of traces whose questions are alike."""
 
     similarity: float = Field(
-        0.8, gt=0, le=1, description="From this similarity on, the later one is dropped."
+        0.8, gt=0, le=1, description="Similarity from which the later trace is dropped."
     )
     embeddings: Endpoint | None = Field(
         None, description="Embedding model whose cosine is the similarity; absent: shared character runs."
@@ -132,9 +132,9 @@ class Asked(TraceFilter):
     model: Endpoint = Field(description="The model that is asked.")
     criterion: str = Field(
         "The user's request is clear, complete by itself, and could be worked on again.",
-        description="What a good trace is.",
+        description="Definition of a good trace.",
     )
-    min: float = Field(0.5, ge=0, le=1, description="Least score.")
+    min: float = Field(0.5, ge=0, le=1, description="Minimum score.")
 
     def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
         """See `TraceFilter.keep`."""

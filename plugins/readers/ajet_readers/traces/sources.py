@@ -207,7 +207,7 @@ def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
     if answer is None and messages and messages[-1].get("role") == "assistant":
         *messages, answer = messages  # a transcript
     if not isinstance(answer, Mapping | None):
-        raise ValueError("its answer is no message")
+        raise ValueError("its answer is not a message")
     response_id = response.get("id") if response is not record else None
     identity = next(
         (str(record[k]) for k in ("trace_id", "conversation_id", "custom_id", "id") if record.get(k)), ""
@@ -284,7 +284,7 @@ def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise ConfigError(f"{file}: not JSON ({error}).") from None
         for number, record in enumerate(whole if isinstance(whole, list) else [whole]):
             if not isinstance(record, dict):
-                raise ConfigError(f"{file}: item {number} is no object.")
+                raise ConfigError(f"{file}: item {number} is not an object.")
             yield f"{file}: item {number}", record
         return
     for number, line in enumerate(read_lines(file), start=1):

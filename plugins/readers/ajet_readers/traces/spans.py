@@ -147,7 +147,7 @@ def _loaded(value: Any) -> Any:
 def _messages(value: Any) -> Iterator[Message]:
     items = _loaded(value)
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
-        raise ValueError("the span's messages are no list of messages")
+        raise ValueError("the span's messages are not a list of messages")
     for item in items:
         if "parts" in item:
             yield from _from_parts(str(item.get("role", "user")), item["parts"] or [])

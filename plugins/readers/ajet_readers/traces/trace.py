@@ -11,7 +11,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What somebody said of an answer. ``score`` lies between 0 (bad) and 1 (good)."""
+    """Feedback on an answer. ``score`` is between 0 (bad) and 1 (good)."""
 
     score: float | None = None
     comment: str = ""
