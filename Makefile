@@ -111,11 +111,12 @@ verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
 
-lint: $(ALL_INSTALLED) ## style, types and import rules
+lint: $(ALL_INSTALLED) ## style, types, import rules and phrases to avoid
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/python tools/prose.py
 
 format: $(ALL_INSTALLED) ## put the code into our style
 	.venv/bin/ruff check --fix .

@@ -15,9 +15,9 @@ from pathlib import Path
 
 BETTER = {
     r"(?<!there )\bis no (?!longer\b|more\b|less\b|other\b|such\b|different\b|better\b)\w+": "is not a …",
-    r"\bnobody\b": "name the actor, or use the passive voice",
-    r"\bsomebody\b": "name the actor",
-    r"\bwhoever\b": "name the actor",
+    r"\b[Nn]obody\b": "name the actor, or use the passive voice",
+    r"\b[Ss]omebody\b": "name the actor",
+    r"\b[Ww]hoever\b": "name the actor",
     r"\bits end ends\b": "say what stops",
     r"\b[Mm]end\b": "fix",
     r"\botherwise than\b": "differently from",
@@ -37,7 +37,7 @@ def main() -> int:
             continue
         for line, text in pieces(Path(name)):
             for pattern, better in BETTER.items():
-                for match in re.finditer(pattern, text, re.IGNORECASE):
+                for match in re.finditer(pattern, text):
                     at = line + text.count("\n", 0, match.start())
                     print(f"{name}:{at}: {match[0]!r}: {better}")
                     found += 1

@@ -128,7 +128,7 @@ class GenerateRequest:
     key: tuple[str, int] = ("", 0)
     """(episode id, number of the call in it): names the request in reports and orders batches."""
     blocks_loop: bool = False
-    """The caller holds the rollout's event loop, so nobody else can move until it is answered."""
+    """The caller blocks the rollout's event loop, so no other episode can proceed until it is answered."""
     adapter: str | None = None
     """Name of the LoRA adapter that answers; None: the base weights."""
 

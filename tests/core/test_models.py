@@ -233,7 +233,7 @@ def test_what_the_hubs_cache_holds_needs_no_hub(hub: Hub, monkeypatch: pytest.Mo
 
 def test_what_is_no_recipe_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text(FILE)
-    with pytest.raises(ConfigError, match=r"recipe\.py:not_a_recipe: is no subclass of ajet\.Recipe"):
+    with pytest.raises(ConfigError, match=r"recipe\.py:not_a_recipe: is not a subclass of ajet\.Recipe"):
         find_recipe(f"{tmp_path / 'recipe.py'}:not_a_recipe")
     with pytest.raises(ConfigError, match=r"has no 'Min'.*Mine"):
         find_recipe(f"{tmp_path / 'recipe.py'}:Min")

@@ -1,14 +1,14 @@
-"""An algorithm turns rewards into advantages, says the loss of a token and what each token weighs.
+"""An algorithm turns rewards into advantages and defines the loss and the weight of each token.
 
-All of it are pure functions, in the order in which they are called:
+Its methods are pure functions, listed here in the order in which they are called:
 
     advantages   rewards of one group          -> advantages of its episodes
     normalize    advantages of the whole batch -> the same, on another scale
-    weights      tokens of each episode        -> what one of them counts in the sum
+    weights      tokens of each episode        -> the weight of one of them in the sum
     loss         logprobs and advantages       -> loss of each token
 
-A trainer knows no algorithm: it sums ``weights · loss``. What the job adds to any algorithm (a penalty
-for leaving a reference model, an entropy bonus, a correction) is `ajet.learning.objective`.
+A trainer does not depend on the algorithm: it sums ``weights · loss``. What the job adds to any algorithm (a KL penalty
+against a reference model, an entropy bonus, a correction) is in `ajet.learning.objective`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ajet.types import Float64, LossTokens, Need
 
 
 class Algorithm(Plugin):
-    """Base of algorithms: pure functions. Trainers know no algorithm; they sum weighted token losses."""
+    """Base of algorithms: pure functions. Trainers only sum weighted token losses."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """The optional arrays of `LossTokens` that `loss` reads."""
@@ -30,7 +30,7 @@ class Algorithm(Plugin):
 
     @abstractmethod
     def advantages(self, rewards: Float64) -> Float64:
-        """float64[E] rewards of one group's episodes -> float64[E] advantages. Where 0, nothing is learned."""
+        """float64[E] rewards of one group's episodes -> float64[E] advantages. An advantage of 0 trains nothing."""
 
     def normalize(self, advantages: Float64) -> Float64:
         """float64[E] advantages of all episodes of the batch that are trained -> float64[E]; default: as they are."""

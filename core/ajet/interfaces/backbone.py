@@ -1,4 +1,4 @@
-"""What trains: a Trainer is a machine with weights; a Backbone runs a whole job."""
+"""What trains: a Trainer holds weights and an optimizer; a Backbone runs a whole job."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class CheckpointDamaged(AjetError):
-    """What a checkpoint holds cannot be read. The run goes on from the one before it."""
+    """A checkpoint cannot be read. The run continues from the one before it."""
 
 
 class Trainer(Protocol):
-    """Weights, optimizer and the engine that samples from them. `ajet.learning.loop` drives it."""
+    """Weights, their optimizer, and the engine that samples from them. `ajet.learning.loop` drives it."""
 
     @property
     def engine(self) -> Engine:
-        """What samples from the weights."""
+        """The engine that samples from the weights."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Trainer(Protocol):
         ...
 
     async def publish(self) -> int:
-        """Bring the new weights to the engine, drop its caches, return the new version."""
+        """Load the new weights into the engine, clear its caches, and return the new version."""
         ...
 
     def save(self, path: Path) -> None:
@@ -70,26 +70,26 @@ OPTIONAL_KEYS = frozenset(
         "rollout.oversample",
     }
 )
-"""Keys of the job that not every backbone can honour. All of them come with the core's loop and a Trainer
-that fills what `Batch.needs` names."""
+"""Keys of the job that not every backbone can honour. The core's loop, with a Trainer that fills the arrays that
+`Batch.needs` names, honours all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backbone can honour. A job that asks for more is refused at start, by the key's name."""
+    """What a backbone can honour. A job that asks for more is refused at start; the error names the key."""
 
     trains: bool = True
     lora: bool = False
     several_targets: bool = False
-    """Whether it trains more than one target, each by an adapter of its own."""
+    """Whether it trains more than one target, each with its own adapter."""
     deterministic: bool = False
     keys: frozenset[str] = frozenset()
-    """Those of `OPTIONAL_KEYS` that it honours."""
+    """The keys of `OPTIONAL_KEYS` that it honours."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended. ``before`` and ``after`` are the validation metrics, where there were tasks."""
+    """How a run ended. ``before`` and ``after`` are the validation metrics, if there were validation tasks."""
 
     run_dir: Path
     steps: int

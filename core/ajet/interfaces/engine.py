@@ -14,12 +14,12 @@ from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, In
 
 @runtime_checkable
 class Engine(Protocol):
-    """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`), hence never
-    at once; until its first wait `generate` may do so in a caller's thread, so it should wait before it computes.
+    """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`), so they never
+    run at the same time in two threads.
     """
 
     context_length: int
-    """Most tokens that prompt and completion may have together."""
+    """Maximum number of tokens of prompt and completion together."""
     tokenizer: Any
     """The Hugging Face tokenizer of the model; `ajet.chat.renderer` renders with it."""
     model_type: str
@@ -41,7 +41,7 @@ class Engine(Protocol):
         ...
 
     def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
-        """As `generate`, but in pieces as they are sampled. Closing the iterator stops the generation."""
+        """Like `generate`, but in pieces as they are sampled. Closing the iterator stops the generation."""
         ...
 
     async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
@@ -52,7 +52,7 @@ class Engine(Protocol):
 
 
 class ChatModel(Protocol):
-    """A model behind messages: hosted APIs, scripts, frozen targets. Its answers have no tokens, so
+    """A model with a message interface: hosted APIs, scripts, frozen targets. Its answers have no tokens, so
     they are never trained. It runs where an `Engine` does."""
 
     async def complete(
@@ -63,7 +63,7 @@ class ChatModel(Protocol):
 
 
 def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> int:
-    """Most tokens to sample for a request: what it asks for, as far as the context has room.
+    """Maximum number of tokens to sample for a request: what it asks for, limited by the room in the context.
 
     ``vocabulary`` is the number of token ids. Raises ValueError when the request cannot be served.
     """
@@ -95,13 +95,13 @@ class EnginePlugin(Plugin):
 
     @classmethod
     def preferred(cls, model: str) -> bool:
-        """Whether it should answer from this model where the user names no engine: it can serve the model, and on this
-        machine it is faster than the engine local."""
+        """Whether `auto` should choose this engine for the model: it can serve the model, and is faster on this machine than
+        the engine local."""
         return False
 
     @abstractmethod
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
-        """The engine over a model (folder, Hugging Face id or recipe); `start` is called later."""
+        """The engine for a model (folder, Hugging Face id or recipe); `start` is called later."""
 
     @abstractmethod
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""A filter says which calls of an episode are not trained, although they were sampled."""
+"""A filter selects calls of an episode that are not trained, although they were sampled."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ajet.utils.signature import Binding, bind, takes
 from ajet.utils.threads import called
 
 JUDGED = ("task", "output", "episode")
-"""What a judge is given."""
+"""The arguments of a judge."""
 
 
 class Judge(Plugin):
@@ -37,12 +37,12 @@ class Judge(Plugin):
 
     @abstractmethod
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
-        """The verdict. An exception fails this episode only. Code that blocks must not be ``async``: a plain method is
-        called in a thread."""
+        """Return the verdict. An exception fails this episode only. Code that blocks must not be ``async``: a plain method
+        is called in a thread."""
 
 
 class GroupJudge(Judge):
-    """Base of judges that compare the members of a group: the repeats of one task."""
+    """Base of judges that compare the members of a group: the episodes of one task."""
 
     @abstractmethod
     async def score_group(
@@ -57,7 +57,7 @@ class GroupJudge(Judge):
         """
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
-        """The verdict on an episode that is alone, as in validation: on a group of one."""
+        """The verdict on a single episode, as in validation: a group of one."""
         alone = [replace(episode, output=output)]
         (verdict,) = await called(self.score_group, task, alone, name=f"the judge of {episode.id}")
         return given(verdict)
@@ -101,7 +101,7 @@ def judge_binding(function: Callable[..., Any]) -> Binding:
 
 
 class RewardFromWorkflow(Judge):
-    """The judge of a job that names none: takes the reward that the workflow itself returned."""
+    """The judge of a job that names none: uses the reward that the workflow returned."""
 
     name = "workflow"
 

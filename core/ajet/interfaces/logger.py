@@ -1,4 +1,4 @@
-"""A logger takes the metrics of each step to some tool, besides the run folder."""
+"""A logger sends the metrics of each step to another tool, in addition to the run folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Logger(Plugin):
 
     @abstractmethod
     def log(self, run_dir: Path, step: int, metrics: Metrics) -> None:
-        """Take the metrics of one step."""
+        """Log the metrics of one step."""
 
     def close(self) -> None:
         """Flush what is buffered."""

@@ -1,4 +1,4 @@
-"""What long work tells its user; the command line draws it."""
+"""How long-running work reports its progress; the command line displays it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Progress(Protocol):
     """Calls come from several threads and must return at once."""
 
     def started(self, run_dir: Path) -> None:
-        """The run is kept in this folder."""
+        """The run's folder is this one."""
         ...
 
     def say(self, text: str) -> None:
@@ -23,11 +23,11 @@ class Progress(Protocol):
         ...
 
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
-        """Some preparation has come so far (0 to 1)."""
+        """How far some preparation is (0 to 1)."""
         ...
 
     def episodes(self, phase: str, done: int, total: int) -> None:
-        """So many episodes of the current phase have ended."""
+        """How many episodes of the current phase have ended."""
         ...
 
     def step(self, step: int, total: int, metrics: Metrics) -> None:
@@ -49,7 +49,7 @@ _current: ContextVar[Progress] = ContextVar("ajet_progress", default=Silent())  
 
 
 def current_progress() -> Progress:
-    """Whom plugins tell of long work that is done before a job runs, such as a reader that generates."""
+    """Where plugins report long-running work before a job runs, such as a reader that generates tasks."""
     return _current.get()
 
 

@@ -17,7 +17,7 @@ from ajet.interfaces.base import Plugin
 from ajet.types import ConfigError, Task
 
 _MOST_AGAIN = 1000
-"""Draws in a row that give what was drawn before."""
+"""Consecutive draws that only repeat earlier tasks."""
 
 
 class Reader(Plugin):
@@ -34,19 +34,19 @@ class Reader(Plugin):
 
 
 class DrawnReader(Reader):
-    """Base of readers that draw tasks by chance: they implement `draw`. No two tasks are alike, and equal
-    settings draw equal ones."""
+    """Base of readers that draw random tasks: they implement `draw`. No two tasks are equal, and equal settings draw equal
+    tasks."""
 
     count: int = Field(ge=1, description="How many tasks.")
-    seed: int = Field(0, description="Another seed draws other tasks.")
+    seed: int = Field(0, description="A different seed draws different tasks.")
     held_out: bool = Field(False, description="Draw from the tasks that are held out for validation.")
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Task:
-        """A task of the side that ``held_out`` says; by its content it belongs to one side only."""
+        """A training task, or with ``held_out`` a held-out one; a task's content decides to which of the two it belongs."""
 
     def tasks(self) -> Iterator[Task]:
-        """See `Reader.tasks`. Raises ConfigError when there are not so many different ones."""
+        """See `Reader.tasks`. Raises ConfigError if there are not as many different tasks."""
         rng, found, again = random.Random(f"{self.seed} {self.held_out}"), dict[str, Task](), 0
         while len(found) < self.count:
             task = self.draw(rng)
@@ -60,18 +60,18 @@ class DrawnReader(Reader):
 
 
 class SelectingReader(Reader):
-    """Base of readers over a source that holds more than one job wants: they implement `source`, and the
-    choice among its tasks, their order and their repetition are the same for all of them."""
+    """Base of readers for sources with more tasks than one job uses: they implement `source`; selection, order and
+    repetition work the same for all of them."""
 
     where: dict[str, Any] = Field(
         {},
         description="Take only tasks whose metadata match: field: value, a list of values, or {min: …, max: …}.",
     )
     drop_duplicates: bool = Field(
-        False, description="Drop tasks whose id came before; otherwise they are an error."
+        False, description="Drop tasks whose id has occurred before; otherwise they are an error."
     )
     part: Literal["all", "train", "held_out"] = Field(
-        "all", description="Which part of the tasks, where one source serves for training and validation."
+        "all", description="The part of the tasks to take, if one source serves for training and validation."
     )
     hold_out: float = Field(
         0.0,
@@ -79,10 +79,12 @@ class SelectingReader(Reader):
         lt=1,
         description="Share of the tasks that is `part: held_out`, chosen by hashes of their ids.",
     )
-    shuffle: int | None = Field(None, description="Seed of the order; absent: the order of the source.")
-    limit: int | None = Field(None, ge=1, description="Take only the first so many tasks.")
+    shuffle: int | None = Field(
+        None, description="Random seed of the order; default: the order of the source."
+    )
+    limit: int | None = Field(None, ge=1, description="Take only this many tasks, from the beginning.")
     repeat: int = Field(
-        1, ge=1, description="Each task so many times; the id of a repeat ends with #2, #3, …"
+        1, ge=1, description="Repeat each task this many times; the id of a repeat ends with #2, #3, …"
     )
 
     @field_validator("where", mode="before")

@@ -1,4 +1,4 @@
-"""Recipes: models that are made on this machine."""
+"""Recipes: models that are built on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ajet.interfaces.progress import Progress
 
 
 class Recipe(Plugin):
-    """Makes a model, once for each seed. A job's ``model`` names it, or says ``recipe.py:Name``."""
+    """Builds a model, once per seed. A job's ``model`` is its name, or ``recipe.py:Name``."""
 
     @abstractmethod
     def build(self, folder: Path, seed: int, progress: Progress) -> None:

@@ -17,27 +17,27 @@ _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re
 
 
 class Service(Plugin):
-    """Base of services. A job that wants one uses it as it is where it is healthy already; else its command
-    is started, in a session of its own, and stopped when the last job that uses it ends.
+    """Base of services. If the service is already healthy, the job uses it as it is. Otherwise its command is started in
+    a session of its own, and stopped when the last job that uses it ends.
 
-    Its fields are the job's ``services.<name>`` section. It inherits the environment of `ajet`, secrets too.
+    Its fields are the job's ``services.<name>`` section. It inherits the environment of `ajet`, including secrets.
     """
 
     workdir: Path | None = Field(
-        None, description="Folder in which it is started; default: where the job names the service."
+        None, description="Folder in which it is started; default: the folder of the job file."
     )
     environment: dict[str, str] = Field({}, description="Environment variables for it; no secrets.")
     secrets: tuple[str, ...] = Field(
         (),
         description="Environment variables that it needs and inherits; their values are never shown.",
     )
-    start_timeout: Seconds = Field(60.0, description="Most time until it is healthy.")
-    stop_timeout: Seconds = Field(10.0, description="Most time to end by itself before it is killed.")
+    start_timeout: Seconds = Field(60.0, description="Maximum time until it is healthy.")
+    stop_timeout: Seconds = Field(10.0, description="Maximum time to end by itself before it is killed.")
 
     @property
     @abstractmethod
     def address(self) -> str:
-        """Where it is found: jobs that name one address share a service."""
+        """Its address: jobs that name the same address share a service."""
 
     @abstractmethod
     def argv(self) -> list[str]:
@@ -45,7 +45,7 @@ class Service(Plugin):
 
     @abstractmethod
     def healthy(self) -> bool:
-        """Whether it works, answered within seconds. Raises TimeoutError if it is there, but busy."""
+        """Whether it works, answered within seconds. Raises TimeoutError if it is up but busy."""
 
     @field_validator("environment", mode="before")
     @classmethod
@@ -64,7 +64,7 @@ class Command(Service):
     name = "command"
 
     command: tuple[str, ...] = Field(
-        description="Program and arguments, read by no shell; `python` is the one that runs ajet.",
+        description="Program and arguments, without a shell; `python` is the one that runs ajet.",
         min_length=1,
     )
     health: str = Field(description="URL that answers GET with a status below 400 once it works.")
@@ -108,7 +108,7 @@ class Command(Service):
             if isinstance(error.reason, TimeoutError):
                 raise error.reason from None
             return False
-        except (OSError, HTTPException):  # whoever listens there speaks no HTTP
+        except (OSError, HTTPException):  # the program that listens there does not speak HTTP
             return False
 
 

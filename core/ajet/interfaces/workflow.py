@@ -38,12 +38,12 @@ class WorkflowFailed(AjetError):
 
 
 class Endpoint(NamedTuple):
-    """Where a program in any language reaches an episode's model: ``base_url, api_key = endpoint``."""
+    """The address at which a program in any language reaches an episode's model: ``base_url, api_key = endpoint``."""
 
     base_url: str
     """OpenAI-compatible, up to and with ``/v1``."""
     api_key: str
-    """Opens this episode and nothing else; expires with it. Sent as ``Authorization: Bearer`` or ``x-api-key``."""
+    """Gives access to this episode only; expires with it. Sent as ``Authorization: Bearer`` or ``x-api-key``."""
 
     @property
     def keyed_url(self) -> str:
@@ -70,13 +70,13 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
-    """What a workflow may use besides its task: explicit model handles. Nobody needs them: inside an
-    episode every LLM client of a supported wire is answered and recorded anyway."""
+    """What a workflow may use besides its task: explicit model handles. They are optional: inside an episode every LLM
+    client of a supported wire is answered and recorded anyway."""
 
     base_url: str
     """An OpenAI-compatible address; its requests are answered in this process."""
     api_key: str
-    """Opens this episode and nothing else, from any thread; expires with the episode."""
+    """Gives access to this episode only, from any thread; expires with the episode."""
     handles: Mapping[str, Callable[..., Any]]
     auxiliary: tuple[str, ...] = ()
     """Names of the job's targets that frozen models answer."""
@@ -101,7 +101,7 @@ class Tuner:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """A loaded workflow. `fresh` gives the callable of one episode: a new instance for a class."""
+    """A loaded workflow. `fresh` returns the callable for one episode: a new instance if it is a class."""
 
     spec: str
     target: Callable[..., Any]
@@ -162,7 +162,7 @@ def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> Wor
 
 
 def coerce_output(returned: Any) -> WorkflowOutput:
-    """What a workflow returned as a WorkflowOutput: anything else is its response."""
+    """What a workflow returned, as a WorkflowOutput: any other value becomes its response."""
     return returned if isinstance(returned, WorkflowOutput) else WorkflowOutput(response=returned)
 
 
@@ -189,8 +189,8 @@ def load_object(spec: str, what: str) -> Any:
 
 
 def place_of(error: BaseException) -> str:
-    """``agent.py:17``: the innermost line of the user's own code, else of an installed package; empty if
-    neither was running."""
+    """``agent.py:17``: the innermost line of the user's code, else of an installed package; empty if neither was
+    running."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""The job: one typed tree that YAML, flags and ``--set`` all reach; every value knows where it came from."""
+"""The job: one typed tree that YAML, flags and ``--set`` fill; the source of every value is kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LoraSettings(Settings):
     )
     modules: tuple[str, ...] | None = Field(
         None,
-        description="Ends of the names of the linear layers that are adapted; default: all but the head.",
+        description="Name endings of the linear layers to adapt; default: all but the head.",
     )
 
 
@@ -57,10 +57,10 @@ class TargetSettings(Settings):
 
     agents: tuple[str, ...] = Field(("*",), description="Name patterns of its agents, as in a shell.")
     frozen_model: dict[str, Any] | None = Field(
-        None, description="Chat model that answers it instead: never trained."
+        None, description="Chat model that answers in its place; never trained."
     )
     lora: LoraSettings | None = Field(
-        None, description="An adapter of its own over the job's model; without one, all weights are trained."
+        None, description="Its own adapter for the job's model; without one, all weights are trained."
     )
 
 
@@ -78,14 +78,14 @@ class BackboneSettings(BaseModel):
 
 
 class RunSettings(Settings):
-    """Where a run is kept, and how far it can be repeated."""
+    """Where a run is stored, and whether it is repeatable."""
 
     dir: str = Field("runs", description="Folder of run folders, relative to the working directory.")
-    seed: int = Field(0, ge=0, description="Of tasks' order, sampling and recipes.")
+    seed: int = Field(0, ge=0, description="Random seed for task order, sampling and recipes.")
     deterministic: bool = Field(False, description="Bit-equal runs, by fixed scheduling of batches.")
     loggers: tuple[Any, ...] = Field((), description="Further loggers by name, or {type: name, …}.")
     services: tuple[str, ...] = Field(
-        (), description="Services that the job needs, by name: as `--with NAME` each."
+        (), description="Services that the job needs, by name; like `--with NAME` for each."
     )
 
 
@@ -111,7 +111,7 @@ class JobConfig(Settings):
         BackboneSettings(), description="What runs the job, by name, and each backbone's own keys."
     )
     run: RunSettings = Field(
-        RunSettings(), description="Where the run is kept, and how far it can be repeated."
+        RunSettings(), description="Where the run is stored, and whether it is repeatable."
     )
 
     services: dict[str, dict[str, Any]] = Field(
@@ -240,7 +240,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 @dataclass(frozen=True, slots=True)
 class KeyHelp:
-    """What is known of a key."""
+    """The help of one key."""
 
     key: str
     type: str

@@ -19,7 +19,7 @@ from ajet.types import AjetError, ConfigError
 from ajet.utils.suggest import nearest
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-"""``owner/name``. Whether there is such a model only the hub knows."""
+"""``owner/name``. Only the hub knows whether there is such a model."""
 
 
 def find_recipe(model: str) -> Recipe | None:
@@ -33,7 +33,7 @@ def find_recipe(model: str) -> Recipe | None:
         return None
     if not (isinstance(found, type) and issubclass(found, Recipe)):
         raise ConfigError(
-            f"model {model}: is no subclass of ajet.Recipe; name one, a folder or a Hugging Face id."
+            f"model {model}: is not a subclass of ajet.Recipe; name one, a folder or a Hugging Face id."
         )
     return validated(found, {}, f"model {model}")
 

@@ -238,7 +238,7 @@ class _Builder:
         key = "workflow" if config.rollout.workdir is None else "rollout.workdir"
         folder = _absolute(config.rollout.workdir or ".", self.layers.base_of(key))
         if not folder.is_dir():
-            raise ConfigError(f"{key}: {folder} is no folder.")
+            raise ConfigError(f"{key}: {folder} is not a directory.")
         if is_object(spec):
             given = given_object(self.layers, "workflow", spec)
             return make_workflow(given, spec.removeprefix(OBJECT), folder, hook)

@@ -2,7 +2,7 @@
 
 Floating-point results depend on which requests share a batch, and arrival times vary between runs. So
 nothing is sent to the engine until every running episode waits for it; then one request of each is sent,
-in the order of their keys, as one batch. There is no guarantee for agents that call from several threads
+in the order of their keys, as one batch. There is not a guarantee for agents that call from several threads
 of one episode at once: their requests have no fixed order.
 """
 

@@ -128,7 +128,7 @@ class BackboneSubject:
             "rollout.oversample": {"rollout.oversample": 1.5},
         }
         assert found.keys() == OPTIONAL_KEYS, "a new optional key needs a job here"
-        two = {"targets.a.agents": ["*"], "targets.b.agents": ["nobody"]}
+        two = {"targets.a.agents": ["*"], "targets.b.agents": ["other"]}
         return {
             **found,
             "lora": {"targets.a.lora.rank": 2},

@@ -79,7 +79,7 @@ def neutral(text: str) -> str:
     """The text with plain line ends, a replacement character for each run of hidden characters, and broken control tokens.
 
     Joiners and variants that a script or an emoji needs stay."""
-    text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text
+    text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is not valid text
     text = _LINE_ENDS.sub("\n", text)
     text = _HIDDEN.sub(lambda found: found[1] or "\ufffd", text)
     return _CONTROL_TOKENS.sub(r"\g<0> ", text)

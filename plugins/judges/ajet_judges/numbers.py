@@ -117,7 +117,7 @@ DIGITS = (
     r"(?:[eE][-+]?[0-9]{1,3}(?![0-9]))?"
 )
 # A sign belongs to the number unless something stands right before it (10-3). A digit after a letter
-# or another digit (x2, H2O) is no number of its own.
+# or another digit (x2, H2O) is not a separate number.
 NUMBER = re.compile(
     rf"""
     (?<![A-Za-z_0-9])

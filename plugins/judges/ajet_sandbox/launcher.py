@@ -91,7 +91,7 @@ def _keep(job: dict[str, Any], tell: int, owner: int | None, cgroup: Cgroup | No
     libc().prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as process 1 it then ignores it
     nothing = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(nothing, 0)  # what is written to us is no business of the program
+    os.dup2(nothing, 0)  # the program must not read what is written to us
     build(job, owner)
     libc().prctl(DUMPABLE, 0, 0, 0, 0)
     os.environ.clear()

@@ -61,7 +61,7 @@ def watch(job: dict[str, Any], program: int, meter: Meter, lifeline: int | None 
 
 
 def _ended(program: int) -> int | None:
-    """The program's wait status if it has ended; other children are reaped. -1 if it is no child of ours any more."""
+    """The program's wait status if it has ended; other children are reaped. -1 if it is no longer a child of this process."""
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             if found[0] == program:

@@ -120,7 +120,7 @@ class VLLMEnginePlugin(EnginePlugin):
         return VLLMEngine(config, tokenizer, model_type)
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
-        """See `EnginePlugin.tokenizer`. Raises `AjetError` for what is no model."""
+        """See `EnginePlugin.tokenizer`. Raises `AjetError` if ``model`` is not a model."""
         from transformers import AutoConfig, AutoTokenizer
 
         recipe = find_recipe(model)
