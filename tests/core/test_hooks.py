@@ -308,7 +308,7 @@ def test_a_hook_and_a_logger_that_raise_are_reported_once_and_the_run_goes_on(tr
     training.attach("watcher", ajet_step_end=step_end, ajet_loggers=lambda: [Unlucky])
     result = training.run(steps=3, loggers=["unlucky"])
     assert result.steps == 3 and result.checkpoint is not None
-    said = [line for line in training.lines.said if "The run goes on" in line]
+    said = [line for line in training.lines.said if "The run continues" in line]
     assert len(said) == 2
     assert any("hook ajet_step_end failed: RuntimeError: no luck" in line for line in said)
     assert any("logger 'unlucky' failed: OSError: no connection" in line for line in said)

@@ -286,7 +286,7 @@ def job(tmp_path: Path, **settings: Any) -> Any:
     [
         ({"run.deterministic": True, "rollout.oversample": 2}, r"rollout\.oversample: .* clock"),
         ({"train.algorithm": "distillation"}, r"train\.reference: .*'distillation' needs a teacher"),
-        ({"train.reference": "m"}, r"train\.reference: .*'grpo' does not look at it"),
+        ({"train.reference": "m"}, r"train\.reference: .*'grpo' does not use it"),
         ({"train.kl": -1}, r"train\.kl"),
         ({"train.correction": "on"}, r"train\.correction"),
         ({"train.algorithm.type": "gspo", "train.algorithm.clip": 1}, r"train\.algorithm\.clip: .*clip_"),

@@ -1,4 +1,4 @@
-"""A job made ready: every name resolved and every input checked before anything expensive starts."""
+"""Prepare a job: resolve every name and check every input before anything expensive starts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TargetPlan:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a backbone runs."""
+    """A prepared job, as a backbone runs it."""
 
     config: JobConfig
     layers: Layers
@@ -61,10 +61,10 @@ class Job:
     model: str
     progress: Progress = field(default_factory=Silent)
     resume: Path | None = None
-    """The run folder to go on with."""
+    """The run folder to resume."""
 
     def with_progress(self, progress: Progress) -> Job:
-        """The same job, reporting elsewhere."""
+        """The same job with another progress."""
         return replace(self, progress=progress)
 
 
@@ -179,7 +179,7 @@ class _Builder:
             found, base = load_object(self.lasting(where, spec), where), _BASES[kind]
         if not (isinstance(found, type) and issubclass(found, base)):
             raise ConfigError(
-                f"{where} {spec}: is no {kind}; name a subclass of ajet.{base.__name__}, or a {kind} that `ajet plugins` lists."
+                f"{where} {spec}: is not a {kind}; name a subclass of ajet.{base.__name__}, or a {kind} that `ajet plugins` lists."
             )
         return found
 
@@ -394,11 +394,11 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
             )
         if target.frozen_model is not None and target.lora:
             raise ConfigError(
-                f"targets.{name}: a frozen_model answers it, so its lora has nothing to do. Remove one of the two."
+                f"targets.{name}: a frozen_model answers it, so its lora has no effect. Remove one of the two."
             )
         if target.lora and not re.fullmatch(r"[\w-]+", name):
             raise ConfigError(
-                f"targets.{name}: has a lora, and so a folder in checkpoints; name it with letters, digits, _ and - alone."
+                f"targets.{name}: its lora is a folder of the checkpoint; use only letters, digits, _ and - in its name."
             )
         if target.frozen_model is None and not trained and not target.lora:
             raise ConfigError(
@@ -434,7 +434,7 @@ def _with_reference(config: JobConfig, build: _Builder, algorithm: Algorithm) ->
         return config
     if not train.kl and "reference" not in algorithm.needs:
         raise ConfigError(
-            f"train.reference: the algorithm {algorithm.name!r} does not look at it; remove it or set train.kl."
+            f"train.reference: the algorithm {algorithm.name!r} does not use it; remove it or set train.kl."
         )
     place = build.place("train.reference", train.reference, must_exist=True)
     return config.model_copy(update={"train": train.model_copy(update={"reference": place})})

@@ -2,8 +2,8 @@
 
 Floating-point results depend on which requests share a batch, and arrival times vary between runs. So
 nothing is sent to the engine until every running episode waits for it; then one request of each is sent,
-in the order of their keys, as one batch. There is not a guarantee for agents that call from several threads
-of one episode at once: their requests have no fixed order.
+in the order of their keys, as one batch. Agents that call from several threads of one
+episode at once are not covered: their requests have no fixed order.
 """
 
 from __future__ import annotations

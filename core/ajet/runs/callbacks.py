@@ -1,4 +1,4 @@
-"""Loggers and hooks that hear of every step: one that raises is reported once, and the run goes on."""
+"""Loggers and hooks that receive every step: one that raises is reported once, and the run continues."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class Listeners:
                 self._reported.add(who)
                 place = f" ({place_of(error)})" if place_of(error) else ""
                 self._job.progress.say(
-                    f"{who} failed: {type(error).__name__}: {error}{place}. The run goes on."
+                    f"{who} failed: {type(error).__name__}: {error}{place}. The run continues."
                 )

@@ -114,7 +114,7 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
     except ValueError as error:
         raise AjetError(
             f"{file}: cannot be read ({error}), so it is unknown which tasks this deterministic run began with. Bring the file "
-            "back from a copy, or go on with --no-deterministic."
+            "back from a copy, or resume with --no-deterministic."
         ) from None
     if began == ids:
         return
@@ -123,7 +123,7 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
     was, now = ((f"{found[place]!r}" if place < len(found) else "none") for found in (began, ids))
     raise ConfigError(
         f"task.reader: this deterministic run began with {len(began)} tasks, and now there are {len(ids)}: number {place + 1} "
-        f"was {was} and is {now}. Bring the tasks back, or go on with --no-deterministic."
+        f"was {was} and is {now}. Restore the tasks, or resume with --no-deterministic."
     )
 
 

@@ -1,4 +1,4 @@
-"""Running a job on a Trainer, evaluating one, fine-tuning on transcripts: what backbones call."""
+"""Train a job on a Trainer, evaluate a job, fine-tune on transcripts: what backbones call."""
 
 from __future__ import annotations
 
