@@ -5,9 +5,8 @@
 The SDK over a transport that answers at once is the measure of all; an engine that answers at once stands
 behind the rest. `hook_ratio_to_sdk` is what the hook itself adds to that transport: finding the episode, the
 way to the engine's loop and back, the wire's request and reply, the client's response; the session's answers
-are prepared. That loop is idle, and lent. `waiting_ratio_to_sdk` is the same with an engine that works in a
-task of its loop, as those with a model do: the caller waits for it, so that two threads are woken, which a
-transport that answers at once never does. `recorded_ratio_to_sdk` is what all of a recorded call adds, the session's work with it
+are prepared. `waiting_ratio_to_sdk` is the same with an engine that works in a task of its loop, as those with
+a model do. `recorded_ratio_to_sdk` is what all of a recorded call adds, the session's work with it
 (conversation, prompt, record), but for the tokens: rendering and reading are prepared, and measured apart.
 CPU of all threads, in short blocks that take turns; a ratio is the median of the blocks' own, the dearer of
 sync and async. The episodes are whole ones, each with a workflow, a session and a call that waits for the
