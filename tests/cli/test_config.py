@@ -7,7 +7,7 @@ from .conftest import Folder
 
 def test_a_key_has_help_type_and_default(folder: Folder) -> None:
     out = folder.ajet("config", "explain", "train.batch_size").out
-    assert out.startswith("train.batch_size: Tasks in a step")
+    assert out.startswith("train.batch_size: Tasks per step")
     assert ["type", "int"] in [line.split() for line in out.splitlines()]
     assert ["default", "8"] in [line.split() for line in out.splitlines()]
 

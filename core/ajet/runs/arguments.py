@@ -158,7 +158,7 @@ def sft_backbone(flag: Flag, name: str, sets: Sets, transcripts: Path, output: P
     if not transcripts.is_file():
         raise ConfigError(f"{_with(flag, 'transcripts')}{transcripts}: no such file.")
     if output.exists():
-        raise ConfigError(f"{_with(flag, 'output')}{output}: already exists; name a new folder.")
+        raise ConfigError(f"{_with(flag, 'output')}{output} already exists; name a new folder.")
     layers = job_layers(None)
     lay_flag(layers, flag("backbone"), "backbone", name)
     lay_sets(layers, sets)
