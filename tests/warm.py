@@ -82,7 +82,7 @@ def _run(arguments: tuple[str, ...], folder: str, output: str, environment: Mapp
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.path.insert(0, folder)
+    sys.path[:0] = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["ajet", *arguments]
     from ajet.cli import main
 
