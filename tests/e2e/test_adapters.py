@@ -106,7 +106,7 @@ def test_a_checkpoint_is_evaluated_exported_and_trained_on(targets: Any) -> None
     answers = [greedy(targets, str(model)) for model in (checkpoint / "adapters/solver", "out", base)]
     assert answers[0] == answers[1] != answers[2]
     refused = targets.ajet("eval", *BY_FLAGS, "--model", str(checkpoint), code=2)
-    assert "target 'policy': the model holds the adapters of critic, solver" in refused
+    assert "target 'policy': the model contains the adapters of critic, solver" in refused
 
 
 BY_FLAGS = ("--workflow", "agent.py:run", "--judge", "agent.py:judge", "--tasks", "tasks.jsonl")

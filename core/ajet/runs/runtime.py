@@ -160,7 +160,7 @@ def adapter_of(target: str, engine: Engine, *, named: bool) -> str | None:
     if len(there) == 1 and not named:
         return there[0]
     raise ConfigError(
-        f"target {target!r}: the model holds the adapters of {', '.join(there)}, so it is not clear which of them answers. "
+        f"target {target!r}: the model contains the adapters of {', '.join(there)}, so it is not clear which of them answers. "
         "Name the targets like these, with a lora, or give CHECKPOINT/adapters/NAME as the model."
     )
 

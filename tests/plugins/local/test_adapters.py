@@ -380,7 +380,7 @@ def test_export_merges_an_adapter_into_a_whole_model(folder, tmp_path):
     trainer.adapters.activate("solver")
     torch.testing.assert_close(logits(merged), logits(trainer.model), atol=1e-4, rtol=1e-4)
     assert (logits(merged) - logits(AutoModelForCausalLM.from_pretrained(folder))).abs().max() > 1e-2
-    with pytest.raises(ConfigError, match=r"of critic, solver\. Say which \(--target NAME\)"):
+    with pytest.raises(ConfigError, match=r"of critic, solver\. Choose one \(--target NAME\)"):
         Local().export(tmp_path / "saved", tmp_path / "other", None)
     with pytest.raises(ConfigError, match="has no adapter 'judge'; it has critic, solver"):
         Local().export(tmp_path / "saved", tmp_path / "other", "judge")
