@@ -55,7 +55,10 @@ def error_of(project, *arguments: str, code: int | None = None) -> str:
             ],
             ["targets.critic", "neither trained nor has a frozen_model"],
         ),
-        (["--set", "targets={a.b: {lora: {rank: 2}}}"], ["targets.a.b: its lora is a folder", "letters, digits"]),
+        (
+            ["--set", "targets={a.b: {lora: {rank: 2}}}"],
+            ["targets.a.b: its lora is a folder", "letters, digits"],
+        ),
         (
             ["--set", "targets={solver: {lora: {modules: [query]}}}"],
             ["targets.solver.lora.modules", "'query'", "q_proj"],
