@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 _WHERE = {
     "AjetError": "types",
     "Algorithm": "interfaces.algorithm",
-    "Backbone": "interfaces.backbone",
+    "Backbone": "job.job",
     "ChatModel": "interfaces.engine",
     "ChatModelPlugin": "interfaces.engine",
     "Check": "api.results",
+    "CheckpointSaved": "interfaces.events",
     "ConfigError": "types",
     "Engine": "interfaces.engine",
     "EnginePlugin": "interfaces.engine",
     "Episode": "api.results",
+    "EpisodeEnd": "interfaces.events",
     "EpisodeView": "types",
     "Evaluation": "api.results",
     "Filter": "interfaces.filter",
     "Finding": "types",
     "Group": "api.learner",
     "GroupJudge": "interfaces.judge",
+    "Job": "job.job",
     "Judge": "interfaces.judge",
     "JudgeOutput": "types",
     "Learner": "api.learner",
@@ -33,10 +36,13 @@ _WHERE = {
     "Reader": "interfaces.reader",
     "Recipe": "interfaces.recipe",
     "Run": "api.results",
+    "RunEnd": "interfaces.events",
+    "RunStart": "interfaces.events",
     "Scores": "api.results",
     "Server": "api.serving",
     "Service": "interfaces.service",
     "Settings": "interfaces.base",
+    "StepEnd": "interfaces.events",
     "Task": "types",
     "Timeline": "api.results",
     "Trainer": "interfaces.backbone",
@@ -84,7 +90,6 @@ if TYPE_CHECKING:
     from ajet.capture.context import passthrough as passthrough
     from ajet.hookspecs import hookimpl as hookimpl
     from ajet.interfaces.algorithm import Algorithm as Algorithm
-    from ajet.interfaces.backbone import Backbone as Backbone
     from ajet.interfaces.backbone import Trainer as Trainer
     from ajet.interfaces.base import Plugin as Plugin
     from ajet.interfaces.base import Settings as Settings
@@ -92,6 +97,11 @@ if TYPE_CHECKING:
     from ajet.interfaces.engine import ChatModelPlugin as ChatModelPlugin
     from ajet.interfaces.engine import Engine as Engine
     from ajet.interfaces.engine import EnginePlugin as EnginePlugin
+    from ajet.interfaces.events import CheckpointSaved as CheckpointSaved
+    from ajet.interfaces.events import EpisodeEnd as EpisodeEnd
+    from ajet.interfaces.events import RunEnd as RunEnd
+    from ajet.interfaces.events import RunStart as RunStart
+    from ajet.interfaces.events import StepEnd as StepEnd
     from ajet.interfaces.filter import Filter as Filter
     from ajet.interfaces.judge import GroupJudge as GroupJudge
     from ajet.interfaces.judge import Judge as Judge
@@ -101,6 +111,8 @@ if TYPE_CHECKING:
     from ajet.interfaces.service import Service as Service
     from ajet.interfaces.workflow import Tuner as Tuner
     from ajet.interfaces.workflow import Workflow as Workflow
+    from ajet.job.job import Backbone as Backbone
+    from ajet.job.job import Job as Job
     from ajet.types import AjetError as AjetError
     from ajet.types import ConfigError as ConfigError
     from ajet.types import EpisodeView as EpisodeView

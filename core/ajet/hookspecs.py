@@ -5,6 +5,9 @@
     my_judges = "my_package"
 
 Hooks that return classes are called once, at start; classes carry their name in ``name: ClassVar[str]``.
+
+Commands of the `ajet` program are entry points of another group, ``ajet.commands``: ``name = "my_package.commands:run"``,
+where ``run`` is a function with typer's annotations or a `typer.Typer`. `ajet --help` imports that module: keep it light.
 """
 
 from __future__ import annotations
@@ -16,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    import typer
-
     from ajet.capture.hook import Capture
     from ajet.capture.wires import Wire
     from ajet.interfaces.base import Plugin
+    from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
     from ajet.interfaces.workflow import Workflow
-    from ajet.types import Finding, Metrics
+    from ajet.types import Finding
 
 hookspec = pluggy.HookspecMarker("ajet")
 hookimpl = pluggy.HookimplMarker("ajet")
@@ -67,7 +69,8 @@ def ajet_backbones() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
 
 @hookspec
 def ajet_loggers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Logger`: where the metrics of each step go besides the run folder."""
+    """Subclasses of `ajet.Logger`: they receive the metrics of each step, and optionally the resolved job and the
+    episodes."""
 
 
 @hookspec
@@ -112,11 +115,6 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:  # type: ignore[e
 
 
 @hookspec
-def ajet_commands(app: typer.Typer) -> None:
-    """Add commands to the `ajet` program."""
-
-
-@hookspec
 def ajet_capture_install(capture: Capture) -> Callable[[], None]:  # type: ignore[empty-body]
     """Capture begins in this process: change a framework's package, if it must be, so that it says which
     agent calls (`ajet.utils.patching` helps), and return what undoes it. An exception is a warning."""
@@ -129,17 +127,43 @@ def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
 
 
 @hookspec
-def ajet_episode_start(episode: str) -> None:
+def ajet_attempt_start(episode: str) -> None:
     """An attempt at an episode begins, in the context in which its workflow will run. An exception
     fails the attempt."""
 
 
 @hookspec
-def ajet_episode_end(episode: str, failure: str | None) -> None:
+def ajet_attempt_end(episode: str, failure: str | None) -> None:
     """An attempt at an episode has ended; ``failure`` is its cause or None. An exception is counted,
     never raised."""
 
 
+# ------------------------------------------------------------------ events of a training run (`ajet.interfaces.events`)
+
+
 @hookspec
-def ajet_step_end(step: int, metrics: Metrics) -> None:
-    """A training step has been recorded. An exception is reported once and never ends the run."""
+def ajet_run_start(event: RunStart) -> None:
+    """A training run begins or is resumed: ``event.run_dir``, ``event.config`` (the resolved job),
+    ``event.resumed_after``. Here and in the hooks below, an exception is reported once and never ends the run; return
+    soon, because the run waits."""
+
+
+@hookspec
+def ajet_episode_end(event: EpisodeEnd) -> None:
+    """An episode of training or validation has been recorded: ``event.task``, ``event.reward``, ``event.failure``,
+    ``event.messages``, ``event.timelines`` and more."""
+
+
+@hookspec
+def ajet_step_end(event: StepEnd) -> None:
+    """A training step has been recorded: ``event.step``, ``event.metrics``."""
+
+
+@hookspec
+def ajet_checkpoint_saved(event: CheckpointSaved) -> None:
+    """A checkpoint is complete on the disk: ``event.step``, ``event.path``."""
+
+
+@hookspec
+def ajet_run_end(event: RunEnd) -> None:
+    """A training run has ended, with an ``event.result`` or an ``event.error``."""

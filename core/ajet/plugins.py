@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -17,6 +18,8 @@ from ajet.types import ConfigError
 from ajet.utils.suggest import nearest, nearest_name
 
 GROUP = "ajet"
+CORE = "ajet"
+"""The distribution whose plugins come with AgentJet."""
 T = TypeVar("T", bound=Settings)
 KINDS = {
     "reader": "ajet_readers",
@@ -56,8 +59,7 @@ class Plugins:
     """All installed plugins. Two of one kind and name are an error that names both distributions."""
 
     def __init__(self) -> None:
-        self.manager = pluggy.PluginManager(GROUP)
-        self.manager.add_hookspecs(hookspecs)
+        self.manager = _manager()
         self.classes: dict[tuple[str, str], Installed] = {}
         self.broken: list[Broken] = []
         self.handles: dict[str, Any] = {}
@@ -66,18 +68,16 @@ class Plugins:
         """Add a plugin module, whole or not at all. Raises ConfigError if it clashes with another,
         TypeError or pluggy's PluginValidationError if it breaks the contract."""
         self._check_hooks(plugin)
+        alone = _manager()  # one with this plugin only: its answers are this distribution's
+        alone.register(plugin)
         classes = [
             Installed(kind, _checked_name(cls, hook), cls, distribution, version)
             for kind, hook in KINDS.items()
-            for cls in (getattr(plugin, hook, None) or tuple)()
+            for given in getattr(alone.hook, hook)()
+            for cls in given
         ]
-        handles = dict((getattr(plugin, "ajet_handles", None) or dict)())
-        name = f"{distribution}:{getattr(plugin, '__name__', plugin)}"
-        try:
-            self.manager.register(plugin, name=name)
-        except pluggy.PluginValidationError:
-            self.manager.unregister(name=name)
-            raise
+        handles = {name: f for given in alone.hook.ajet_handles() for name, f in given.items()}
+        self.manager.register(plugin, name=f"{distribution}:{getattr(plugin, '__name__', plugin)}")
         for installed in classes:
             self._add(installed)
         for handle, function in handles.items():
@@ -87,11 +87,14 @@ class Plugins:
                 )
 
     def _check_hooks(self, plugin: Any) -> None:
-        """Refuse misspelt hooks: pluggy would silently never call them."""
+        """Refuse misspelt and unmarked hooks: pluggy would silently never call them."""
         known = [name for name in vars(hookspecs) if name.startswith("ajet_")]
         for name in dir(plugin):
-            if name not in known and self.manager.parse_hookimpl_opts(plugin, name) is not None:
+            marked = self.manager.parse_hookimpl_opts(plugin, name) is not None
+            if marked and name not in known:
                 raise TypeError(f"{name}: no such hook{nearest(name, known)}")
+            if not marked and name in known and inspect.isroutine(getattr(plugin, name)):
+                raise TypeError(f"{name}: is not marked as a hook; decorate it with @ajet.hookimpl")
 
     def _add(self, new: Installed) -> None:
         old = self.classes.setdefault((new.kind, new.name), new)
@@ -120,6 +123,12 @@ class Plugins:
             raise ConfigError(f"{where}: needs `type`, the name of a {kind}.")
         cls = self.get(kind, name, where)
         return validated(cls, fields, where)
+
+
+def _manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(hookspecs)
+    return manager
 
 
 def validated(cls: type[T], fields: Mapping[str, Any], where: str) -> T:
@@ -168,23 +177,31 @@ def _checked_name(cls: Any, hook: str) -> str:
 
 
 def entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
-    """The entry points of plugins by name, each with its distribution and version."""
-    found = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name)
-    return [(e, e.dist.name if e.dist else "?", e.dist.version if e.dist else "?") for e in found]
+    """The entry points of plugins by name, each with its distribution and version; those of the core come first, so that
+    other plugins' hooks are asked before them."""
+    found = [
+        (entry, entry.dist.name if entry.dist else "?", entry.dist.version if entry.dist else "?")
+        for entry in importlib.metadata.entry_points(group=GROUP)
+    ]
+    return sorted(found, key=lambda each: (each[1] != CORE, each[0].name))
 
 
 @functools.cache
 def load_plugins() -> Plugins:
-    """The core's plugins and all entry points of group ``ajet``, loaded once per process."""
-    from ajet import builtin
-
+    """All entry points of group ``ajet``, loaded once per process. Raises ConfigError if two plugins clash or the core's
+    own are missing."""
     plugins = Plugins()
-    plugins.register(builtin, "ajet", importlib.metadata.version("ajet"))
-    for entry, distribution, version in entry_points():
+    found = entry_points()
+    if not any(distribution == CORE for _, distribution, _ in found):
+        raise ConfigError(
+            "the installed metadata of ajet does not name its own plugins, so it belongs to another version. Install ajet "
+            "again: pip install -e . in a checkout, else pip install --force-reinstall ajet."
+        )
+    for entry, distribution, version in found:
         try:
             plugins.register(entry.load(), distribution, version)
-        except ConfigError:
-            raise
         except Exception as error:
+            if isinstance(error, ConfigError) or distribution == CORE:
+                raise
             plugins.broken.append(Broken(entry.value, distribution, f"{type(error).__name__}: {error}"))
     return plugins

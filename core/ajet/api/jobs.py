@@ -18,10 +18,12 @@ from ajet.cli.progress import Lines, make_progress
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.progress import told_to
 from ajet.interfaces.reader import Reader
+from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
+from ajet.job.job import Job
 from ajet.job.layers import import_from_here
 from ajet.job.objects import ARGUMENTS
-from ajet.job.prepare import Job, prepare
+from ajet.job.prepare import prepare
 from ajet.runs.arguments import (
     check_layers,
     checking_engine,
@@ -32,6 +34,7 @@ from ajet.runs.arguments import (
     sft_backbone,
 )
 from ajet.runs.check import check as run_check
+from ajet.runs.restarts import run_job
 from ajet.runs.run_dir import held
 from ajet.runs.train import evaluate as run_evaluate
 from ajet.runs.train import sft as run_sft
@@ -70,7 +73,7 @@ def run(
     ``job`` is a job file; the other arguments lie over it, and ``set`` over all: ``{"train.learning_rate": 1e-4}``.
     ``workflow`` is a function, a class with ``execute``, an instance of one, what a plugin knows to run (a compiled
     graph), or a string: ``pkg.module:Name``, ``path/to/file.py:Name``, ``cmd:…``. ``run_dir`` is the folder of run folders,
-    ``resume`` a run folder to go on with; objects that no import leads to must be given again. ``services`` are started
+    ``resume`` a run folder to go on with; functions that no import leads to must be given again. ``services`` are started
     as by ``--with``. Without ``progress`` nothing is printed. Raises AjetError.
     """
     resumed = as_path(resume)
@@ -92,7 +95,7 @@ def run(
         resume=resumed,
     )
     with prepared(layers, services, progress, resumed) as (ready, _):
-        return Run(ready.backbone.run(ready).run_dir)
+        return Run(run_job(ready).run_dir)
 
 
 @anywhere
@@ -115,7 +118,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a workflow, as `ajet eval` does: with a checkpoint, a model, or an OpenAI-compatible endpoint.
 
-    ``tasks`` default to the validation tasks of a job, else its tasks; ``episodes`` is the most of them to run. ``greedy``
+    ``model`` may be left out with a job file, whose model is then evaluated, or with ``endpoint``. ``tasks`` default to the
+    validation tasks of a job, else its tasks; ``episodes`` is the most of them to run. ``greedy``
     sets temperature 0 for calls in which the agent sets none. All else is as in `run`. Raises AjetError.
     """
     layers = evaluate_layers(
@@ -125,6 +129,7 @@ def evaluate(
         tasks=tasks,
         judge=judge,
         model=as_text(model),
+        endpoint=endpoint,
         greedy=greedy,
         episodes=episodes,
         seed=seed,
@@ -185,7 +190,7 @@ def sft(
     model: AnyPath,
     transcripts: AnyPath,
     output: AnyPath,
-    backbone: str = "local",
+    backbone: str = DEFAULT_BACKBONE,
     epochs: int = 1,
     batch_size: int = 32,
     learning_rate: float = 1e-5,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,23 @@ from typing import Any
 from ajet.api.calling import awaitable
 from ajet.api.jobs import AnyJudge, AnyPath, argument, as_path, as_text, prepared
 from ajet.api.results import Timeline, all_timelines
-from ajet.capture.context import current_session
-from ajet.capture.session import Session
-from ajet.interfaces.backbone import Trainer
+from ajet.capture.session import Session, current_session
+from ajet.interfaces.backbone import RunResult, Trainer
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.workflow import Workflow, load_workflow, make_workflow
 from ajet.job.config import Layers
+from ajet.job.job import Job
 from ajet.job.models import check_model
 from ajet.job.objects import OBJECT, GivenTasks, described, lay_object
-from ajet.job.prepare import Job, build_judge
+from ajet.job.prepare import build_judge
 from ajet.learning.batch import Selection, build_batch
 from ajet.learning.loop import assert_all_trained
 from ajet.learning.objective import objective
 from ajet.learning.rollouts import fresh, plan_group, why_nothing
-from ajet.reports.token_text import Pieces
+from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode as Ran
 from ajet.rollout.episode import Plan
+from ajet.rollout.failures import Failure, FailureKind
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import summarize
 from ajet.runs.arguments import run_layers
@@ -46,8 +47,8 @@ async def _by_the_caller(task: Task) -> None:
 class OwnEpisode:
     """An episode in this process: its ``reward`` may be set until it is trained."""
 
-    def __init__(self, ran: Ran, pieces: Pieces) -> None:
-        self._ran, self._pieces = ran, pieces
+    def __init__(self, ran: Ran, text_of: TokenText) -> None:
+        self._ran, self._text_of = ran, text_of
 
     @property
     def id(self) -> str:
@@ -92,7 +93,7 @@ class OwnEpisode:
     @property
     def timelines(self) -> list[Timeline]:
         """The token sequences that its calls merge into."""
-        return all_timelines(self._ran.record, self._pieces)
+        return all_timelines(self._ran.record, self._text_of)
 
     def __repr__(self) -> str:
         how = f"failed: {self.failure}" if self.failure else f"reward {self.reward:g}"
@@ -115,11 +116,13 @@ class Learner:
     ) -> None:
         self.dir = recorder.dir
         self.step = 0
+        self.saved: Path | None = None
+        """The folder that `save` wrote last."""
         self._job, self._trainer, self._runtime = job, trainer, runtime
         self._recorder, self._listeners = recorder, listeners
         self._place = 0
         """Groups that were begun since the last step."""
-        self._pieces = Pieces(self.dir)
+        self._text_of = TokenText(self.dir)
         self._seconds = 0.0
         """Of rollouts since the last step."""
 
@@ -135,14 +138,14 @@ class Learner:
         with a ``failure``. Raises AjetError."""
         started = time.monotonic()
         size = group_size or self._job.config.rollout.group_size
-        found = GivenTasks(items=tuple(tasks), place="tasks=").tasks()
+        found = GivenTasks(items=tuple(tasks), source="tasks=").tasks()
         plans = [plan for task in found for plan in self._group(task, size)]
         async with _judge(judge).open() as live:
             job = replace(self._job, workflow=_workflow(workflow, self._job))
             rollout = replace(self._runtime, job=job, judge=live).rollout(training_policy(job))
             done = await rollout.run(plans, lambda episode: None)
         self._seconds += time.monotonic() - started
-        runs = [OwnEpisode(episode, self._pieces) for episode in done]
+        runs = [OwnEpisode(episode, self._text_of) for episode in done]
         return [Group(task, runs[i * size : (i + 1) * size]) for i, task in enumerate(found)]
 
     @asynccontextmanager
@@ -150,7 +153,7 @@ class Learner:
         """A block whose LLM calls are one episode, with the reward that the block sets. An exception in the block is
         raised, and the episode is not trained."""
         started = time.monotonic()
-        (found,) = GivenTasks(items=(task,), place="task=").tasks()
+        (found,) = GivenTasks(items=(task,), source="task=").tasks()
         (plan,) = self._group(found, 1)
         answerer = self._runtime.runner(training_policy(self._job)).answerer
         session = Session(plan.id, f"{plan.seed_key}#0", answerer)
@@ -159,9 +162,9 @@ class Learner:
         self._swap(set(), {plan.id})
         token = current_session.set(session)
         try:
-            yield OwnEpisode(ran, self._pieces)
+            yield OwnEpisode(ran, self._text_of)
         except BaseException as error:
-            ran.failure, ran.error = f"workflow:{type(error).__name__}", str(error)
+            ran.failed = Failure(FailureKind.WORKFLOW, type(error).__name__, str(error))
             raise
         finally:
             current_session.reset(token)
@@ -221,6 +224,8 @@ class Learner:
             raise ConfigError(f"path={folder}: exists already; name a new folder.")
         folder.mkdir(parents=True)
         self._trainer.save(folder)
+        self.saved = folder
+        self._listeners.checkpoint_saved(self.step, folder)
         return folder
 
     def _group(self, task: Task, size: int) -> list[Plan]:
@@ -230,8 +235,8 @@ class Learner:
 
     def _swap(self, leave: set[str], enter: set[str]) -> None:
         """Let a deterministic run's batches wait for the episodes that run."""
-        if self._runtime.lockstep:
-            self._runtime.portal.loop.call_soon_threadsafe(self._runtime.lockstep.swap, leave, enter)
+        if self._runtime.batching:
+            self._runtime.portal.loop.call_soon_threadsafe(self._runtime.batching.swap, leave, enter)
 
 
 @asynccontextmanager
@@ -276,13 +281,13 @@ async def open(
         folder = new_run_dir(ready)
         with held(folder, lines.say):
             keep_tokenizer(folder, trainer.engine.tokenizer, lines)
-            recorder, listeners = RunRecorder(folder), Listeners(ready, folder)
-            try:
+            listeners = Listeners(ready, folder)
+            recorder = RunRecorder(folder, listeners.episode_end)
+            with listeners.run(), closing(recorder):
                 async with open_runtime(ready, engine=trainer.engine) as runtime:
-                    yield Learner(ready, trainer, runtime, recorder, listeners)
-            finally:
-                recorder.close()
-                listeners.close()
+                    learner = Learner(ready, trainer, runtime, recorder, listeners)
+                    yield learner
+                listeners.result = RunResult(run_dir=folder, steps=learner.step, checkpoint=learner.saved)
 
 
 def _trainer(job: Job) -> Trainer:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.reports.folder import Entry, find_run, read_run
 from ajet.reports.folder import Run as Folder
-from ajet.reports.token_text import Pieces
+from ajet.reports.token_text import TokenText
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode as Recorded
 from ajet.runs.train import recorded_validation
+from ajet.tracker import timelines
 from ajet.tracker.record import EpisodeRecord
-from ajet.tracker.timelines import timelines
 from ajet.types import AjetError, Bool, Float32, Int32, Metrics
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class Timeline:
     token_ids: Int32
     mask: Bool
     logprobs: Float32
-    _pieces: Pieces
+    _text_of: TokenText
 
     @property
     def text(self) -> str:
         """The tokens as text. Raises AjetError where the run folder holds no tokenizer."""
-        if self._pieces.missing:
-            raise AjetError(f"the text of tokens cannot be told: {self._pieces.missing}.")
-        return "".join(piece or "" for piece in self._pieces(self.token_ids.tolist()))
+        if self._text_of.missing:
+            raise AjetError(f"the text of tokens cannot be told: {self._text_of.missing}.")
+        return "".join(piece or "" for piece in self._text_of(self.token_ids.tolist()))
 
     def __repr__(self) -> str:
         return f"<Timeline {len(self.token_ids)} tokens, {int(self.mask.sum())} sampled>"
@@ -90,8 +90,8 @@ class Timeline:
 class Episode:
     """An episode of a run. What it said and sampled is read from the run folder when it is asked for."""
 
-    def __init__(self, folder: Folder, entry: Entry, pieces: Pieces) -> None:
-        self._folder, self._entry, self._pieces = folder, entry, pieces
+    def __init__(self, folder: Folder, entry: Entry, text_of: TokenText) -> None:
+        self._folder, self._entry, self._text_of = folder, entry, text_of
         self.id: str = entry.id
         self.phase: str = entry.phase
         """What it was run for: train, validation, greedy, debug or check."""
@@ -125,19 +125,17 @@ class Episode:
     def timelines(self) -> list[Timeline]:
         """The token sequences that its calls merge into, those of trained calls first; empty where a chat model answered,
         which gives no tokens."""
-        return all_timelines(self._recorded.record, self._pieces)
+        return all_timelines(self._recorded.record, self._text_of)
 
     def __repr__(self) -> str:
         how = f"failed: {self.failure}" if self.failure else f"reward {self.reward:g}"
         return f"<Episode {self.id}, {how}>"
 
 
-def all_timelines(record: EpisodeRecord, pieces: Pieces) -> list[Timeline]:
+def all_timelines(record: EpisodeRecord, text_of: TokenText) -> list[Timeline]:
     """The timelines of an episode, those of trained calls first."""
-    trained = record.trained_calls
-    rest = [call for call in record.calls if not call.trained]
-    lines = [*timelines(trained), *timelines(rest)]
-    return [Timeline(line.token_ids, line.mask, line.logprobs, pieces) for line in lines]
+    lines = timelines.all_timelines(record)
+    return [Timeline(line.token_ids, line.mask, line.logprobs, text_of) for line in lines]
 
 
 class Run:
@@ -191,8 +189,8 @@ class Run:
             entries = [e for e in entries if e.phase == phase]
         elif step is not None:
             entries = [e for e in entries if e.phase not in _VALIDATIONS]
-        pieces = Pieces(self.dir)
-        return [Episode(self._folder, e, pieces) for e in entries if step in (None, e.step)]
+        text_of = TokenText(self.dir)
+        return [Episode(self._folder, e, text_of) for e in entries if step in (None, e.step)]
 
     def __repr__(self) -> str:
         steps = len([m for m in self._lines() if m["type"] == "train"])
@@ -202,9 +200,9 @@ class Run:
     def _repr_html_(self) -> str:
         from ajet.reports.credit import run_credit
         from ajet.reports.html import written
-        from ajet.reports.run_summary import glance
+        from ajet.reports.run_summary import summarise
 
-        page = "".join(written(glance(self._folder, run_credit(self._folder)), {}, everything=False))
+        page = "".join(written(summarise(self._folder, run_credit(self._folder)), {}, everything=False))
         style = "width:100%;height:30em;border:0"
         return f'<iframe sandbox style="{style}" srcdoc="{html.escape(page, quote=True)}"></iframe>'
 

@@ -1,4 +1,4 @@
-"""Which episode a call belongs to, as contextvars, and the labels that a user may set."""
+"""What a user may say about calls, as contextvars: labels, and calls that are not answered."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ajet.capture.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +14,6 @@ class Label:
     target: str | None = None
 
 
-current_session: ContextVar[Session | None] = ContextVar("ajet_session", default=None)
 current_label: ContextVar[Label] = ContextVar("ajet_label", default=Label())  # noqa: B039 - frozen
 passing_through: ContextVar[bool] = ContextVar("ajet_passthrough", default=False)
 

@@ -19,13 +19,12 @@ from urllib.parse import unquote
 
 from ajet.capture.clients import httpx, install_translated
 from ajet.capture.clients.translated import Ours
-from ajet.capture.context import current_label, current_session, passing_through
+from ajet.capture.context import current_label, passing_through
 from ajet.capture.gateway.address import Caller, split_path
 from ajet.capture.portal import Portal
-from ajet.capture.process import threads
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import Reply, caller, find_wire, refuse, respond
-from ajet.capture.session import Session, is_key
+from ajet.capture.session import Session, current_session, is_key, threads_without_session
 from ajet.capture.wires import Refused, Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.unanswered import Unanswered, find_unanswered
@@ -78,7 +77,7 @@ class Capture:
         self.counters: Counter[str] = Counter()
         self.refusals = Refusals()
         """Refused calls of ended episodes, and of calls outside any episode."""
-        self.place_of: Callable[[Session | None], str] = lambda session: ""
+        self.location_of: Callable[[Session | None], str] = lambda session: ""
         """The user's line that makes the current call of an episode, or of none."""
         self.patched: list[ModuleType] = []
         """httpx2 and httpx, as far as they are installed."""
@@ -173,7 +172,7 @@ class Capture:
     def _stray_error(self, is_dead: bool) -> Refused:
         if is_dead:
             return Refused(_DEAD, code="invalid_api_key", status=401)
-        is_lost = threading.current_thread() in threads.lost
+        is_lost = threading.current_thread() in threads_without_session
         return Refused(_LOST if is_lost else self._stray, code="outside_episode")
 
     def _refuse(self, wire: Wire, error: Refused, request: Any) -> Coroutine[Any, Any, Reply]:
@@ -190,7 +189,7 @@ class Capture:
         """Note the address and the user's line of a refused call, in the thread that makes it."""
         asked = _place(tuple(self.wires), request.url.raw_path)[1]
         refusal.url = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}{asked.path}"
-        refusal.place = self.place_of(self._find(_headers(request), asked))
+        refusal.location = self.location_of(self._find(_headers(request), asked))
 
 
 @functools.lru_cache(512)

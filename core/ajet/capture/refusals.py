@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Refusal:
-    """One refused call. The hook adds ``url`` and ``place``, which the engine's loop does not know."""
+    """One refused call. The hook adds ``url`` and ``location``, which the engine's loop does not know."""
 
     code: str
     message: str
     url: str = ""
     """The URL without its query, which may contain a key."""
-    place: str = ""
+    location: str = ""
     """``agent.py:17``: the user's line; empty if no user code led to the call."""
 
     @property
     def where(self) -> str:
         """``https://api.example.com/v1/embeddings (agent.py:17)``, as far as it is known."""
-        return " ".join(filter(None, (self.url, f"({self.place})" if self.place else "")))
+        return " ".join(filter(None, (self.url, f"({self.location})" if self.location else "")))
 
     @property
     def line(self) -> str:

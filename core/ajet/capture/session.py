@@ -8,9 +8,12 @@ import hashlib
 import json
 import re
 import secrets
+import threading
+import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -21,17 +24,18 @@ from ajet.capture.limits import LARGE_BODY, MANY_TOOLS, refuse_oversized
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.stream_buffer import Emit, Pieces
+from ajet.capture.stream_buffer import Emit, StreamBuffer
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_at, stop_of
-from ajet.interfaces.engine import Engine
-from ajet.tracker.conversations import Message, Said, new_root, recognise
-from ajet.tracker.prompt import TAIL, Heard, Prompt, as_sent, make_prompt
-from ajet.tracker.record import Call, EpisodeRecord, Exchange, as_ids, check_generation, merging_key
+from ajet.interfaces.engine import ChatModelFailed, Engine
+from ajet.tracker.call import Call, Message, MessageNode, new_root
+from ajet.tracker.conversations import recognise
+from ajet.tracker.prompt import TAIL, ClientChat, Prompt, as_sent, make_prompt
+from ajet.tracker.record import EpisodeRecord, Exchange, as_ids, check_generation, merging_key
 from ajet.types import (
     AjetError,
     FinishReason,
@@ -76,13 +80,13 @@ class _Asked:
     target: Target
     key: str
     tools: Sequence[Message] = ()
-    heard: Heard | None = None
+    client_chat: ClientChat | None = None
     """None for a request without messages, which continues text."""
 
     @property
-    def said(self) -> Said | None:
+    def chat_end(self) -> MessageNode | None:
         """The last message."""
-        return self.heard.chat.said if self.heard else None
+        return self.client_chat.recognised.chat_end if self.client_chat else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ class Session:
     on_change: Callable[[], None] = lambda: None
     _numbers: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _replies: dict[str, tuple[Choice, Said]] = field(default_factory=dict)
+    _replies: dict[str, tuple[Choice, MessageNode]] = field(default_factory=dict)
     """Each reply by its id, with its place among the conversations; of several choices the first."""
 
     def note(self, error: Refused) -> Refusal:
@@ -178,9 +182,9 @@ class Session:
         """Record the choices of a request, all at once, as they are delivered to the client. Raises Refused
         if the episode has ended, and for an answer without the requested form, which is recorded."""
         self._refuse_if_closed()
-        said = [self._record(choice) for choice in choices]
-        if reply_id and said[0]:
-            self._replies[reply_id] = choices[0], said[0]
+        chat_end = [self._record(choice) for choice in choices]
+        if reply_id and chat_end[0]:
+            self._replies[reply_id] = choices[0], chat_end[0]
         for choice in choices:
             if choice.misfit:
                 raise choice.misfit
@@ -228,11 +232,11 @@ class Session:
     async def _render_apart(self, asked: _Asked) -> None:
         """Render a large chat that continues no conversation off the loop. The chat caches the rendering for
         `_prompt`."""
-        request, said, chat = asked.request, asked.said, self.answerer.chat
+        request, chat_end, chat = asked.request, asked.chat_end, self.answerer.chat
         is_large = request.size > LARGE_BODY or len(request.tools) > MANY_TOOLS
-        if chat and said and asked.heard and request.apart and is_large and said.held() is None:
+        if chat and chat_end and asked.client_chat and request.apart and is_large and chat_end.held() is None:
             with suppress(AjetError):  # `_prompt` raises and reports it again
-                await off_loop(chat.render, as_sent(said, asked.heard.chat.sent), asked.tools)
+                await off_loop(chat.render, as_sent(chat_end, asked.client_chat.recognised.sent), asked.tools)
 
     def _understand(self, request: ChatRequest, agent: str, target: Target) -> _Asked:
         """The request's place among the conversations."""
@@ -250,10 +254,10 @@ class Session:
             tools, key = read(target.name, written)
             root, by_text = self.record.chat(key), self.answerer.by_text
             messages, named = self._messages(request)
-            heard = Heard(recognise(root, messages, by_text=by_text), named, by_text)
+            client_chat = ClientChat(recognise(root, messages, by_text=by_text), named, by_text)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
-        return _Asked(request, agent, target, key, tools, heard)
+        return _Asked(request, agent, target, key, tools, client_chat)
 
     def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The whole chat, and the number of the call whose reply it names. A system message at the start of the new
@@ -266,9 +270,9 @@ class Session:
                 "whole chat",
                 code="previous_response_not_found",
             )
-        choice, said = self._replies[request.after]
-        assert choice.asked.heard
-        chat = as_sent(said, choice.asked.heard.chat.sent)
+        choice, chat_end = self._replies[request.after]
+        assert choice.asked.client_chat
+        chat = as_sent(chat_end, choice.asked.client_chat.recognised.sent)
         if request.messages and request.messages[0].get("role") in ("system", "developer"):
             chat = chat[1:] if chat[0]["role"] == "system" else chat
             return [request.messages[0], *chat, *request.messages[1:]], choice.number
@@ -279,7 +283,9 @@ class Session:
         chat, engine = self.answerer.chat, self.answerer.engine
         assert chat and engine
         try:
-            prompt = self._chat_prompt(asked, asked.heard) if asked.heard else self._text_prompt(asked)
+            prompt = (
+                self._chat_prompt(asked, asked.client_chat) if asked.client_chat else self._text_prompt(asked)
+            )
         except AjetError as error:
             if isinstance(error, Refused):
                 raise
@@ -295,10 +301,10 @@ class Session:
         self.counters["drift"] += prompt.drift
         return prompt
 
-    def _chat_prompt(self, asked: _Asked, heard: Heard) -> Prompt:
+    def _chat_prompt(self, asked: _Asked, client_chat: ClientChat) -> Prompt:
         chat = self.answerer.chat
         assert chat
-        return make_prompt(self.record, chat, asked.key, heard, asked.tools)
+        return make_prompt(self.record, chat, asked.key, client_chat, asked.tools)
 
     def _text_prompt(self, asked: _Asked) -> Prompt:
         """Text as it is, including special tokens, or token ids."""
@@ -321,13 +327,13 @@ class Session:
 
     async def _ask_model(self, asked: _Asked, number: int, index: int, emit: Emit | None) -> Choice:
         model = asked.target.model
-        assert model and asked.said
+        assert model and asked.chat_end
         sampling, _ = self.answerer.policy.resolve(asked.request, None)
         with passthrough():
-            answer = model.complete(asked.said.chat(), asked.tools, sampling)
+            answer = model.complete(asked.chat_end.chat(), asked.tools, sampling)
             message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
         if emit:
-            Pieces(emit, index, None, ()).finish(message)
+            StreamBuffer(emit, index, None, ()).finish(message)
         reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
         return Choice(number, asked, Answer(message, reason, 0, 0))
 
@@ -345,26 +351,26 @@ class Session:
         tail = ids[-TAIL:].tolist()
         key = (self.episode, number)
         wanted = GenerateRequest(ids, sampling, key, blocks_loop, asked.target.adapter)
-        pieces = None
+        buffer = None
         if emit:
-            reader = chat.text_reader() if asked.said is None else chat.reader(tail)
-            pieces = Pieces(emit, index, reader, asked.request.stop)
-        generation = await self._or_refuse(self._generate(wanted, pieces), "the engine")
+            reader = chat.text_reader() if asked.chat_end is None else chat.reader(tail)
+            buffer = StreamBuffer(emit, index, reader, asked.request.stop)
+        generation = await self._or_refuse(self._generate(wanted, buffer), "the engine")
         message, reason, reasoning = self._message(chat, asked, tail, generation, number)
-        if pieces:
-            pieces.finish(message)
+        if buffer:
+            buffer.finish(message)
         logprobs = _logprobs(chat, generation) if asked.request.logprobs else None
         stops = asked.request.stop if reason == "stop" else ()
         stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
-        last = pieces.last["reasoning"] if pieces else ""
+        last = buffer.last["reasoning"] if buffer else ""
         answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop, last)
         return Choice(number, asked, answer, _Sampled(prompt, sampling, generation))
 
-    async def _generate(self, wanted: GenerateRequest, pieces: Pieces | None) -> Generation:
+    async def _generate(self, wanted: GenerateRequest, buffer: StreamBuffer | None) -> Generation:
         """What the engine samples. Raises AjetError for an answer that cannot be recorded: it would break a batch."""
         engine = self.answerer.engine
         assert engine
-        if pieces is None:
+        if buffer is None:
             whole = await engine.generate(wanted)
             self._check(whole, wanted)
             return whole
@@ -374,7 +380,7 @@ class Session:
             async for delta in stream:
                 self._check(delta, wanted)
                 deltas.append(delta)
-                pieces.sampled(delta.token_ids.tolist())
+                buffer.sampled(delta.token_ids.tolist())
         return _joined(deltas)
 
     def _check(self, given: Generation | GenerationDelta, wanted: GenerateRequest) -> None:
@@ -396,14 +402,15 @@ class Session:
         except Exception as error:
             name = "" if isinstance(error, AjetError) else f"{type(error).__name__}: "
             self.engine_error = f"{name}{error}"
-            raise Refused(f"{who} failed: {self.engine_error}", code="engine_error") from error
+            status = error.status if isinstance(error, ChatModelFailed) else 400
+            raise Refused(f"{who} failed: {self.engine_error}", code="engine_error", status=status) from error
 
     def _message(
         self, chat: Chat, asked: _Asked, prompt_tail: list[int], generation: Generation, number: int
     ) -> tuple[dict[str, Any], FinishReason, int | None]:
         """The answer as a message, why it ended, and how many of its tokens are reasoning."""
         ids = generation.token_ids.tolist()
-        if asked.said is None:
+        if asked.chat_end is None:
             content = chat.text(ids)
             content = content[: stop_at(content, asked.request.stop)]
             return {"role": "assistant", "content": content}, generation.finish_reason, None
@@ -432,12 +439,12 @@ class Session:
 
     # ---------------------------------------------------------------- recording
 
-    def _record(self, choice: Choice) -> Said | None:
+    def _record(self, choice: Choice) -> MessageNode | None:
         """Record an answer; return its node among the conversations."""
         asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
         if sampled is None:
-            assert asked.said
-            answer = asked.said.say(message)
+            assert asked.chat_end
+            answer = asked.chat_end.add(message)
             self.record.exchanges.append(
                 Exchange(choice.number, asked.agent, asked.target.name, asked.key, answer)
             )
@@ -456,7 +463,7 @@ class Session:
                 trained=asked.target.trained and policy.training and not sampled.sampling.greedy,
                 parent=sampled.prompt.parent,
                 cause=sampled.prompt.cause,
-                said=asked.said,
+                chat_end=asked.chat_end,
                 basis=sampled.prompt.basis,
             ),
             message,
@@ -524,3 +531,10 @@ def _logprobs(chat: Chat, generation: Generation) -> tuple[tuple[str, float], ..
     """(text, logprob) of each token; values that JSON cannot express become the API's lowest value."""
     texts = (chat.text_of(token) for token in generation.token_ids.tolist())
     return tuple(zip(texts, np.clip(generation.logprobs, -9999.0, 0.0).tolist(), strict=True))
+
+
+current_session: ContextVar[Session | None] = ContextVar("ajet_session", default=None)
+"""The session that answers the LLM calls of this context, unless a call carries the key of another."""
+
+threads_without_session: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Plain threads that were started inside an episode and do not carry its context."""

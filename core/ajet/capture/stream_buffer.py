@@ -12,7 +12,7 @@ from ajet.types import AjetError
 Emit = Callable[[Piece], None]
 
 
-class Pieces:
+class StreamBuffer:
     """Emits text as soon as it is final, and at the end the rest of the message.
 
     The first piece is empty and signals that sampling has begun. ``stops`` cut the content in the same way as

@@ -90,8 +90,8 @@ def _apply(schema: Mapping[str, Any], content: str | None) -> Refused | None:
         return _no_json(error)
     if fault is None:
         return None
-    place, reason = fault
-    return _misfit(f"the answer does not fit the JSON schema at {place}: {reason}")
+    where, reason = fault
+    return _misfit(f"the answer does not fit the JSON schema at {where}: {reason}")
 
 
 def _name(named: Any) -> Any:

@@ -111,16 +111,16 @@ class Harmony:
 
     def _thoughts_end(self, turn: list[int], begun: list[int]) -> int:
         """How many ids of the turn there are up to the end of the last reasoning, including its end token."""
-        place, end = _Place(self, begun), 0
+        position, end = _Position(self, begun), 0
         for n, token in enumerate(turn, 1):
-            before = place.channel
-            place.go_on(token)
-            if "analysis" in (before, place.channel):
+            before = position.channel
+            position.go_on(token)
+            if "analysis" in (before, position.channel):
                 end = n
         return end
 
 
-class _Place:
+class _Position:
     """The state of a turn before its next token. It counts the same tokens as text as the library's parser."""
 
     def __init__(self, harmony: Harmony, begun: list[int]) -> None:
@@ -159,7 +159,7 @@ class HarmonyReader:
 
     def __init__(self, harmony: Harmony, begun: list[int]) -> None:
         self._harmony = harmony
-        self._place = _Place(harmony, begun)
+        self._position = _Position(harmony, begun)
         self._decoder = Decoder(harmony.tokenizer)
         self._trims: dict[Kind, Trim] = {"reasoning": Trim(None, True), "content": Trim(None, True)}
         self._beside = ""
@@ -168,10 +168,10 @@ class HarmonyReader:
 
     def read(self, token: int) -> Iterator[Text]:
         """The text that has become final with one more token."""
-        channel = self._place.channel
-        is_text = self._place.go_on(token)
+        channel = self._position.channel
+        is_text = self._position.go_on(token)
         self._holds |= token in self._harmony.stop_token_ids
-        self._holds |= self._place.in_text and not self._place.channel
+        self._holds |= self._position.in_text and not self._position.channel
         if self._holds or not channel:
             return
         kind = _KINDS[channel]

@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, meta, nodes
@@ -164,7 +166,7 @@ class _Statements:
     """None if the statements define macros: a macro keeps the context it was defined in, so each run needs a new one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _MessageLoop:
     """A loop over messages whose body is proven."""
 
@@ -249,19 +251,25 @@ class Rendered:
 def prove(source: str, constants: Mapping[str, Any]) -> IncrementalTemplate | None:
     """The template, if it can be run step by step. ``constants`` are the variables that never change."""
     try:
-        return IncrementalTemplate(source, constants)
+        return _analysed(source).with_constants(constants)
     except Unproven:
         return None
+
+
+@lru_cache(maxsize=32)
+def _analysed(source: str) -> IncrementalTemplate:
+    # The proof takes some 30 ms and depends on the source only.
+    return IncrementalTemplate(source)
 
 
 class IncrementalTemplate:
     """A chat template that is proven to run step by step; see `prove`. Raises Unproven."""
 
-    def __init__(self, source: str, constants: Mapping[str, Any]) -> None:
+    def __init__(self, source: str) -> None:
         self.proven = True
         """Whether the proof has covered everything so far."""
         self._environment = _Environment()
-        self._constants = dict(constants)
+        self._constants: Mapping[str, Any] = {}
         try:
             tree = self._environment.parse(source)
         except TemplateError as error:
@@ -290,6 +298,12 @@ class IncrementalTemplate:
             raise Unproven("no loop over messages depends on them one by one")
         self._steps.append(self._statements(between, None))
         self._check_macros(tree)
+
+    def with_constants(self, constants: Mapping[str, Any]) -> IncrementalTemplate:
+        """The same template with variables that never change. The two share what the proof has found."""
+        other = copy(self)
+        other._constants = dict(constants)
+        return other
 
     # ---------------------------------------------------------------- running
 
@@ -343,13 +357,13 @@ class IncrementalTemplate:
         texts = [settled[0]]
         loops: list[_Ran | _Searched] = []
         for number, step in enumerate(self._steps):
-            place, is_last = number // 2, number >= len(self._steps) - 2
+            index, is_last = number // 2, number >= len(self._steps) - 2
             if isinstance(step, _Statements):
                 text = self._run_statements(step, scope)
-                if earlier and not is_last and text != earlier.statements[place]:
+                if earlier and not is_last and text != earlier.statements[index]:
                     raise _Rewritten
             else:
-                old = earlier.loops[place] if earlier else None
+                old = earlier.loops[index] if earlier else None
                 if isinstance(step, _Searching):
                     text = ""
                     loops.append(self._run_search(step, scope, old))
@@ -479,7 +493,7 @@ class IncrementalTemplate:
         near = name in reads.near or any(n == name for n, _ in reads.neighbours)
         if near and value.start != start:
             raise Unproven(f"{name} does not begin where the loop does")
-        if any(n == name and value.start + place >= known for n, place in reads.positions):
+        if any(n == name and value.start + index >= known for n, index in reads.positions):
             raise Unproven(f"{name} is read beyond the end of the chat")
         return value.start
 
@@ -499,16 +513,16 @@ class IncrementalTemplate:
             return
         if step.writes:
             raise _Rewritten
-        places: set[int] = set()
+        indices: set[int] = set()
         for key in changed:
             if not self._is_limit(step, key) or {type(inputs[key]), type(old.inputs[key])} != {int}:
                 raise _Rewritten
             low, high = sorted((inputs[key], old.inputs[key]))
-            places.update(range(max(0, low - 1), min(high + 2, old.count - len(old.last))))
+            indices.update(range(max(0, low - 1), min(high + 2, old.count - len(old.last))))
         texts = []
         for values in (old.inputs, inputs):
             body = step.body.piece.begin(_with_inputs(scope, values))
-            texts.append([self._written(body, step, chat, old.start, index) for index in sorted(places)])
+            texts.append([self._written(body, step, chat, old.start, index) for index in sorted(indices)])
         if texts[0] != texts[1]:
             raise _Rewritten
 
@@ -550,15 +564,15 @@ class IncrementalTemplate:
         if (reads.writes and reads.wrapped) or (whole & aliases):
             return None
         return _MessageLoop(
-            _Own(self._compiled(body)),
-            target,
-            node.iter.name if isinstance(node.iter, nodes.Name) else "",
-            reads,
-            frozenset(outer & reads.variables()),
-            reads.ahead,
-            reads.wrapped,
-            tuple(sorted(written for written in reads.writes if written[0] in outer)),
-            bool(reads.writes & (reads.attributes | reads.limits)),
+            body=_Own(self._compiled(body)),
+            target=target,
+            items=node.iter.name if isinstance(node.iter, nodes.Name) else "",
+            reads=reads,
+            outer=frozenset(outer & reads.variables()),
+            ahead=reads.ahead,
+            wrapped=reads.wrapped,
+            writes=tuple(sorted(written for written in reads.writes if written[0] in outer)),
+            reads_own=bool(reads.writes & (reads.attributes | reads.limits)),
         )
 
     def _statements(self, found: Sequence[nodes.Node], items: nodes.Node | None) -> _Statements:
@@ -638,7 +652,7 @@ def _settled(tree: nodes.Template, aliases: frozenset[str]) -> tuple[list[nodes.
             break
         if any(name in aliases for name, _ in reads.attributes | reads.limits | reads.neighbours):
             break
-        by = max([by, *(place for name, place in reads.positions if name in aliases)])
+        by = max([by, *(index for name, index in reads.positions if name in aliases)])
         settled.append(rest.pop(0))
     stored = set(_stored(settled))
     written = {ref.name for node in rest for ref in node.find_all(nodes.NSRef)}

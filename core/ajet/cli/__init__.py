@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import functools
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -107,7 +108,7 @@ def run_program(arguments: Sequence[str]) -> int:
     from ajet.types import AjetError, ConfigError
 
     try:
-        typer.main.get_command(build_app())(list(arguments), prog_name="ajet")
+        _commands()(list(arguments), prog_name="ajet")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
@@ -142,7 +143,8 @@ def _limit_of_machine(error: Exception) -> str | None:
     return f"out of memory{said}. Free some, or raise the limits of this process (ulimit -v, ulimit -u)."
 
 
-def build_app() -> typer.Typer:
+@functools.cache  # a notebook or a test runs several in one process, and each would inspect all signatures again
+def _commands() -> Callable[..., object]:
     """All commands, those of plugins included."""
     app = typer.Typer(
         name="ajet",
@@ -166,7 +168,7 @@ def build_app() -> typer.Typer:
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
     _add_plugin_commands(app)
-    return app
+    return typer.main.get_command(app)
 
 
 def _program(
@@ -192,26 +194,22 @@ def _print_version(asked: bool) -> None:
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:
-    """Let plugins add their commands. A plugin that fails loses only its commands. Nothing else is imported here:
-    numpy alone would double the time that ``--help`` takes."""
-    from ajet.plugins import entry_points
+    """Add the commands of plugins: entry points of the group ``ajet.commands``, each a function or a `typer.Typer`. They
+    have a group of their own because loading every plugin would take most of the time of ``ajet --help``."""
+    import importlib.metadata
 
-    for entry, distribution, _ in entry_points():
+    for entry in sorted(importlib.metadata.entry_points(group="ajet.commands"), key=lambda entry: entry.name):
         try:
-            plugin = entry.load()
-        except Exception:
-            continue  # `ajet plugins` reports it, and so does every command that needs it
-        try:
-            getattr(plugin, "ajet_commands", _no_commands)(app)
+            command = entry.load()
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=entry.name)
+            else:
+                app.command(entry.name)(command)
         except Exception as error:
             print(
-                f"warning: plugin {distribution}: its commands are missing: {type(error).__name__}: {error}",
+                f"warning: the command {entry.name} ({entry.value}) is missing: {type(error).__name__}: {error}",
                 file=sys.stderr,
             )
-
-
-def _no_commands(app: typer.Typer) -> None:
-    """Stands in for the hook of a plugin that adds no commands."""
 
 
 def _tell(error: object) -> None:

@@ -11,7 +11,7 @@ import typer
 from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow, flag
 
 if TYPE_CHECKING:
-    from ajet.job.prepare import Job
+    from ajet.job.job import Job
     from ajet.runs.check import Report
 
 
@@ -122,7 +122,7 @@ def page(job: Job, report: Report) -> str:
         )
     for policy, tokens in report.dropped.items():
         rows.append(("dropped", f"{tokens} sampled tokens by {policy}"))
-    parts = [f"ajet check · {job.workflow.spec} · {job.model}", _aligned(rows)]
+    parts = [f"ajet check · {job.workflow.spec} · {job.model}", table(rows)]
     parts.append(_breaks(report))
     parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "no warnings")
     first = episodes[0].plan.id if episodes else ""
@@ -139,15 +139,15 @@ def _breaks(report: Report) -> str:
     """One example of each cause, with the difference in characters and tokens."""
     from ajet.cli.show_text import describe_break
     from ajet.reports.episode import break_report
-    from ajet.reports.token_text import Pieces
+    from ajet.reports.token_text import TokenText
 
     if not report.breaks:
         return "breaks: none. Every call that could continue a conversation did."
-    pieces = Pieces(report.run_dir)
+    text_of = TokenText(report.run_dir)
     examples = {b.cause: (episode, b) for episode, b in reversed(report.breaks)}
     lines = [f"{len(report.breaks)} calls started a new timeline; one of each kind:"]
     for episode, b in examples.values():
-        lines += ["", f"in episode {episode.plan.id}", describe_break(break_report(b, pieces)).plain]
+        lines += ["", f"in episode {episode.plan.id}", describe_break(break_report(b, text_of)).plain]
     return "\n".join(lines)
 
 
@@ -158,8 +158,3 @@ def _accuracy(report: Report) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%} of it" if whole else "nothing"
-
-
-def _aligned(rows: list[tuple[str, str]]) -> str:
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)

@@ -10,7 +10,7 @@ from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workfl
 
 if TYPE_CHECKING:
     from ajet.interfaces.engine import ChatModelPlugin
-    from ajet.job.prepare import Job
+    from ajet.job.job import Job
 
 
 def evaluate(
@@ -20,7 +20,9 @@ def evaluate(
     judge: JudgeName = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Checkpoint folder or Hugging Face id; the engine of eval.engine serves it."),
+        typer.Option(
+            help="Checkpoint folder or Hugging Face id, which the engine of eval.engine serves; default: the job's."
+        ),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible API, including /v1.")
@@ -52,6 +54,7 @@ def evaluate(
         tasks=tasks,
         judge=judge,
         model=model,
+        endpoint=endpoint,
         greedy=greedy,
         episodes=episodes,
         seed=seed,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ajet.job import DEFAULT_BACKBONE
+
 
 def export(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a run.")],
@@ -14,13 +16,32 @@ def export(
     target: Annotated[
         str | None, typer.Option(metavar="NAME", help="Target whose adapter to export, if there are several.")
     ] = None,
-    backbone: Annotated[str, typer.Option(help="The backbone that wrote the checkpoint.")] = "local",
+    backbone: Annotated[str, typer.Option(help="The backbone that wrote the checkpoint.")] = DEFAULT_BACKBONE,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REPO",
+            help="Also upload the folder to this repository of the Hugging Face Hub, such as owner/name.",
+        ),
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Create the repository of --push as a private one.")
+    ] = False,
 ) -> None:
     """Write a checkpoint's model, with its adapter merged, as a folder that any program can load."""
-    from ajet.interfaces.backbone import Backbone
+    from ajet.job import hub
+    from ajet.job.job import Backbone
     from ajet.plugins import load_plugins, validated
+    from ajet.types import ConfigError
 
+    if push is not None:
+        hub.check_push(push, "--push")
+    elif private:
+        raise ConfigError("--private applies only with --push REPO; add --push, or remove --private.")
     built = validated(load_plugins().get("backbone", backbone, "--backbone"), {}, "--backbone")
     assert isinstance(built, Backbone)
-    built.export(checkpoint.expanduser(), output.expanduser(), target)
+    folder = output.expanduser()
+    built.export(checkpoint.expanduser(), folder, target)
     print(f"wrote {output}")
+    if push is not None:
+        print(f"uploaded it to {hub.push(folder, push, private=private)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,16 @@ def plugins(context: typer.Context) -> None:
     found = load_plugins()
     rows = [(i.kind, i.name, i.distribution, i.version, first_line(i.cls)) for i in found.classes.values()]
     rows += function_rows(found)
+    rows += [
+        (
+            "command",
+            entry.name,
+            entry.dist.name if entry.dist else "?",
+            entry.dist.version if entry.dist else "?",
+            "",
+        )
+        for entry in importlib.metadata.entry_points(group="ajet.commands")
+    ]
     print(table([("KIND", "NAME", "DISTRIBUTION", "VERSION", ""), *sorted(rows)]))
     for broken in found.broken:
         print(f"broken  {broken.entry_point}  {broken.distribution}  {broken.error}")

@@ -1,7 +1,8 @@
-"""Progress of long work: live bars on a terminal, plain lines elsewhere. Both on stderr."""
+"""Progress of long work on stderr: live bars on a terminal, plain lines elsewhere; in a notebook, below its cell."""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -13,14 +14,17 @@ if TYPE_CHECKING:
     from ajet.types import Metrics
 
 QUIET_SECONDS = 10.0
+REWRITE_SECONDS = 0.2
 
 
 def make_progress() -> Lines:
-    """Bars on a terminal; lines in logs and when a debugger needs the terminal."""
+    """Bars on a terminal; lines in logs and when a debugger needs the terminal; a line that updates in a notebook."""
     from os import environ
 
     from ajet.utils.breakpoints import under_debugger
 
+    if type(sys.stdout).__module__.startswith("ipykernel"):
+        return Cell(sys.stdout)  # a notebook shows stderr as an error
     live = sys.stderr.isatty() and environ.get("TERM") != "dumb" and not under_debugger()
     return Bars() if live else Lines(sys.stderr)
 
@@ -79,6 +83,51 @@ class Lines:
     def _print(self, text: str) -> None:
         self._last_line = time.monotonic()
         print(text, file=self._out, flush=True)
+
+
+class Cell(Lines):
+    """A `Progress` for the output of a notebook's cell: the last line holds the step and the episodes, and is
+    rewritten in place."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        self._step = self._phase = ""
+        self._width = 0
+        """Characters of the line that is rewritten; 0 if there is none."""
+        self._written = -math.inf
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            if last := self._step or self._phase:
+                self._print(last)
+
+    def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
+        """See `Progress.stage`."""
+        done = fraction >= 1
+        self._show(self._step, "" if done else f"{name} {fraction:.0%}  {stage_figures(metrics)}", now=done)
+
+    def episodes(self, phase: str, done: int, total: int) -> None:
+        """See `Progress.episodes`."""
+        self._show(self._step, f"{phase}: {done}/{total} episodes", now=done >= total)
+
+    def step(self, step: int, total: int, metrics: Metrics) -> None:
+        """See `Progress.step`."""
+        self._show(f"step {step}/{total}  {self._figures(step, total, metrics)}", "", now=True)
+
+    def _show(self, step: str, phase: str, *, now: bool) -> None:
+        with self._lock:
+            self._step, self._phase = step, phase
+            if now or time.monotonic() - self._written >= REWRITE_SECONDS:
+                self._write("  |  ".join(filter(None, (step, phase))), end="")
+
+    def _print(self, text: str) -> None:
+        self._write(text, end="\n")
+
+    def _write(self, text: str, end: str) -> None:
+        self._written = time.monotonic()
+        cleared = f"\r{'':{self._width}}\r" if self._width else ""
+        print(f"{cleared}{text}", end=end, file=self._out, flush=True)
+        self._width = 0 if end else len(text)
 
 
 class Bars(Lines):

@@ -11,7 +11,7 @@ from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, 
 
 if TYPE_CHECKING:
     from ajet.job.config import Layers
-    from ajet.job.prepare import Job
+    from ajet.job.job import Job
 
 
 def run(
@@ -96,7 +96,7 @@ def describe_job(job: Job, layers: Layers) -> str:
 
     counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."
     given = table(provenance(layers), indent="#   ")
-    comment = f"# {counts}\n# Set by the user (everything else is a default):\n{given}"
+    comment = f"# {counts}\n# Set by the user or derived (everything else is a fixed default):\n{given}"
     foreign = job.backbone.describe(job)
     return f"{comment}\n{resolved_yaml(job)}".rstrip() + (f"\n---\n{foreign}" if foreign else "")
 
@@ -104,10 +104,11 @@ def describe_job(job: Job, layers: Layers) -> str:
 def _run(job: Job) -> None:
     from ajet.cli.progress import make_progress
     from ajet.cli.summary import describe_ended, describe_result
+    from ajet.runs.restarts import run_job
 
     with make_progress() as progress:
         try:
-            result = job.backbone.run(job.with_progress(progress))
+            result = run_job(job.with_progress(progress))
         except KeyboardInterrupt:
             progress.say(describe_ended("interrupted", progress.run_dir))
             raise

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ajet.cli.options import Sets, flag
+from ajet.job import DEFAULT_BACKBONE
 
 
 def sft(
@@ -16,7 +17,7 @@ def sft(
         Path, typer.Option(help='File with one {"messages": […], "tools": […]} per line.')
     ],
     output: Annotated[Path, typer.Option(help="New folder for the metrics and the checkpoint.")],
-    backbone: Annotated[str, typer.Option(help="The backbone whose trainer to use.")] = "local",
+    backbone: Annotated[str, typer.Option(help="The backbone whose trainer to use.")] = DEFAULT_BACKBONE,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the transcripts.")] = 1,
     batch_size: Annotated[int, typer.Option(min=1, help="Transcripts per optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,

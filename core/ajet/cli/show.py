@@ -1,4 +1,4 @@
-"""``ajet show``: a run at a glance, or one episode as chat and tokens."""
+"""``ajet show``: the summary of a run, or one episode as chat and tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from ajet.reports.episode import EpisodeReport
-    from ajet.reports.run_summary import Glance
+    from ajet.reports.run_summary import RunSummary
 
 
 def show(
@@ -44,8 +44,8 @@ def show(
     from ajet.reports.credit import run_credit
     from ajet.reports.episode import episode_report
     from ajet.reports.folder import find_run, read_run
-    from ajet.reports.run_summary import glance
-    from ajet.reports.token_text import Pieces
+    from ajet.reports.run_summary import summarise
+    from ajet.reports.token_text import TokenText
     from ajet.types import ConfigError
 
     if as_json and html is not None:
@@ -54,26 +54,26 @@ def show(
         raise ConfigError(f"{'--tokens' if tokens else '--all'} needs an episode; name one after {run}.")
     found = read_run(find_run(run))
     credit = run_credit(found)
-    pieces = Pieces(found.dir)
+    text_of = TokenText(found.dir)
     if episode is not None:
-        report = episode_report(found, found.find(episode), credit, pieces)
+        report = episode_report(found, found.find(episode), credit, text_of)
         if html is None:
             _print_json(report) if as_json else _print_episode(report, everything, tokens)
             return
-    facts = glance(found, credit)
+    summary = summarise(found, credit)
     if html is None:
-        _print_json(facts) if as_json else _print_run(facts)
+        _print_json(summary) if as_json else _print_run(summary)
         return
     from ajet.reports.html import written
 
     by_id = {entry.id: entry for entry in found.entries}
-    chosen = list(by_id) if everything else [pick.id for pick in facts.picks]
+    chosen = list(by_id) if everything else [pick.id for pick in summary.picks]
     if episode is not None:
         chosen = [report.header.id]
-    reports = {name: partial(episode_report, found, by_id[name], credit, pieces) for name in chosen}
+    reports = {name: partial(episode_report, found, by_id[name], credit, text_of) for name in chosen}
     try:
         with html.open("w", encoding="utf-8") as file:
-            file.writelines(written(facts, reports, everything=everything))
+            file.writelines(written(summary, reports, everything=everything))
     except OSError as error:
         raise ConfigError(f"--html {html} cannot be written ({error.strerror}).") from None
     more = (
@@ -82,11 +82,11 @@ def show(
     print(f"written: {html}, with {len(chosen):,} of {len(by_id):,} episodes{more}")
 
 
-def _print_run(facts: Glance) -> None:
+def _print_run(summary: RunSummary) -> None:
     from ajet.cli.show_text import describe_run
 
     _printable()
-    print(describe_run(facts))
+    print(describe_run(summary))
 
 
 def _print_episode(report: EpisodeReport, everything: bool, tokens: bool) -> None:
@@ -101,11 +101,11 @@ def _print_episode(report: EpisodeReport, everything: bool, tokens: bool) -> Non
         console.print(text)
 
 
-def _print_json(facts: Any) -> None:
+def _print_json(summary: Any) -> None:
     import json
     from dataclasses import asdict
 
-    print(json.dumps(asdict(facts), default=str))  # ASCII, because text may contain lone surrogates
+    print(json.dumps(asdict(summary), default=str))  # ASCII, because text may contain lone surrogates
 
 
 def _printable() -> None:

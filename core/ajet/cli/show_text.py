@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 
 from rich.text import Text
 
 from ajet.cli.table import table
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
-from ajet.reports.labels import episode_facts, fold, run_facts, shortened, step_table, who
-from ajet.reports.run_summary import Count, Glance
+from ajet.reports.labels import episode_labels, fold, run_labels, shortened, step_table, who
+from ajet.reports.run_summary import Count, RunSummary
 from ajet.reports.token_text import readable, visible
+
+_columns = partial(table, most=sys.maxsize)
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDEST = 40
@@ -25,32 +29,32 @@ LONGEST = 2000
 """Maximum characters of a message that is shown in full."""
 
 
-def describe_run(glance: Glance) -> str:
+def describe_run(summary: RunSummary) -> str:
     """The summary of a run, as plain text."""
-    parts = [_columns(run_facts(glance))]
-    if len(glance.rewards) > 1:
+    parts = [_columns(run_labels(summary))]
+    if len(summary.rewards) > 1:
         parts.append(
-            f"reward  {sparkline(glance.rewards)}  {glance.rewards[0]:.3g} → {glance.rewards[-1]:.3g}"
+            f"reward  {sparkline(summary.rewards)}  {summary.rewards[0]:.3g} → {summary.rewards[-1]:.3g}"
         )
-    if glance.rows:
-        parts.append(table(step_table(glance.rows, glance.validates)))
-    if glance.groups:
-        zero, groups = glance.groups_zero_advantage, glance.groups
+    if summary.rows:
+        parts.append(table(step_table(summary.rows, summary.validates)))
+    if summary.groups:
+        zero, groups = summary.groups_zero_advantage, summary.groups
         parts.append(
             f"groups with zero advantage (nothing to learn): {zero} of {groups}, {zero / groups:.0%}"
         )
     for title, counts in (
-        ("failures", glance.failures),
-        ("counters", glance.counters),
-        ("breaks", glance.breaks),
+        ("failures", summary.failures),
+        ("counters", summary.counters),
+        ("breaks", summary.breaks),
     ):
         if counts:
             parts.append(f"{title}\n{_counts(counts)}")
-    if glance.picks:
-        run = shlex.quote(glance.run)
-        shown = [(f"ajet show {run} {shlex.quote(pick.id)}", pick.why) for pick in glance.picks]
+    if summary.picks:
+        run = shlex.quote(summary.run)
+        shown = [(f"ajet show {run} {shlex.quote(pick.id)}", pick.why) for pick in summary.picks]
         parts.append("look at\n" + _columns(shown, indent="  "))
-    parts += [f"note: {note}" for note in glance.notes]
+    parts += [f"note: {note}" for note in summary.notes]
     return readable("\n\n".join(parts))
 
 
@@ -58,7 +62,7 @@ def describe_episode(
     report: EpisodeReport, *, everything: bool, tokens: bool, colour: bool
 ) -> Iterator[Text]:
     """An episode: header, then chat and tokens of each timeline, then where conversations broke."""
-    yield Text(readable(_columns(episode_facts(report))))
+    yield Text(readable(_columns(episode_labels(report))))
     for note in report.notes:
         yield Text(readable(f"note: {note}"))
     legend = True
@@ -94,15 +98,6 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _counts(counts: Sequence[Count]) -> str:
     return _columns([(c.name, str(c.count), c.about) for c in counts], indent="  ")
-
-
-def _columns(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Like `table`, for first columns of any width."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return "\n".join(
-        indent + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    )
 
 
 # --------------------------------------------------------------------------- the episode

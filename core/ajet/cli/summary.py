@@ -28,16 +28,16 @@ def describe_result(result: RunResult) -> str:
     parts = []
     if result.after:
         parts.append(table([("validation", "before", "after"), *_figures(result.before, result.after)]))
-    facts = [("run folder", str(result.run_dir))]
+    rows = [("run folder", str(result.run_dir))]
     if result.steps:
-        facts.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))
+        rows.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))
     if result.checkpoint:
-        facts.append(("checkpoint", str(result.checkpoint)))
-        facts.append(("evaluate it", f"ajet eval {result.run_dir / 'job.yaml'} --model {result.checkpoint}"))
+        rows.append(("checkpoint", str(result.checkpoint)))
+        rows.append(("evaluate it", f"ajet eval {result.run_dir / 'job.yaml'} --model {result.checkpoint}"))
     if list(result.run_dir.rglob("events.out.tfevents.*")):
-        facts.append(("curves", f"tensorboard --logdir {result.run_dir}"))
-    facts.append(("every episode", f"ajet show {result.run_dir}"))
-    return "\n\n".join([*parts, table(facts)])
+        rows.append(("curves", f"tensorboard --logdir {result.run_dir}"))
+    rows.append(("every episode", f"ajet show {result.run_dir}"))
+    return "\n\n".join([*parts, table(rows)])
 
 
 def describe_metrics_table(metrics: Metrics, *, greedy: bool) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 MOST = 44
 
 
-def table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Rows as lines, each column as wide as its widest cell; a long cell does not shift the others."""
+def table(rows: Iterable[Sequence[str]], *, indent: str = "", most: int = MOST) -> str:
+    """Rows as lines, each column as wide as its widest cell of at most ``most`` characters; a longer cell does not shift
+    the others."""
     rows = [tuple(row) for row in rows]
     columns = max((len(row) for row in rows), default=0)
-    widths = [min(MOST, max((len(r[i]) for r in rows if i < len(r)), default=0)) for i in range(columns)]
+    widths = [min(most, max((len(r[i]) for r in rows if i < len(r)), default=0)) for i in range(columns)]
     return "\n".join(
         indent + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows
     )

@@ -100,7 +100,7 @@ def serve(
     printed. An instance that gets no request for ``idle_seconds`` is released; more than ``most_instances`` at
     once are refused. Raises AjetError if the address cannot be bound."""
     listening = listen(host, port, "the service")
-    app = Service(environments, idle_seconds, most_instances, host)
+    app = EnvironmentServer(environments, idle_seconds, most_instances, host)
     with stopped() as stop, _running(app, listening) as url:
         print(f"serving {', '.join(e.env_type for e in environments)} at {url}", flush=True)
         stop.wait()
@@ -114,12 +114,12 @@ def serving(
 ) -> Iterator[str]:
     """A block in which a thread of this process serves; its value is the URL."""
     listening = listen("127.0.0.1", 0, "the service")
-    with _running(Service(environments, idle_seconds, most_instances), listening) as url:
+    with _running(EnvironmentServer(environments, idle_seconds, most_instances), listening) as url:
         yield url
 
 
 @contextmanager
-def _running(app: Service, listening: socket.socket) -> Iterator[str]:
+def _running(app: EnvironmentServer, listening: socket.socket) -> Iterator[str]:
     """A block in which a thread serves on a socket; its value is the URL."""
     import uvicorn
 
@@ -136,7 +136,7 @@ def _running(app: Service, listening: socket.socket) -> Iterator[str]:
         thread.join()
 
 
-class Service:
+class EnvironmentServer:
     """The ASGI application. ``GET /health`` returns how many instances were created, released and are open."""
 
     def __init__(
@@ -434,7 +434,7 @@ def _failed(error: str) -> bytes:
     return _json({"success": False, "error": error})
 
 
-def _config(app: Service) -> Any:
+def _config(app: EnvironmentServer) -> Any:
     import uvicorn
 
     from ajet.capture.gateway.http_server import BACKLOG, make_protocol

@@ -1,27 +1,26 @@
-"""What trains: a Trainer holds weights and an optimizer; a Backbone runs a whole job."""
+"""What a backbone can do and returns, and the Trainer that it may bring. `ajet.Backbone` itself is in `ajet.job.job`."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import Protocol
 
-from ajet.interfaces.base import Plugin
 from ajet.interfaces.engine import Engine
-from ajet.interfaces.progress import Progress
-from ajet.types import AjetError, Batch, ConfigError, Metrics
-
-if TYPE_CHECKING:
-    from ajet.job.config import LoraSettings
-    from ajet.job.prepare import Job
-    from ajet.learning.settings import TrainSettings
+from ajet.types import AjetError, Batch, Metrics
 
 
 class CheckpointDamaged(AjetError):
     """A checkpoint cannot be read. The run continues from the one before it."""
+
+
+class MachineFailed(AjetError):
+    """A machine, a server or a process of the run has failed, so resuming the run may help. A backbone never raises it for
+    errors of the user, such as a wrong key or an agent whose episodes all fail."""
+
+    def __init__(self, text: str, run_dir: Path) -> None:
+        super().__init__(text)
+        self.run_dir = run_dir
 
 
 class Trainer(Protocol):
@@ -83,11 +82,13 @@ class Capabilities:
     several_targets: bool = False
     """Whether it trains more than one target, each with its own adapter."""
     deterministic: bool = False
+    restarts: bool = False
+    """Whether it raises `MachineFailed`, after which `run.restarts` resumes the run in the same process."""
     keys: frozenset[str] = frozenset()
     """The keys of `OPTIONAL_KEYS` that it honours."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """How a run ended. ``before`` and ``after`` are the validation metrics, if there were validation tasks."""
 
@@ -97,43 +98,3 @@ class RunResult:
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)
     train_seconds: float = 0.0
-
-
-class Backbone(Plugin):
-    """Base of backbones: what runs a whole job. Its fields are the job's ``backbone.<name>`` section."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities()
-
-    @abstractmethod
-    def run(self, job: Job) -> RunResult:
-        """Run the job to its end. Raises AjetError when nothing could be done."""
-
-    def describe(self, job: Job) -> str:
-        """What a foreign system would receive for this job, as ``--dry-run`` prints it below the job; empty where
-        there is none. Raises ConfigError."""
-        return ""
-
-    def trainer(
-        self,
-        model: str,
-        train: TrainSettings,
-        *,
-        seed: int,
-        deterministic: bool,
-        progress: Progress,
-        adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
-        trained: Collection[str] | None = None,
-    ) -> Trainer:
-        """A Trainer over a model, for backbones that the core's own loop can drive. Raises ConfigError.
-
-        ``adapters`` are those that answer, by name, and of them ``trained`` (default: all) learn; with any, the
-        model's own weights are left alone.
-        """
-        raise ConfigError(
-            f"the backbone {self.name!r} owns its training loop; use one with a trainer, such as local."
-        )
-
-    def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
-        """Write a whole model, of its adapter ``target`` if the checkpoint holds adapters, into the new folder
-        ``output`` (Hugging Face layout). Raises AjetError."""
-        raise ConfigError(f"the backbone {self.name!r} cannot export its checkpoints.")

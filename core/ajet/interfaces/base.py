@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -16,9 +17,31 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
+def by_type(value: Any) -> Any:
+    """The spec of a plugin; its name alone is short for ``{type: name}``."""
+    return {"type": value} if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class SpecOf:
+    """Marks a field that holds the spec of a plugin of this kind, ``{type: name, …}``."""
+
+    kind: str
+
+
+# Types of fields that hold paths, besides `Path`. A job makes them absolute before plugins are built (`ajet.job.paths`).
+CodePath = Annotated[str, "file.py:Name or module:Name"]
+"""An object in a file, whose path is made absolute, or in a module."""
 PathOrName = Annotated[str, "path or name"]
-"""A field that may name a file or a folder, or something that lies elsewhere (``org/name`` on a hub): made
-absolute only where there is such a path."""
+"""A `CodePath`, a file or a folder, or something that is stored elsewhere (``org/name`` on a hub): made absolute only
+if there is such a path."""
+AlgorithmSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("algorithm")]
+ChatModelSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("chat model")]
+FilterSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("filter")]
+JudgeSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("judge")]
+LoggerSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("logger")]
+ReaderSpec = Annotated[dict[str, Any], SpecOf("reader")]
+ServiceSpec = Annotated[dict[str, Any], SpecOf("service")]
 
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress
-from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Sampling
+from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32, Sampling
 
 
 @runtime_checkable
@@ -51,6 +51,14 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+class ChatModelFailed(AjetError):
+    """A chat model did not answer. The agent's client gets ``status``, the HTTP status of the model's endpoint."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class ChatModel(Protocol):
     """A model with a message interface: hosted APIs, scripts, frozen targets. Its answers have no tokens, so
     they are never trained. It runs where an `Engine` does."""
@@ -58,7 +66,8 @@ class ChatModel(Protocol):
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
     ) -> Mapping[str, Any]:
-        """The assistant message, in the chat completions form (``role``, ``content``, ``tool_calls``)."""
+        """The assistant message, in the chat completions form (``role``, ``content``, ``tool_calls``). May raise
+        ChatModelFailed."""
         ...
 
 
@@ -93,10 +102,16 @@ def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> 
 class EnginePlugin(Plugin):
     """An engine to choose by name, for answering without training."""
 
+    backbone: ClassVar[str] = ""
+    """The backbone that samples with this engine. The engine also takes the keys of this backbone in a job that it has
+    fields for, and answers where no other engine is preferred."""
+    binding: ClassVar[frozenset[str]] = frozenset()
+    """Keys of this backbone that only this engine honours: it answers jobs that set one."""
+
     @classmethod
     def preferred(cls, model: str) -> bool:
         """Whether `auto` should choose this engine for the model: it can serve the model, and is faster on this machine than
-        the engine local."""
+        the backbone's own engine."""
         return False
 
     @abstractmethod

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ajet.interfaces.base import Plugin
 
 if TYPE_CHECKING:
-    from ajet.tracker.record import Call, EpisodeRecord
+    from ajet.tracker.call import Call
+    from ajet.tracker.record import EpisodeRecord
 
 
 class Filter(Plugin):

@@ -6,11 +6,18 @@ from abc import abstractmethod
 from pathlib import Path
 
 from ajet.interfaces.base import Plugin
+from ajet.interfaces.events import EpisodeEnd, RunStart
 from ajet.types import Metrics
 
 
 class Logger(Plugin):
     """Base of loggers. An exception is reported once and never ends a run."""
+
+    def run_start(self, event: RunStart) -> None:
+        """The run begins or is resumed: log its configuration."""
+
+    def episode_end(self, event: EpisodeEnd) -> None:
+        """An episode has been recorded: log its reward, messages or tokens."""
 
     @abstractmethod
     def log(self, run_dir: Path, step: int, metrics: Metrics) -> None:

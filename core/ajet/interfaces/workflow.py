@@ -1,5 +1,5 @@
-"""A workflow is the user's agent program: a class with ``execute(task, tuner)``, a plain function, a
-function in the style of AgentScope's tuner, or what a plugin makes one of (`ajet_workflows`)."""
+"""A workflow is the user's agent program: a class with ``execute(task, tuner)``, a plain function, or what a plugin makes
+one of (`ajet_workflows`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import logging
 import os
 import sys
 import traceback
@@ -25,8 +24,6 @@ from ajet.utils.user_code import is_installed, is_users
 
 _OFFERED = ("task", "tuner")
 """What a workflow may take."""
-_TUNER_STYLE = ("task", "model", "auxiliary_models", "logger")
-"""Parameters of a workflow function of AgentScope's tuner; the first two make one."""
 
 
 class WorkflowFailed(AjetError):
@@ -37,7 +34,7 @@ class WorkflowFailed(AjetError):
         self.cause = cause
 
 
-class Endpoint(NamedTuple):
+class EpisodeEndpoint(NamedTuple):
     """The address at which a program in any language reaches an episode's model: ``base_url, api_key = endpoint``."""
 
     base_url: str
@@ -89,7 +86,10 @@ class Tuner:
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("as_"):
-            raise AttributeError(name)
+            raise AttributeError(
+                f"a tuner has no attribute {name!r}. If the workflow expects a model of its framework, install the framework's "
+                "plugin, e.g. ajet-plugin-agentscope."
+            )
         handles = self.handles
         if name not in handles:
             raise AttributeError(
@@ -144,8 +144,6 @@ def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> Wor
         raise ConfigError(
             f"workflow {spec}: {type(target).__name__} is not callable; name a class with `execute` or a function."
         )
-    if not inspect.isclass(target) and _is_tuner_style(target):
-        return Workflow(spec, _from_tuner_style(target), True, 2)
     call = target
     bound = 0
     if inspect.isclass(target):
@@ -168,27 +166,31 @@ def coerce_output(returned: Any) -> WorkflowOutput:
 
 def load_object(spec: str, what: str) -> Any:
     """The object that ``module:Name`` or ``file.py:Name`` names. Raises ConfigError."""
-    place, _, attribute = spec.rpartition(":")
-    if not place or not attribute:
+    module_name, _, attribute = spec.rpartition(":")
+    if not module_name or not attribute:
         raise ConfigError(f"{what} {spec!r}: write `pkg.module:Name` or `path/to/file.py:Name`.")
     try:
-        module = _load_file(Path(place), what) if place.endswith(".py") else importlib.import_module(place)
+        module = (
+            _load_file(Path(module_name), what)
+            if module_name.endswith(".py")
+            else importlib.import_module(module_name)
+        )
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # a script without a main guard may well exit
-        line = place_of(error)
+        line = location_of(error)
         at = f" (at {line})" if line else ""
         raise ConfigError(f"{what} {spec}: does not import: {type(error).__name__}: {error}{at}") from error
     found = module
     for name in attribute.split("."):
         if not hasattr(found, name):
             public = [n for n in vars(found) if not n.startswith("_")]
-            raise ConfigError(f"{what} {spec}: {place} has no {name!r}{nearest(name, public)}.")
+            raise ConfigError(f"{what} {spec}: {module_name} has no {name!r}{nearest(name, public)}.")
         found = getattr(found, name)
     return found
 
 
-def place_of(error: BaseException) -> str:
+def location_of(error: BaseException) -> str:
     """``agent.py:17``: the innermost line of the user's code, else of an installed package; empty if neither was
     running."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
@@ -202,47 +204,6 @@ def place_of(error: BaseException) -> str:
 def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> Workflow | None:
     found = hook.ajet_workflows(workflow=workflow, folder=folder) if hook is not None else None
     return None if found is None else replace(found, spec=spec)
-
-
-def _is_tuner_style(function: Any) -> bool:
-    """Whether a function is written for AgentScope's tuner: (task, model[, auxiliary_models][, logger])."""
-    parameters = list(inspect.signature(function).parameters.values())
-    positional = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters[:2])
-    names = [p.name for p in parameters]
-    return positional and names[:2] == list(_TUNER_STYLE[:2]) and set(names) <= set(_TUNER_STYLE)
-
-
-def _from_tuner_style(function: Callable[..., Any]) -> Callable[[Task, Tuner], Any]:
-    """``run(task, tuner)`` around a function of AgentScope's tuner: its task is a dict, its models are
-    AgentScope's, its output is anything with ``reward``, ``response`` and ``metrics``."""
-    wanted = set(inspect.signature(function).parameters)
-
-    async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
-        further: dict[str, Any] = {}
-        if "auxiliary_models" in wanted:
-            further["auxiliary_models"] = {
-                name: tuner.as_agentscope_model(target=name) for name in tuner.auxiliary
-            }
-        if "logger" in wanted:
-            further["logger"] = logging.getLogger("ajet.workflow")
-        returned = function(_as_dict(task), tuner.as_agentscope_model(), **further)
-        if inspect.isawaitable(returned):
-            returned = await returned
-        if isinstance(returned, WorkflowOutput) or not hasattr(returned, "response"):
-            return coerce_output(returned)
-        return WorkflowOutput(
-            reward=getattr(returned, "reward", None),
-            response=returned.response,
-            metrics=dict(getattr(returned, "metrics", None) or {}),
-        )
-
-    return run
-
-
-def _as_dict(task: Task) -> dict[str, Any]:
-    """A task as the record that it was read from, as AgentScope's tuner passes it."""
-    known: dict[str, Any] = {"id": task.id, "query": task.query, "messages": list(task.messages)}
-    return {**{k: v for k, v in known.items() if v}, **task.metadata}
 
 
 def _load_file(path: Path, what: str) -> Any:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ajet.interfaces.base import Settings
-from ajet.learning.settings import TrainSettings
+from ajet.interfaces.base import (
+    ChatModelSpec,
+    CodePath,
+    JudgeSpec,
+    LoggerSpec,
+    PathOrName,
+    ReaderSpec,
+    ServiceSpec,
+    Settings,
+    by_type,
+)
+from ajet.job import DEFAULT_BACKBONE
+from ajet.learning.settings import LoraSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
 from ajet.types import ConfigError
@@ -19,17 +33,13 @@ from ajet.utils.suggest import nearest
 from ajet.utils.yaml_file import parse_yaml, read_yaml
 
 
-def _by_type(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
-
-
 class TaskSettings(Settings):
     """Where tasks come from."""
 
-    reader: dict[str, Any] = Field(
+    reader: ReaderSpec = Field(
         description="Reader of the training tasks: {type: jsonl, path: train.jsonl}, or a path."
     )
-    validation: dict[str, Any] | None = Field(
+    validation: ReaderSpec | None = Field(
         None, description="Reader of the validation tasks, in the same form."
     )
 
@@ -39,24 +49,11 @@ class TaskSettings(Settings):
         return {"type": "jsonl", "path": value} if isinstance(value, str) else value
 
 
-class LoraSettings(Settings):
-    """A low-rank adapter over the job's model (Hu et al., arXiv:2106.09685)."""
-
-    rank: int = Field(16, ge=1, description="Rank of the adapter's matrices.")
-    alpha: float | None = Field(
-        None, gt=0, description="The adapter is scaled by alpha / rank; default: twice the rank."
-    )
-    modules: tuple[str, ...] | None = Field(
-        None,
-        description="Name endings of the linear layers to adapt; default: all but the head.",
-    )
-
-
 class TargetSettings(Settings):
     """A named set of agents that share weights."""
 
     agents: tuple[str, ...] = Field(("*",), description="Name patterns of its agents, as in a shell.")
-    frozen_model: dict[str, Any] | None = Field(
+    frozen_model: ChatModelSpec | None = Field(
         None, description="Chat model that answers in its place; never trained."
     )
     lora: LoraSettings | None = Field(
@@ -69,7 +66,7 @@ class BackboneSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str = Field(
-        "local", description="The one switch: debug (no training), local, or any installed backbone."
+        DEFAULT_BACKBONE, description="The one switch: debug (no training), local, or any installed backbone."
     )
 
     def section(self, name: str) -> dict[str, Any]:
@@ -83,7 +80,12 @@ class RunSettings(Settings):
     dir: str = Field("runs", description="Folder of run folders, relative to the working directory.")
     seed: int = Field(0, ge=0, description="Random seed for task order, sampling and recipes.")
     deterministic: bool = Field(False, description="Bit-equal runs, by fixed scheduling of batches.")
-    loggers: tuple[Any, ...] = Field((), description="Further loggers by name, or {type: name, …}.")
+    restarts: int = Field(
+        0,
+        ge=0,
+        description="How often a run resumes by itself after a machine, server or process has failed.",
+    )
+    loggers: tuple[LoggerSpec, ...] = Field((), description="Further loggers by name, or {type: name, …}.")
     services: tuple[str, ...] = Field(
         (), description="Services that the job needs, by name; like `--with NAME` for each."
     )
@@ -93,12 +95,12 @@ class JobConfig(Settings):
     """A job. The same file works on every backbone."""
 
     task: TaskSettings | None = Field(None, description="Where tasks come from.")
-    workflow: str | None = Field(None, description="The agent: pkg.module:Name or path/to/file.py:Name.")
-    judge: dict[str, Any] | None = Field(
+    workflow: CodePath | None = Field(None, description="The agent: pkg.module:Name or path/to/file.py:Name.")
+    judge: JudgeSpec | None = Field(
         None,
         description="Judge by name, {type: name, …}, or a function pkg.module:name; default: the workflow's own reward.",
     )
-    model: str = Field(
+    model: PathOrName = Field(
         "starter", description="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name."
     )
     targets: dict[str, TargetSettings] = Field(
@@ -114,12 +116,10 @@ class JobConfig(Settings):
         RunSettings(), description="Where the run is stored, and whether it is repeatable."
     )
 
-    services: dict[str, dict[str, Any]] = Field(
+    services: dict[str, ServiceSpec] = Field(
         {},
         description="Programs that may run beside the job, by name: {command: […], health: URL}, or a plugin's.",
     )
-
-    _judge = field_validator("judge", mode="before")(_by_type)
 
     @field_validator("backbone", mode="before")
     @classmethod
@@ -146,8 +146,6 @@ class Layers:
     """Dotted key of a leaf -> where it was set."""
     bases: dict[str, Path] = field(default_factory=dict)
     """Dotted key of a leaf -> folder that its relative paths are relative to."""
-    absolute: dict[str, str] = field(default_factory=dict)
-    """Dotted key -> its path made absolute, for the paths that were resolved so far."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Dotted key -> the object in whose place the job holds a description (`ajet.job.objects`)."""
 
@@ -168,9 +166,7 @@ class Layers:
         *parents, last = key.split(".")
         node = self.values
         for parent in parents:
-            below = node.get(parent)
-            if isinstance(below, str):  # the short form of a plugin, as in `answers: script`
-                below = {"type": below}
+            below = by_type(node.get(parent))
             if not isinstance(below, dict):
                 below = {}
             node[parent] = below
@@ -282,8 +278,19 @@ def _is_model(annotation: Any) -> bool:
 def _type_name(annotation: Any) -> str:
     if isinstance(annotation, type):
         return annotation.__name__
-    text = re.sub(r"Annotated\[(.*), FieldInfo\(.*?\)\]", r"\1", str(annotation))
-    return re.sub(r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", text)  # without the modules
+    return re.sub(
+        r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", str(_bare(annotation))
+    )  # without the modules
+
+
+def _bare(annotation: Any) -> Any:
+    """An annotation without what `Annotated` adds inside it."""
+    origin, inner = get_origin(annotation), tuple(map(_bare, get_args(annotation)))
+    if origin is Annotated:
+        return inner[0]
+    if origin in (Union, UnionType):
+        return functools.reduce(operator.or_, inner)
+    return origin[inner] if origin and origin is not Literal else annotation
 
 
 def _parents(key: str) -> list[str]:

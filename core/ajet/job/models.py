@@ -6,8 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +64,15 @@ def model_source(model: str, seed: int, progress: Progress) -> str:
     return model
 
 
+def check_vocabulary(reference: str, its: Mapping[str, int], trained: Mapping[str, int]) -> None:
+    """Raise ConfigError unless the vocabulary of `train.reference` is that of the trained model."""
+    if its != trained:
+        raise ConfigError(
+            f"train.reference: {reference} has another tokenizer than the trained model, so it cannot score "
+            "its tokens. Name a model of the same family."
+        )
+
+
 def check_available(model: str) -> None:
     """Raise AjetError if ``model`` is neither a folder nor the id of a model that the Hugging Face Hub gives us.
 
@@ -109,7 +117,9 @@ def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{recipe.name}-{recipe.key(seed)}"
     if not folder.is_dir():
-        with _locked(cache / f".{folder.name}.lock"):
+        from filelock import FileLock
+
+        with FileLock(cache / f".{folder.name}.lock"):
             if not folder.is_dir():
                 _build(recipe, folder, seed, progress)
     return folder
@@ -123,13 +133,3 @@ def _build(recipe: Recipe, folder: Path, seed: int, progress: Progress) -> None:
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold ``path`` as a lock between processes (POSIX ``flock``; it ends with its process)."""
-    import fcntl
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -8,6 +8,7 @@ layers under its key, and the job holds ``object:`` and a description in its pla
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -67,15 +68,15 @@ def unnamed(layers: Layers) -> list[str]:
 
 def given_reader(found: Any, where: str) -> Reader:
     """A reader, a class of readers, or an iterable of tasks, as a reader. Raises ConfigError."""
-    place = ARGUMENTS.get(where, where)
+    source = ARGUMENTS.get(where, where)
     if isinstance(found, type) and issubclass(found, Reader):
-        return validated(found, {}, place)
+        return validated(found, {}, source)
     if isinstance(found, Reader):
         return found
     if isinstance(found, Iterable):
-        return GivenTasks(items=tuple(found), place=place)
+        return GivenTasks(items=tuple(found), source=source)
     raise ConfigError(
-        f"{place}: is a {type(found).__name__}. Give a list of dicts or of ajet.Task, a file, or an ajet.Reader."
+        f"{source}: is a {type(found).__name__}. Give a list of dicts or of ajet.Task, a file, or an ajet.Reader."
     )
 
 
@@ -90,33 +91,48 @@ class GivenTasks(Reader):
 
     name = "given"
     items: tuple[Any, ...]
-    place: str
+    source: str
     """The argument that gives them."""
 
     def tasks(self) -> Sequence[Task]:
-        """The tasks. Raises ConfigError with the place of what is not one."""
+        """The tasks. Raises ConfigError that names the item that is not one."""
         if not self.items:
-            raise ConfigError(f"{self.place}: the list is empty. Give at least one task.")
+            raise ConfigError(f"{self.source}: the list is empty. Give at least one task.")
         return [
-            item if isinstance(item, Task) else _task(item, f"{self.place}[{i}]")
+            item if isinstance(item, Task) else _task(item, f"{self.source}[{i}]")
             for i, item in enumerate(self.items)
         ]
 
 
-def _task(record: Any, place: str) -> Task:
+def as_records(tasks: Sequence[Task]) -> list[dict[str, Any]] | None:
+    """The records of a file from which equal tasks are read; None if JSON cannot hold them."""
+    records = [_record(task) for task in tasks]
+    try:
+        read = [_task(json.loads(json.dumps(record)), "") for record in records]
+    except (TypeError, ValueError, ConfigError):
+        return None
+    return records if read == list(tasks) else None
+
+
+def _record(task: Task) -> dict[str, Any]:
+    own = {"id": task.id, "query": task.query, "messages": list(task.messages)}
+    return {**task.metadata, **{name: value for name, value in own.items() if value}}
+
+
+def _task(record: Any, source: str) -> Task:
     if not isinstance(record, Mapping):
         raise ConfigError(
-            f"{place}: is a {type(record).__name__}. Give a dict with `query`, or an ajet.Task."
+            f"{source}: is a {type(record).__name__}. Give a dict with `query`, or an ajet.Task."
         )
     rest = dict(record)
     query, messages = rest.pop("query", None) or "", rest.pop("messages", None) or ()
     if not query and not messages:
         names = ", ".join(map(repr, record)) or "no fields"
-        raise ConfigError(f"{place}: neither 'query' nor 'messages'; the record has {names}.")
+        raise ConfigError(f"{source}: neither 'query' nor 'messages'; the record has {names}.")
     if not isinstance(query, str):
-        raise ConfigError(f"{place}: 'query' is a {type(query).__name__}, not a string.")
+        raise ConfigError(f"{source}: 'query' is a {type(query).__name__}, not a string.")
     if isinstance(messages, str) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
-        raise ConfigError(f"{place}: 'messages' is not a list of chat messages with a `role`.")
+        raise ConfigError(f"{source}: 'messages' is not a list of chat messages with a `role`.")
     given = rest.pop("id", None)
     if rest.get("answer", ...) is None:
         del rest["answer"]

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ajet.job.config import Layers
+from ajet.job.job import Job
 from ajet.job.objects import unnamed, what
-from ajet.job.prepare import Job, prepare, resolved_yaml
+from ajet.job.prepare import prepare, resolved_yaml
 from ajet.types import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a process needs to make a prepared job once more: its values with every default and absolute paths,
-    and where Python found the user's modules. Tasks are not in it: they travel with their episodes."""
+    """What a process needs to make a prepared job once more: its values with every default and absolute paths, where
+    Python found the user's modules, and the objects that no import leads to. Tasks are not in it: they travel with
+    their episodes."""
 
     yaml: str
     folder: str
     """The working directory."""
     paths: tuple[str, ...]
     """Of Python's module search."""
+    objects: Mapping[str, bytes]
+    """Key of the job -> its object, pickled."""
 
     @classmethod
-    def of(cls, job: Job) -> JobSpec:
-        """The spec of a prepared job in this process. Raises ConfigError for an object that only this process has."""
-        for key in unnamed(job.layers):
-            if not key.startswith("task."):  # tasks travel with their episodes
-                raise ConfigError(
-                    f"{key}: {what(job.layers, key)} exists in this process only, and the backbone {job.backbone.name!r} runs "
-                    "agents and judges in others. Put it into a module, import it from there, and give it again."
-                )
-        return cls(resolved_yaml(job), str(Path.cwd()), tuple(os.path.abspath(path) for path in sys.path))
+    def of(cls, job: Job, dumps: Callable[[Any], bytes] = pickle.dumps) -> JobSpec:
+        """The spec of a prepared job in this process. ``dumps`` writes objects for `pickle.loads`; cloudpickle's also
+        writes functions of a script or a notebook. Raises ConfigError that names an object which it cannot write."""
+        keys = [key for key in unnamed(job.layers) if not key.startswith("task.")]
+        return cls(
+            resolved_yaml(job),
+            str(Path.cwd()),
+            tuple(os.path.abspath(path) for path in sys.path),
+            {key: _pickled(job, key, dumps) for key in keys},
+        )
 
     def open(self) -> Job:
         """The job, without tasks, in a process of its own: moves the process to the spec's folder, where this
@@ -46,4 +54,16 @@ class JobSpec:
         sys.path[:0] = [path for path in self.paths if path not in there and Path(path).exists()]
         layers = Layers()
         layers.add(yaml.safe_load(self.yaml), "the job that was started", Path(self.folder))
+        layers.objects.update({key: pickle.loads(written) for key, written in self.objects.items()})
         return prepare(layers, read_tasks=False)
+
+
+def _pickled(job: Job, key: str, dumps: Callable[[Any], bytes]) -> bytes:
+    try:
+        return dumps(job.layers.objects[key])
+    except Exception as error:  # of whatever the object holds
+        raise ConfigError(
+            f"{key}: {what(job.layers, key)} cannot be sent to the processes in which the backbone {job.backbone.name!r} runs agents "
+            f"and judges ({type(error).__name__}: {error}). Define it in a module and import it from there, or create what cannot "
+            "be sent, such as a client, inside the function."
+        ) from error

@@ -37,7 +37,7 @@ class RolloutBatch:
     """How often each sample occurs in the batch's mini-batches."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learnable:
     """What learning needs of a judged episode. It has no record, so it can be sent to other processes."""
 
@@ -91,15 +91,15 @@ class Selection:
         lines, dropped = self.choose(episode)
         plan = episode.plan
         return Learnable(
-            plan.id,
-            plan.group,
-            plan.member,
-            episode.reward,
-            episode.rewards,
-            lines,
-            episode.record.sampled_tokens,
-            sum(call.end.length for call in episode.record.trained_calls),
-            dropped,
+            id=plan.id,
+            group=plan.group,
+            member=plan.member,
+            reward=episode.reward,
+            rewards=episode.rewards,
+            lines=lines,
+            sampled_tokens=episode.record.sampled_tokens,
+            call_tokens=sum(call.end.length for call in episode.record.trained_calls),
+            dropped=dropped,
         )
 
 

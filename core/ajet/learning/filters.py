@@ -8,7 +8,8 @@ from pydantic import Field
 
 from ajet.interfaces.filter import Filter
 from ajet.tracker.breaks import discarded
-from ajet.tracker.record import Call, EpisodeRecord
+from ajet.tracker.call import Call
+from ajet.tracker.record import EpisodeRecord
 from ajet.types import Int32
 
 LONGEST_PERIOD = 32

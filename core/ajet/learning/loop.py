@@ -27,7 +27,7 @@ class BatchSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """The parts of a training loop. ``validate`` runs every ``validate_every`` steps, and before and after training."""
 
@@ -40,6 +40,8 @@ class Loop:
     validate: Callable[[int], Awaitable[Metrics]] | None
     validate_every: int
     on_step: Callable[[int, Metrics], None]
+    on_checkpoint: Callable[[int, Path], None] = lambda step, path: None
+    """Called with the step and the folder of each complete checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
             # Writing a checkpoint is slow. In a thread it does not delay the next step's episodes, and waiting for its end
             # keeps the run folder locked until the checkpoint is complete.
             checkpoint = await to_its_end(save)
+            loop.on_checkpoint(step, checkpoint)
     return LoopResult(before, after, checkpoint, seconds)
 
 

@@ -6,12 +6,13 @@ never merged: samples with the same tokens remain two samples, at the same posit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
-import numpy as np
-
+from ajet.tracker.flat import flatten
 from ajet.tracker.tree import Branch, Node, TokenTree, common_length
-from ajet.types import Int32, Sample, SampleTree
+from ajet.types import Sample, SampleTree
 
 NEXT_TO_NOTHING = 0.05
 """Share of a group that has enough tokens."""
@@ -21,33 +22,18 @@ def pack(samples: Sequence[Sample]) -> SampleTree:
     """The tree of the samples.
 
     Tokens after a sample's last trained one predict nothing and are left out. Longer samples are added first, so
-    that a node's first child begins its longest path.
+    that a node's first child begins its longest path. Samples of different adapters share nothing, because each adapter
+    computes something else from the same tokens.
     """
-    tree = TokenTree()
-    ends: list[Node] = [tree.root] * len(samples)
+    trees: dict[str | None, TokenTree] = {}
+    ends: dict[int, Node] = {}
     used = [s.token_ids[: useful_length(s)] for s in samples]
     for i in sorted(range(len(samples)), key=lambda i: -len(used[i])):
+        tree = trees.setdefault(samples[i].adapter, TokenTree())
         ends[i] = tree.extend(tree.root, used[i])
-    ids: list[Int32] = []
-    parents: list[Int32] = []
-    offsets: dict[Branch, int] = {}
-    total = 0
-    stack = [tree.branches[0]]
-    while stack:
-        branch = stack.pop()
-        offsets[branch] = total
-        tokens = np.frombuffer(bytes(branch.data), np.int32)
-        before = np.arange(total - 1, total + len(tokens) - 1, dtype=np.int32)
-        if len(tokens):
-            before[0] = _index(branch.parent, branch.start - 1, offsets)
-        ids.append(tokens)
-        parents.append(before)
-        total += len(tokens)
-        stack += sorted(branch.children.values(), key=lambda child: child.start)  # the deepest is next
-    positions = tuple(
-        _places(end, offsets)[s.mask[: end.length]] for s, end in zip(samples, ends, strict=True)
-    )
-    return SampleTree(np.concatenate(ids), np.concatenate(parents), tuple(samples), positions)
+    flat = flatten((branch, branch.end) for tree in trees.values() for branch in _deepest_first(tree))
+    positions = tuple(flat.indices(ends[i])[s.mask[: ends[i].length]] for i, s in enumerate(samples))
+    return SampleTree(flat.token_ids, flat.parents, tuple(samples), positions)
 
 
 def useful_length(sample: Sample) -> int:
@@ -61,40 +47,50 @@ def split(samples: Sequence[Sample], max_tokens: int, enough: int | None = None)
     Neighbours in the tree stay together, so that little of what they share is repeated. A group of ``enough``
     tokens ends early if the next sample shares almost nothing with it.
     """
-    used = [s.token_ids[: useful_length(s)] for s in samples]
-    order = sorted(range(len(samples)), key=lambda i: used[i].astype(">i4").tobytes())
     groups: list[list[Sample]] = []
     size = 0
-    previous: Int32 = np.zeros(0, np.int32)
-    for i in order:
-        shared = common_length(used[i], previous)
-        own = len(used[i]) - shared
+    for found in neighbours(samples):
+        sample, shared = samples[found.index], found.shared
         apart = enough is not None and size >= enough and shared <= NEXT_TO_NOTHING * enough
-        if groups and not apart and size + own <= max_tokens:
-            groups[-1].append(samples[i])
-            size += own
+        if groups and not apart and size + found.length - shared <= max_tokens:
+            groups[-1].append(sample)
+            size += found.length - shared
         else:
-            groups.append([samples[i]])
-            size = len(used[i])
-        previous = used[i]
+            groups.append([sample])
+            size = found.length
     return groups
 
 
-def _places(end: Node, offsets: dict[Branch, int]) -> Int32:
-    """The indices of a sequence's tokens."""
-    places = np.empty(end.length, np.int32)
-    branch: Branch | None = end.branch
-    stop = end.length
-    while branch is not None:
-        first = offsets[branch] - branch.start
-        places[branch.start : stop] = np.arange(first + branch.start, first + stop)
-        stop = branch.start
-        branch = branch.parent
-    return places
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A sample in the order of the samples' tokens, in which those that share most are next to each other."""
+
+    index: int
+    length: int
+    """The number of its tokens up to the last trained one."""
+    shared: int
+    """How many of them it shares with the sample before; the tree has the others only from it on."""
 
 
-def _index(branch: Branch | None, position: int, offsets: dict[Branch, int]) -> int:
-    """The index of the token at a position of the sequence on ``branch``; -1 before the first."""
-    while branch is not None and position < branch.start:
-        branch = branch.parent
-    return -1 if branch is None else offsets[branch] + position - branch.start
+def neighbours(samples: Sequence[Sample]) -> list[Neighbour]:
+    """The samples in the order of their adapters and tokens. The tree of a run of them has the first one's ``length``
+    tokens, and ``length - shared`` of each further one."""
+    used = [s.token_ids[: useful_length(s)] for s in samples]
+    keys = [
+        (s.adapter or "", tokens.astype(">i4").tobytes()) for s, tokens in zip(samples, used, strict=True)
+    ]
+    order = sorted(range(len(samples)), key=keys.__getitem__)
+    found = [Neighbour(i, len(used[i]), 0) for i in order[:1]]
+    for before, i in pairwise(order):
+        same = samples[before].adapter == samples[i].adapter
+        found.append(Neighbour(i, len(used[i]), common_length(used[before], used[i]) if same else 0))
+    return found
+
+
+def _deepest_first(tree: TokenTree) -> Iterator[Branch]:
+    """The branches of a tree, each before its children, whose deepest is next."""
+    stack = [tree.branches[0]]
+    while stack:
+        branch = stack.pop()
+        yield branch
+        stack += sorted(branch.children.values(), key=lambda child: child.start)

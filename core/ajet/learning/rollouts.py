@@ -37,7 +37,7 @@ def plan_step(
     seed: int,
     groups: int | None = None,
 ) -> list[Plan]:
-    """The episodes of a training step, counted from 1; ids contain step, place in the batch, task and member.
+    """The episodes of a training step, counted from 1; ids contain step, position in the batch, task and member.
 
     ``groups`` above ``batch_size`` are those that dynamic sampling or over-sampling may add. As long as there are
     any, they use tasks that the step does not have yet, in an order specific to the step, so that the regular tasks
@@ -50,14 +50,16 @@ def plan_step(
         order = random.Random(f"{seed}:{step}:further").sample(list(tasks), len(tasks))
         order.sort(key=lambda task: task.id in own)
         chosen += [order[i % len(order)] for i in range(wanted - batch_size)]
-    return [p for place, task in enumerate(chosen) for p in plan_group(task, step, place, group_size, seed)]
-
-
-def plan_group(task: Task, step: int, place: int, group_size: int, seed: int) -> list[Plan]:
-    """The episodes of the group at a place of a step."""
     return [
-        Plan(f"{name}/{member}", f"{seed}/{name}/{member}", task, member, place)
-        for name in [f"{step}.{place}/{task.id}"]
+        p for position, task in enumerate(chosen) for p in plan_group(task, step, position, group_size, seed)
+    ]
+
+
+def plan_group(task: Task, step: int, position: int, group_size: int, seed: int) -> list[Plan]:
+    """The episodes of the group at a position of the batch."""
+    return [
+        Plan(f"{name}/{member}", f"{seed}/{name}/{member}", task, member, position)
+        for name in [f"{step}.{position}/{task.id}"]
         for member in range(group_size)
     ]
 
@@ -80,7 +82,7 @@ def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, 
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSource:
     """A `BatchSource` that runs groups of episodes. ``reusable`` are finished episodes, by id, of an interrupted
     step that the serving weights sampled, as the function `reusable` returns them; they are not run again.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from ajet.interfaces.base import Settings
+from ajet.interfaces.base import AlgorithmSpec, FilterSpec, PathOrName, Settings
 
 FINAL_SHARE = 0.1
 """Default of `TrainSettings.final_share`: with 0 the last step would learn nothing."""
@@ -16,13 +16,13 @@ FINAL_SHARE = 0.1
 class TrainSettings(Settings):
     """What is learned, how fast, and how often it is saved."""
 
-    algorithm: dict[str, Any] = Field(
+    algorithm: AlgorithmSpec = Field(
         {"type": "grpo"}, description="Algorithm by name, or {type: name, …} with its fields."
     )
     targets: tuple[str, ...] | None = Field(
         None, description="Names of the targets to train; default: all that have no frozen_model."
     )
-    filters: tuple[dict[str, Any], ...] = Field(
+    filters: tuple[FilterSpec, ...] = Field(
         (), description="Calls that are not trained: filters by name, or {type: name, …} with their fields."
     )
     max_timelines: int | None = Field(
@@ -44,7 +44,7 @@ class TrainSettings(Settings):
         description="Weight of the KL penalty (k3; with reinforce++ k2) against a reference model: the initial weights, kept as a "
         "second copy in memory (with a lora: the model without it, which takes none), or those of train.reference.",
     )
-    reference: str | None = Field(
+    reference: PathOrName | None = Field(
         None,
         description="Model of the KL penalty, or teacher of the algorithm distillation: folder or Hugging Face id.",
     )
@@ -102,18 +102,6 @@ class TrainSettings(Settings):
         description="Also keep the checkpoint with the highest validation reward, written whenever a validation is the best so far.",
     )
 
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return {"type": value} if isinstance(value, str) else value
-
-    @field_validator("filters", mode="before")
-    @classmethod
-    def _each_by_name(cls, value: Any) -> Any:
-        if not isinstance(value, list | tuple):
-            return value
-        return [{"type": item} if isinstance(item, str) else item for item in value]
-
     @model_validator(mode="after")
     def _a_constant_rate_has_no_end(self) -> Self:
         if self.schedule == "constant" and self.final_share is not None:
@@ -136,3 +124,16 @@ class TrainSettings(Settings):
         passed = min((step - whole) / max(self.steps - whole, 1), 1.0)
         left = (1 + math.cos(math.pi * passed)) / 2 if self.schedule == "cosine" else 1 - passed
         return self.learning_rate * (self.last_share + (1 - self.last_share) * left)
+
+
+class LoraSettings(Settings):
+    """A low-rank adapter over the job's model (Hu et al., arXiv:2106.09685)."""
+
+    rank: int = Field(16, ge=1, description="Rank of the adapter's matrices.")
+    alpha: float | None = Field(
+        None, gt=0, description="The adapter is scaled by alpha / rank; default: twice the rank."
+    )
+    modules: tuple[str, ...] | None = Field(
+        None,
+        description="Name endings of the linear layers to adapt; default: all but the head.",
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.base import by_type
 from ajet.interfaces.filter import Filter
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
@@ -69,8 +70,7 @@ def _built(run: Run, kind: str, spec: Any, where: str, notes: list[str]) -> Any:
     from ajet.job.config import Layers
     from ajet.job.prepare import build_plugin
 
-    if isinstance(spec, str):
-        spec = {"type": spec}
+    spec = by_type(spec)
     if not isinstance(spec, Mapping):
         return None
     layers = Layers()

@@ -12,11 +12,11 @@ from ajet.chat.messages import canonical
 from ajet.learning.credit import advantage_of
 from ajet.reports.credit import Credit
 from ajet.reports.folder import Entry, Run
-from ajet.reports.token_text import Pieces
+from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode
 from ajet.tracker.breaks import CAUSES, Break
-from ajet.tracker.conversations import Said
-from ajet.tracker.record import Call, Exchange
+from ajet.tracker.call import Call, MessageNode
+from ajet.tracker.record import Exchange
 from ajet.tracker.timelines import Timeline, timelines
 
 EDGE = 16
@@ -52,9 +52,9 @@ class Header:
     response: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A message of a chat. ``same_as`` is the place of an equal message that was shown before."""
+    """A message of a chat. ``same_as`` is the label of an equal message that was shown before."""
 
     number: int
     role: str
@@ -69,7 +69,7 @@ class Line:
     same_as: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """Consecutive tokens of a timeline that one call sampled, or that no call sampled. All sequences have the length
     of ``ids``."""
@@ -114,7 +114,7 @@ class Conversation:
     tokens: tuple[Tokens, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakReport:
     """Where a call could have continued a conversation but did not, with the remedy."""
 
@@ -140,7 +140,7 @@ class EpisodeReport:
     notes: tuple[str, ...]
 
 
-def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> EpisodeReport:
+def episode_report(run: Run, entry: Entry, credit: Credit, text_of: TokenText) -> EpisodeReport:
     """The report of an episode. Raises AjetError if the journal has changed since it was read."""
     episode = run.episode(entry)
     members = run.members(entry) if entry.group is not None else []
@@ -149,7 +149,7 @@ def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> Ep
     trained = credit.selection.choose(episode)[0] if learned else []
     taken = {span.call for line in trained for span in line.spans}
     rest = timelines([c for c in episode.record.calls if c.number not in taken])
-    scribe = _Scribe(episode, pieces, found)
+    scribe = _Scribe(episode, text_of, found)
     about = "trained" if entry.phase == "train" else "would be trained"
     conversations = [scribe.conversation(line, True, about) for line in _as_told(trained)]
     conversations += [
@@ -186,10 +186,10 @@ def episode_report(run: Run, entry: Entry, credit: Credit, pieces: Pieces) -> Ep
     notes = list(credit.notes)
     if not episode.record.calls and episode.record.exchanges:
         notes.append("a chat model answered, so there are no tokens to show or train")
-    elif episode.record.calls and pieces.missing:
-        notes.append(f"tokens are shown by id, because their text is unknown: {pieces.missing}")
+    elif episode.record.calls and text_of.missing:
+        notes.append(f"tokens are shown by id, because their text is unknown: {text_of.missing}")
     return EpisodeReport(
-        header, tuple(conversations), tuple(break_report(b, pieces) for b in episode.breaks), tuple(notes)
+        header, tuple(conversations), tuple(break_report(b, text_of) for b in episode.breaks), tuple(notes)
     )
 
 
@@ -209,7 +209,7 @@ def _why_not(episode: Episode, entry: Entry, line: Timeline) -> str:
     return "not trained: greedy, or of a frozen target"
 
 
-def break_report(found: Break, pieces: Pieces) -> BreakReport:
+def break_report(found: Break, text_of: TokenText) -> BreakReport:
     """A break with the texts of its tokens and its remedy."""
     before, now = found.before, found.now
     head = tail = 0
@@ -217,14 +217,14 @@ def break_report(found: Break, pieces: Pieces) -> BreakReport:
         head = _alike(before, now)
         tail = _alike(before[head:][::-1], now[head:][::-1])
     return BreakReport(
-        found,
-        before[:head],
-        before[head : len(before) - tail],
-        now[head : len(now) - tail],
-        before[len(before) - tail :],
-        tuple(pieces(found.recorded)),
-        tuple(pieces(found.sent)),
-        CAUSES.get(found.cause, ""),
+        found=found,
+        head=before[:head],
+        removed=before[head : len(before) - tail],
+        added=now[head : len(now) - tail],
+        tail=before[len(before) - tail :],
+        recorded=tuple(text_of(found.recorded)),
+        sent=tuple(text_of(found.sent)),
+        remedy=CAUSES.get(found.cause, ""),
     )
 
 
@@ -236,13 +236,13 @@ def _alike(a: str, b: str) -> int:
 class _Scribe:
     """Builds conversations one after the other, showing each message once."""
 
-    def __init__(self, episode: Episode, pieces: Pieces, advantages: Mapping[str, float]) -> None:
+    def __init__(self, episode: Episode, text_of: TokenText, advantages: Mapping[str, float]) -> None:
         self._advantages = advantages
         self._calls: Mapping[int, Call] = {c.number: c for c in episode.record.calls}
         self._exchanges: Mapping[int, Exchange] = {e.number: e for e in episode.record.exchanges}
         self._answers = {e.answer: e for e in reversed(episode.record.exchanges)}
-        self._pieces = pieces
-        self._shown: dict[Said | str, str] = {}
+        self._text_of = text_of
+        self._shown: dict[MessageNode | str, str] = {}
         """Where a message was shown: by its node, and by its content."""
         self._count = 0
 
@@ -277,38 +277,38 @@ class _Scribe:
                 )
         return found
 
-    def _chat(self, answer: Said) -> tuple[Line, ...]:
+    def _chat(self, answer: MessageNode) -> tuple[Line, ...]:
         lines = []
-        new: dict[Said | str, str] = {}
-        for number, said in enumerate(answer.path(), 1):
-            words = canonical(said.message)
-            before = self._shown.get(said)
-            if before is None and said not in self._answers:  # a call's answer is always shown
+        new: dict[MessageNode | str, str] = {}
+        for number, node in enumerate(answer.path(), 1):
+            words = canonical(node.message)
+            before = self._shown.get(node)
+            if before is None and node not in self._answers:  # a call's answer is always shown
                 before = self._shown.get(words)
-            new[said] = new[words] = before or f"{self._count}.{number}"
-            lines.append(self._line(number, said, before))
-        self._shown |= {key: place for key, place in new.items() if key not in self._shown}
+            new[node] = new[words] = before or f"{self._count}.{number}"
+            lines.append(self._line(number, node, before))
+        self._shown |= {key: label for key, label in new.items() if key not in self._shown}
         return tuple(lines)
 
-    def _line(self, number: int, said: Said, before: str | None) -> Line:
-        message = said.message
-        exchange = self._answers.get(said)
+    def _line(self, number: int, node: MessageNode, before: str | None) -> Line:
+        message = node.message
+        exchange = self._answers.get(node)
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         return Line(
-            number,
-            str(message.get("role")),
-            str(message.get("content") or ""),
-            str(message.get("reasoning_content") or ""),
-            tuple((str(c["name"]), str(c.get("arguments") or "")) for c in calls),
-            str(message.get("name") or message.get("tool_call_id") or ""),
-            exchange.number if exchange else None,
-            exchange.agent if exchange else "",
-            before,
+            number=number,
+            role=str(message.get("role")),
+            content=str(message.get("content") or ""),
+            reasoning=str(message.get("reasoning_content") or ""),
+            tool_calls=tuple((str(c["name"]), str(c.get("arguments") or "")) for c in calls),
+            name=str(message.get("name") or message.get("tool_call_id") or ""),
+            call=exchange.number if exchange else None,
+            agent=exchange.agent if exchange else "",
+            same_as=before,
         )
 
     def _tokens(self, line: Timeline, trained: bool) -> list[Tokens]:
         ids = line.token_ids.tolist()
-        texts = self._pieces(ids, [place for span in line.spans for place in (span.start, span.end)])
+        texts = self._text_of(ids, [position for span in line.spans for position in (span.start, span.end)])
         parts = []
         at = 0
         for span in line.spans:
@@ -317,17 +317,17 @@ class _Scribe:
             logprobs = [None if np.isnan(p) else float(p) for p in line.logprobs[span.start : span.end]]
             parts.append(
                 Tokens(
-                    span.start,
-                    tuple(ids[span.start : span.end]),
-                    tuple(texts[span.start : span.end]),
-                    trained,
-                    span.call,
-                    span.agent,
-                    span.target,
-                    span.temperature,
-                    tuple(logprobs),
-                    tuple(line.versions[span.start : span.end].tolist()),
-                    advantage_of(self._advantages, span.agent, span.target)
+                    start=span.start,
+                    ids=tuple(ids[span.start : span.end]),
+                    texts=tuple(texts[span.start : span.end]),
+                    trained=trained,
+                    call=span.call,
+                    agent=span.agent,
+                    target=span.target,
+                    temperature=span.temperature,
+                    logprobs=tuple(logprobs),
+                    versions=tuple(line.versions[span.start : span.end].tolist()),
+                    advantage=advantage_of(self._advantages, span.agent, span.target)
                     if trained and self._advantages
                     else None,
                 )
@@ -337,4 +337,4 @@ class _Scribe:
 
 
 def _context(ids: Sequence[int], texts: Sequence[str | None], start: int, stop: int) -> Tokens:
-    return Tokens(start, tuple(ids[start:stop]), tuple(texts[start:stop]), trained=False)
+    return Tokens(start=start, ids=tuple(ids[start:stop]), texts=tuple(texts[start:stop]), trained=False)

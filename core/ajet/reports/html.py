@@ -16,8 +16,8 @@ from string import Template
 
 from ajet.reports.chart import chart
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
-from ajet.reports.labels import episode_facts, fold, run_facts, step_table, who
-from ajet.reports.run_summary import Count, Glance, Pick
+from ajet.reports.labels import episode_labels, fold, run_labels, step_table, who
+from ajet.reports.run_summary import Count, Pick, RunSummary
 from ajet.reports.token_text import readable, visible
 
 _MARK = "\0"
@@ -26,26 +26,26 @@ LEVELS = ((0.5, "≥ 50 %"), (0.2, "≥ 20 %"), (0.05, "≥ 5 %"), (0.01, "≥ 1
 """Minimum probability for each colour of a trained token, and its label."""
 
 
-def page(glance: Glance, reports: Sequence[EpisodeReport], *, everything: bool) -> str:
+def page(summary: RunSummary, reports: Sequence[EpisodeReport], *, everything: bool) -> str:
     """The whole file as text. ``everything``: long contexts are not folded."""
     return "".join(
-        written(glance, {r.header.id: partial(_itself, r) for r in reports}, everything=everything)
+        written(summary, {r.header.id: partial(_itself, r) for r in reports}, everything=everything)
     )
 
 
 def written(
-    glance: Glance, reports: Mapping[str, Callable[[], EpisodeReport]], *, everything: bool
+    summary: RunSummary, reports: Mapping[str, Callable[[], EpisodeReport]], *, everything: bool
 ) -> Iterator[str]:
     """The file in pieces, so that a run of many episodes is never in memory as a whole. ``reports`` makes the report
     of an episode, by its id, when it is needed."""
-    places = {episode: f"episode-{n}" for n, episode in enumerate(reports)}
+    anchors = {episode: f"episode-{n}" for n, episode in enumerate(reports)}
     template = Template((files("ajet.reports") / "page.html").read_text(encoding="utf-8"))
-    before, after = template.substitute(title=_text(f"{glance.run} – ajet show"), content=_MARK).split(_MARK)
+    before, after = template.substitute(title=_text(f"{summary.run} – ajet show"), content=_MARK).split(_MARK)
     yield before
-    for part in _run(glance, places):
+    for part in _run(summary, anchors):
         yield f"{part}\n"
     for episode, report in reports.items():
-        for part in _episode(report(), places[episode], everything):
+        for part in _episode(report(), anchors[episode], everything):
             yield f"{part}\n"
     yield after
 
@@ -62,48 +62,50 @@ def _text(text: str) -> str:
 # --------------------------------------------------------------------------- the run
 
 
-def _run(glance: Glance, places: Mapping[str, str]) -> Iterator[str]:
-    yield f"<h1>{_text(glance.run)}</h1>"
-    yield _facts(run_facts(glance)[1:])
-    yield from (f"<p>{_text(note)}</p>" for note in glance.notes)
-    if glance.curves:
-        yield chart(glance.curves)
-    if glance.rows:
-        yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(glance.rows, glance.validates))}\n</section>"
+def _run(summary: RunSummary, anchors: Mapping[str, str]) -> Iterator[str]:
+    yield f"<h1>{_text(summary.run)}</h1>"
+    yield _labels(run_labels(summary)[1:])
+    yield from (f"<p>{_text(note)}</p>" for note in summary.notes)
+    if summary.curves:
+        yield chart(summary.curves)
+    if summary.rows:
+        yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(summary.rows, summary.validates))}\n</section>"
     for title, counts in (
-        ("Failures", glance.failures),
-        ("Counters", glance.counters),
-        ("Breaks", glance.breaks),
+        ("Failures", summary.failures),
+        ("Counters", summary.counters),
+        ("Breaks", summary.breaks),
     ):
         if counts:
             yield f"<section>\n<h2>{title}</h2>\n{_counts(counts)}\n</section>"
-    total = sum(glance.episodes.values())
-    if total > len(places):
+    total = sum(summary.episodes.values())
+    if total > len(anchors):
         yield (
-            f"<p>On this page: {len(places)} of {total:,} episodes. <code>ajet show RUN --html FILE --all</code> includes "
+            f"<p>On this page: {len(anchors)} of {total:,} episodes. <code>ajet show RUN --html FILE --all</code> includes "
             "all of them.</p>"
         )
-    if glance.picks:
-        items = "\n".join(f"<li>{_pick(pick, places)}</li>" for pick in glance.picks)
-        more = _more(places) if len(places) > len(glance.picks) else ""
+    if summary.picks:
+        items = "\n".join(f"<li>{_pick(pick, anchors)}</li>" for pick in summary.picks)
+        more = _more(anchors) if len(anchors) > len(summary.picks) else ""
         yield f"<nav aria-label='Episodes'>\n<h2>Episodes to look at</h2>\n<ul>\n{items}\n</ul>\n{more}</nav>"
 
 
-def _more(places: Mapping[str, str]) -> str:
+def _more(anchors: Mapping[str, str]) -> str:
     """Links to all episodes of the page, collapsed."""
-    links = " ".join(f"<a href='#{place}'><code>{_text(name)}</code></a>" for name, place in places.items())
-    return f"<details><summary>all {len(places):,} episodes</summary>\n<p>{links}</p>\n</details>\n"
+    links = " ".join(
+        f"<a href='#{anchor}'><code>{_text(name)}</code></a>" for name, anchor in anchors.items()
+    )
+    return f"<details><summary>all {len(anchors):,} episodes</summary>\n<p>{links}</p>\n</details>\n"
 
 
-def _pick(pick: Pick, places: Mapping[str, str]) -> str:
+def _pick(pick: Pick, anchors: Mapping[str, str]) -> str:
     name = f"<code>{_text(pick.id)}</code>"
-    if pick.id in places:
-        name = f"<a href='#{places[pick.id]}'>{name}</a>"
+    if pick.id in anchors:
+        name = f"<a href='#{anchors[pick.id]}'>{name}</a>"
     return f"{name} <span class=soft>{_text(pick.why)}</span>"
 
 
-def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    return "<dl>\n" + "\n".join(f"<dt>{_text(k)}</dt><dd>{_text(v)}</dd>" for k, v in facts) + "\n</dl>"
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    return "<dl>\n" + "\n".join(f"<dt>{_text(k)}</dt><dd>{_text(v)}</dd>" for k, v in labels) + "\n</dl>"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -127,9 +129,9 @@ def _counts(counts: Sequence[Count]) -> str:
 # --------------------------------------------------------------------------- an episode
 
 
-def _episode(report: EpisodeReport, place: str, everything: bool) -> Iterator[str]:
-    yield f"<article id={place}>\n<h2>Episode {_text(report.header.id)}</h2>"
-    yield _facts(episode_facts(report)[1:])
+def _episode(report: EpisodeReport, anchor: str, everything: bool) -> Iterator[str]:
+    yield f"<article id={anchor}>\n<h2>Episode {_text(report.header.id)}</h2>"
+    yield _labels(episode_labels(report)[1:])
     yield from (f"<p>{_text(note)}</p>" for note in report.notes)
     for conversation in report.conversations:
         yield from _conversation(conversation, everything)
@@ -188,15 +190,15 @@ def _tokens(parts: Sequence[Tokens], everything: bool) -> Iterator[str]:
                     yield f"<i> … {part.folded} context tokens … </i>"
                 continue
             text = f" {token} " if piece is None else _shown(piece).replace("↵", "↵<br>") or "▫"
-            facts = [f"position {part.start + i}", f"id {token}"]
+            labels = [f"position {part.start + i}", f"id {token}"]
             style = ""
             if part.sampled:
                 logprob = part.logprobs[i]
-                facts += [f"logprob {logprob:.4f}"] if logprob is not None else []
-                facts += [] if part.advantage is None else [f"advantage {part.advantage:+.4f}"]
-                facts += [f"weights {part.versions[i]}", f"call {part.call}", part.agent]
+                labels += [f"logprob {logprob:.4f}"] if logprob is not None else []
+                labels += [] if part.advantage is None else [f"advantage {part.advantage:+.4f}"]
+                labels += [f"weights {part.versions[i]}", f"call {part.call}", part.agent]
                 style = f" class='s {_level(logprob) if part.trained else 'u'}'"
-            yield f"<span{style} title='{_text(' · '.join(facts))}'>{text}</span>"
+            yield f"<span{style} title='{_text(' · '.join(labels))}'>{text}</span>"
 
 
 def _level(logprob: float | None) -> str:
@@ -209,19 +211,19 @@ def _level(logprob: float | None) -> str:
 
 def _break(report: BreakReport) -> str:
     found = report.found
-    facts = [f"<h4>Call {found.call} did not continue call {found.after}: {_text(found.cause)}</h4>"]
+    labels = [f"<h4>Call {found.call} did not continue call {found.after}: {_text(found.cause)}</h4>"]
     if found.char >= 0:
         diff = f"{_shown(report.head)}{_diff(report.removed, report.added)}{_shown(report.tail)}"
-        facts.append(f"<p>message {found.message + 1}, character {found.char}: <code>{diff}</code></p>")
+        labels.append(f"<p>message {found.message + 1}, character {found.char}: <code>{diff}</code></p>")
     elif found.message >= 0:
-        facts.append(f"<p>message {found.message + 1}: <code>{_diff(found.before, found.now)}</code></p>")
+        labels.append(f"<p>message {found.message + 1}: <code>{_diff(found.before, found.now)}</code></p>")
     was, now = _few(found.recorded, report.recorded), _few(found.sent, report.sent)
-    facts.append(
+    labels.append(
         f"<p>tokens agree up to {found.token}, {found.lost_tokens} of the prompt are new: "
         f"<code><del>{was}</del> <ins>{now}</ins></code></p>"
     )
-    facts.append(f"<p>Remedy: {_text(report.remedy)}</p>")
-    return "\n".join(facts)
+    labels.append(f"<p>Remedy: {_text(report.remedy)}</p>")
+    return "\n".join(labels)
 
 
 def _few(ids: Sequence[int], texts: Sequence[str | None]) -> str:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ajet.reports.episode import EpisodeReport, Line
-from ajet.reports.run_summary import Glance, Row
+from ajet.reports.run_summary import Row, RunSummary
 
 
-def run_facts(glance: Glance) -> list[tuple[str, str]]:
+def run_labels(summary: RunSummary) -> list[tuple[str, str]]:
     """The run's folder, job and state, by name."""
-    phases = ", ".join(f"{n} {phase}" for phase, n in glance.episodes.items()) or "none has ended yet"
-    job = [("job", f"{glance.workflow}, {glance.algorithm} on {glance.backbone}"), ("model", glance.model)]
+    phases = ", ".join(f"{n} {phase}" for phase, n in summary.episodes.items()) or "none has ended yet"
+    job = [
+        ("job", f"{summary.workflow}, {summary.algorithm} on {summary.backbone}"),
+        ("model", summary.model),
+    ]
     return [
-        ("run", glance.run),
-        *(job if glance.model else []),
-        ("state", _state(glance)),
-        ("checkpoint", glance.checkpoint or "none"),
-        ("episodes", phases + (f"; {glance.retried} of them retried" if glance.retried else "")),
+        ("run", summary.run),
+        *(job if summary.model else []),
+        ("state", _state(summary)),
+        ("checkpoint", summary.checkpoint or "none"),
+        ("episodes", phases + (f"; {summary.retried} of them retried" if summary.retried else "")),
     ]
 
 
@@ -26,12 +29,12 @@ def _by_name(figures: Mapping[str, float], form: str) -> str:
     return ", ".join(f"{name} {value:{form}}".strip() for name, value in figures.items())
 
 
-def episode_facts(report: EpisodeReport) -> list[tuple[str, str]]:
+def episode_labels(report: EpisodeReport) -> list[tuple[str, str]]:
     """The outcome of an episode, by name."""
     h = report.header
     verdict = {True: "success", False: "no success", None: ""}[h.is_success]
     group = ", ".join("failed" if r is None else f"{r:g}" for r in h.rewards_of_group)
-    facts = [
+    labels = [
         ("episode", h.id),
         ("task", f"{h.task}, member {h.member}, {h.phase} at step {h.step}"),
         ("failure", f"{h.failure}: {' '.join(h.error.split())}" if h.failure else ""),
@@ -47,7 +50,7 @@ def episode_facts(report: EpisodeReport) -> list[tuple[str, str]]:
         ("timelines", f"{h.timelines}, {h.timelines_trained} of them trained" if h.timelines else ""),
         ("response", "" if h.response is None else shortened(" ".join(str(h.response).split()), 200)),
     ]
-    return [(name, value) for name, value in facts if value]
+    return [(name, value) for name, value in labels if value]
 
 
 def ago(seconds: float) -> str:
@@ -58,11 +61,11 @@ def ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _state(glance: Glance) -> str:
-    written = f"last episode written {ago(glance.age)} ago" if glance.episodes else ""
-    trains = glance.steps or "train" in glance.episodes
-    wanted = f" of {glance.steps_wanted}" if glance.steps_wanted else ""
-    done = f"step {glance.steps}{wanted} done" if trains else "nothing is trained"
+def _state(summary: RunSummary) -> str:
+    written = f"last episode written {ago(summary.age)} ago" if summary.episodes else ""
+    trains = summary.steps or "train" in summary.episodes
+    wanted = f" of {summary.steps_wanted}" if summary.steps_wanted else ""
+    done = f"step {summary.steps}{wanted} done" if trains else "nothing is trained"
     return "; ".join(part for part in (done, written) if part)
 
 

@@ -1,4 +1,4 @@
-"""A run at a glance, as plain data: `text` and `html` show it, `--json` prints it."""
+"""The summary of a run as plain data: `cli.show_text` and `html` show it, `--json` prints it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEANINGS = {
     "drift": "stored tokens used for text that the agent sent back in another form (rollout.merge: text)",
     "context_overflow": "calls refused because the prompt filled the model's context",
     "refused": "calls that were refused",
-    "episode_end_failed": "plugins that failed at the end of an episode (ajet_episode_end)",
+    "attempt_end_failed": "plugins that failed at the end of an attempt (ajet_attempt_end)",
 }
 """Explanations of counters, by name or by the part before the colon."""
 
@@ -62,7 +62,7 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class RunSummary:
     """Everything that a run's first page shows."""
 
     run: str
@@ -96,14 +96,14 @@ class Glance:
     notes: tuple[str, ...]
 
 
-def glance(run: Run, credit: Credit) -> Glance:
+def summarise(run: Run, credit: Credit) -> RunSummary:
     """The summary of a run."""
     job = run.job
     rows, validates = _rows(run.metrics)
     zero, groups = zero_advantage(run, credit)
     saved = checkpoints(run.dir)
     train = job.get("train") or {}
-    return Glance(
+    return RunSummary(
         run=str(run.dir),
         workflow=str(job.get("workflow") or ""),
         model=str(job.get("model") or ""),

@@ -18,7 +18,7 @@ _LONGEST = 16
 _SPACES = str.maketrans({" ": "·", "\t": "→", "\n": "↵"})
 
 
-class Pieces:
+class TokenText:
     """The text of token ids, from the tokenizer that a run saved. ``missing`` says why there is none."""
 
     def __init__(self, run_dir: Path) -> None:

@@ -18,7 +18,7 @@ from ajet.interfaces.engine import Engine
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 
 
-class Lockstep:
+class DeterministicBatching:
     """An Engine that forwards requests in rounds. `swap` tells it which episodes are running."""
 
     def __init__(self, engine: Engine) -> None:

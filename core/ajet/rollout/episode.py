@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ajet.capture.context import current_session
 from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.process.uncaptured import Listener, Missed
-from ajet.capture.session import Answerer, Session
+from ajet.capture.session import Answerer, Session, current_session
 from ajet.environments.client import Leases, current_leases
-from ajet.interfaces.workflow import Tuner, Workflow, WorkflowFailed, coerce_output
+from ajet.interfaces.workflow import Tuner, Workflow, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
-from ajet.rollout.failures import describe_exception
+from ajet.rollout.failures import Failure, FailureKind, workflow_failure
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
@@ -41,15 +40,15 @@ class Plan:
 
 @dataclass(slots=True)
 class Episode:
-    """The outcome of one episode. ``failure`` is the cause of its failure, None if it was judged."""
+    """The outcome of one episode."""
 
     plan: Plan
     attempt: int
     output: WorkflowOutput
     record: EpisodeRecord
     counters: Counter[str] = field(default_factory=Counter)
-    failure: str | None = None
-    error: str = ""
+    failed: Failure | None = None
+    """None if it was judged."""
     reward: float = 0.0
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Rewards of single agents and targets, by name, if they differ from ``reward``."""
@@ -60,6 +59,16 @@ class Episode:
     missed: tuple[Missed, ...] = ()
     """Connections that capture does not see."""
     seconds: float = 0.0
+
+    @property
+    def failure(self) -> str | None:
+        """The cause of its failure."""
+        return self.failed.cause if self.failed else None
+
+    @property
+    def error(self) -> str:
+        """The failure in words; empty without one."""
+        return self.failed.text if self.failed else ""
 
     def view(self) -> EpisodeView:
         """What a judge gets to see."""
@@ -82,7 +91,7 @@ class _Chats(Sequence[Sequence[Mapping[str, Any]]]):
         return self.exchanges[index].chat()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRunner:
     """Runs attempts at episodes with one workflow and one answerer. Raises only on cancellation."""
 
@@ -93,7 +102,7 @@ class EpisodeRunner:
     timeout: float
     board: Board
     hook: Any
-    """The plugin manager's hook caller, for `ajet_episode_start` and `ajet_episode_end`."""
+    """The plugin manager's hook caller, for `ajet_attempt_start` and `ajet_attempt_end`."""
     excused: Callable[[str], float] = lambda episode: 0.0
     """Returns the seconds of an episode that its deadline does not count."""
     missed: Listener | None = None
@@ -107,7 +116,7 @@ class EpisodeRunner:
         session.on_change = lambda: self.board.set(plan.id, "engine" if session.in_flight else "workflow")
         self.capture.open(session)
         self.board.set(plan.id, "workflow")
-        output, failure, error = WorkflowOutput(), None, ""
+        output, failed = WorkflowOutput(), None
         leases = Leases()
         excused = self.excused(plan.id)  # by earlier attempts
         try:
@@ -120,32 +129,30 @@ class EpisodeRunner:
                 )
             )
         except DeadlinePassed:
-            failure, error = "timeout", f"no result within {self.timeout:g} s; {self.board.describe(1)}"
-        except WorkflowFailed as exception:
-            failure, error = f"workflow:{exception.cause}", str(exception)
+            text = f"no result within {self.timeout:g} s; {self.board.describe(1)}"
+            failed = Failure(FailureKind.TIMEOUT, text=text)
         except Exception as exception:
-            failure, error = f"workflow:{type(exception).__name__}", describe_exception(exception)
+            failed = workflow_failure(exception)
         finally:
             await self.capture.end(session)
             await leases.release_all()
             self.board.set(plan.id, None)
             missed = self.missed.end(session.key) if self.missed else ()
-        failure, error = _explain(session, failure, error, missed)
+        failed = _explain(session, failed, missed)
         if leases.score is not None:
             output = replace(output, metadata={"score": leases.score, **output.metadata})
         try:
-            self.hook.ajet_episode_end(episode=plan.id, failure=failure)
+            self.hook.ajet_attempt_end(episode=plan.id, failure=failed.cause if failed else None)
         except Exception as exception:
-            session.counters["episode_end_failed"] += 1
-            log.debug("ajet_episode_end: %r", exception)
+            session.counters["attempt_end_failed"] += 1
+            log.debug("ajet_attempt_end: %r", exception)
         return Episode(
             plan,
             attempt,
             output,
             session.record,
             session.counters,
-            failure,
-            error,
+            failed,
             breaks=tuple(find_breaks(session.record)),
             missed=missed,
             seconds=loop.time() - started,
@@ -159,7 +166,7 @@ class EpisodeRunner:
         current_leases.set(leases)
         if self.missed:
             self.missed.begin(session.key)
-        self.hook.ajet_episode_start(episode=plan.id)
+        self.hook.ajet_attempt_start(episode=plan.id)
         if self.workflow.is_async:
             return await self.workflow.fresh()(plan.task, tuner)
         returned = await in_thread(lambda: self._call(plan.task, tuner), plan.id)
@@ -175,21 +182,20 @@ class EpisodeRunner:
         return None if under_debugger() else self.timeout
 
 
-def _explain(
-    session: Session, failure: str | None, error: str, missed: Sequence[Missed]
-) -> tuple[str | None, str]:
+def _explain(session: Session, failed: Failure | None, missed: Sequence[Missed]) -> Failure | None:
     """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error."""
-    if failure and failure.startswith("workflow:"):
+    if failed and failed.kind is FailureKind.WORKFLOW:
         if session.engine_error:
-            return "engine", session.engine_error
+            return Failure(FailureKind.ENGINE, text=session.engine_error)
         if session.counters["context_overflow"]:
-            return "context_overflow", error
-    if failure is None and not session.record.answered:
+            return Failure(FailureKind.CONTEXT_OVERFLOW, text=failed.text)
+    if failed is None and not session.record.answered:
         refused = f" ({session.refusals[0].line})" if session.refusals else ""
-        return "nothing_captured", (
+        text = (
             f"the workflow ended without an answered LLM call{refused}"
             + (f", but it connected to {missed[0].where}, which is not captured" if missed else "")
             + "; it must call its model inside the episode, with a client that is captured (docs/frameworks.md); "
             "`ajet check` lists missed calls"
         )
-    return failure, error
+        return Failure(FailureKind.NOTHING_CAPTURED, text=text)
+    return failed

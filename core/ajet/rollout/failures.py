@@ -1,31 +1,98 @@
-"""The failure of an episode whose workflow or judge raised: the cause, and the user's line."""
+"""Why an episode failed: a kind, the name of the error, and what is said about it."""
 
 from __future__ import annotations
 
-from ajet.interfaces.workflow import WorkflowFailed, place_of
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ajet.interfaces.workflow import WorkflowFailed, location_of
 from ajet.types import WorkflowOutput
+
+
+class FailureKind(StrEnum):
+    """What failed."""
+
+    TIMEOUT = "timeout"
+    WORKFLOW = "workflow"
+    JUDGE = "judge"
+    ENGINE = "engine"
+    CONTEXT_OVERFLOW = "context_overflow"
+    NOTHING_CAPTURED = "nothing_captured"
+    RUNNER_DIED = "runner_died"
+
+
+_FIX_THE_AGENT = "Fix the agent; `--backbone debug` stops at breakpoints in it."
+_REMEDIES = {
+    FailureKind.TIMEOUT: "Raise rollout.timeout, or find what the agent waits for.",
+    FailureKind.NOTHING_CAPTURED: "Let the agent call its model inside the episode, with a client that is captured "
+    "(docs/frameworks.md).",
+    FailureKind.CONTEXT_OVERFLOW: "Shorten the agent's histories, or use a model with a longer context.",
+    FailureKind.ENGINE: "The model could not be asked; the error says why.",
+    FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
+}
+_REMEDIES_BY_CAUSE = {
+    "workflow:returned_none": "Return the answer from the workflow.",
+    "workflow:no_reward": "Name a judge (`judge`, --judge), or return WorkflowOutput(reward=…) from the workflow.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure of an episode."""
+
+    kind: FailureKind
+    name: str = ""
+    """Of an exception's class, or a cause that has a name of its own; empty if the kind says all."""
+    text: str = ""
+    """What happened, in words."""
+
+    @classmethod
+    def parse(cls, cause: str, text: str) -> Failure:
+        """The failure that a journal holds as its `cause` and its text."""
+        kind, _, name = cause.partition(":")
+        return cls(FailureKind(kind), name, text)
+
+    @property
+    def cause(self) -> str:
+        """``timeout``, ``workflow:KeyError``: failures of one cause are counted together."""
+        return f"{self.kind}:{self.name}" if self.name else self.kind.value
+
+    @property
+    def repeats(self) -> bool:
+        """Whether another attempt would fail in the same way."""
+        return self.kind in (FailureKind.CONTEXT_OVERFLOW, FailureKind.NOTHING_CAPTURED)
+
+    @property
+    def remedy(self) -> str:
+        """What the user can do about it."""
+        return _REMEDIES_BY_CAUSE.get(self.cause) or _REMEDIES.get(self.kind, _FIX_THE_AGENT)
+
+
+def workflow_failure(error: BaseException) -> Failure:
+    """The failure of an episode whose workflow raised."""
+    if isinstance(error, WorkflowFailed):
+        return Failure(FailureKind.WORKFLOW, error.cause, str(error))
+    return Failure(FailureKind.WORKFLOW, type(error).__name__, describe_exception(error))
+
+
+def judge_failure(judge: str, output: WorkflowOutput, error: Exception) -> Failure:
+    """The failure of an episode whose judge raised. The workflow is the cause if it returned None and the judge could not
+    handle None."""
+    if isinstance(error, WorkflowFailed):
+        return workflow_failure(error)
+    text = f"judge {judge}: {describe_exception(error)}"
+    if _returned_none(output):
+        if "None" in str(error):  # as in "'NoneType' object has no attribute 'strip'"
+            text = f"the workflow returned None, which the judge cannot score: {text}"
+            return Failure(FailureKind.WORKFLOW, "returned_none", text)
+        text = f"{text}; the workflow returned None"
+    return Failure(FailureKind.JUDGE, type(error).__name__, text)
 
 
 def describe_exception(exception: BaseException) -> str:
     """``ValueError: text (agent.py:17)``: with the innermost line of the user's own code."""
-    place = place_of(exception)
-    return f"{type(exception).__name__}: {str(exception)[:500]}{f' ({place})' if place else ''}"
-
-
-def judge_failure(judge: str, output: WorkflowOutput, error: Exception) -> tuple[str, str]:
-    """(cause, message) of an episode whose judge raised. The workflow is the cause if it returned None and the
-    judge could not handle None."""
-    if isinstance(error, WorkflowFailed):
-        return f"workflow:{error.cause}", str(error)
-    message = f"judge {judge}: {describe_exception(error)}"
-    if not _returned_none(output):
-        return f"judge:{type(error).__name__}", message
-    if "None" in str(error):  # as in "'NoneType' object has no attribute 'strip'"
-        return (
-            "workflow:returned_none",
-            f"the workflow returned None, which the judge cannot score: {message}",
-        )
-    return f"judge:{type(error).__name__}", f"{message}; the workflow returned None"
+    location = location_of(exception)
+    return f"{type(exception).__name__}: {str(exception)[:500]}{f' ({location})' if location else ''}"
 
 
 def _returned_none(output: WorkflowOutput) -> bool:

@@ -49,11 +49,11 @@ async def score(judge: GroupJudge, members: Sequence[Episode]) -> list[JudgeOutp
 
 
 def verdict_of(
-    scored: asyncio.Future[list[JudgeOutput | Exception | None]], place: int
+    scored: asyncio.Future[list[JudgeOutput | Exception | None]], index: int
 ) -> Callable[[], Coroutine[Any, Any, JudgeOutput]]:
     """A coroutine that picks one member's verdict from its group's, or raises what the judge raised for either."""
 
     async def verdict() -> JudgeOutput:
-        return given(scored.result()[place])
+        return given(scored.result()[index])
 
     return verdict

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.failures import Failure
 from ajet.tracker.breaks import Break
-from ajet.tracker.conversations import Said
-from ajet.tracker.record import Call, EpisodeRecord, Exchange
+from ajet.tracker.call import Call, MessageNode
+from ajet.tracker.record import EpisodeRecord, Exchange
 from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation, WorkflowOutput
 
@@ -53,9 +54,9 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     """The episode of a line, its token trees rebuilt."""
     record = EpisodeRecord()
     record.trees = {key: _tree_from_json(tree) for key, tree in line["trees"].items()}
-    said = {key: _chat_from_json(record.chat(key), rows) for key, rows in line["chats"].items()}
+    chat_end = {key: _chat_from_json(record.chat(key), rows) for key, rows in line["chats"].items()}
     for data in line["calls"]:
-        answer = said[data["key"]][data["answer"]] if "answer" in data else None
+        answer = chat_end[data["key"]][data["answer"]] if "answer" in data else None
         if answer:
             exchange = Exchange(data["number"], data["agent"], data["target"], data["key"], answer)
             record.exchanges.append(exchange)
@@ -67,7 +68,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     record.close()
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])
-    episode.failure, episode.error = line["failure"], line["error"]
+    episode.failed = Failure.parse(line["failure"], line["error"]) if line["failure"] else None
     episode.reward, episode.rewards = line["reward"], line["rewards"]
     episode.is_success, episode.metrics = line["is_success"], line["metrics"]
     episode.breaks = tuple(
@@ -81,22 +82,22 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
     """The messages of each merging key as (index of the one before, message), and the calls."""
     calls = {call.number: call for call in record.calls}
     rows: dict[str, list[tuple[int, Any]]] = {}
-    places: dict[Said, int] = {}
+    indices: dict[MessageNode, int] = {}
 
-    def place(said: Said, key: str) -> int:
+    def index_of(chat_end: MessageNode, key: str) -> int:
         new = []
-        node = said
-        while node.parent is not None and node not in places:
+        node = chat_end
+        while node.parent is not None and node not in indices:
             new.append(node)
             node = node.parent
         for node in reversed(new):
-            before = places.get(node.parent, -1) if node.parent else -1
-            places[node] = len(rows[key])
+            before = indices.get(node.parent, -1) if node.parent else -1
+            indices[node] = len(rows[key])
             rows[key].append((before, node.message))
-        return places[said]
+        return indices[chat_end]
 
     lines = []
-    answered: list[Exchange | Call] = [*record.exchanges, *(c for c in record.calls if c.said is None)]
+    answered: list[Exchange | Call] = [*record.exchanges, *(c for c in record.calls if c.chat_end is None)]
     for one in answered:
         line: dict[str, Any] = {
             "number": one.number,
@@ -106,7 +107,7 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
         }
         if isinstance(one, Exchange):
             rows.setdefault(one.key, [])
-            line["answer"] = place(one.answer, one.key)
+            line["answer"] = index_of(one.answer, one.key)
         call = calls.get(one.number)
         if call:
             line["tokens"] = _call_to_json(call)
@@ -114,10 +115,10 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
     return {"chats": rows, "calls": lines}
 
 
-def _chat_from_json(root: Said, rows: Sequence[tuple[int, Any]]) -> list[Said]:
-    nodes: list[Said] = []
+def _chat_from_json(root: MessageNode, rows: Sequence[tuple[int, Any]]) -> list[MessageNode]:
+    nodes: list[MessageNode] = []
     for before, message in rows:
-        nodes.append((nodes[before] if before >= 0 else root).say(message))
+        nodes.append((nodes[before] if before >= 0 else root).add(message))
     return nodes
 
 
@@ -150,7 +151,7 @@ def _call_to_json(call: Call) -> dict[str, Any]:
     }
 
 
-def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: Said | None) -> Call:
+def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: MessageNode | None) -> Call:
     tokens = data["tokens"]
     prompt, end = (Node(tree.branches[b], length) for b, length in (tokens["prompt"], tokens["end"]))
     generation = Generation(
@@ -171,7 +172,7 @@ def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: Said | Non
         trained=tokens["trained"],
         parent=tokens["parent"],
         cause=tokens["cause"],
-        said=answer.parent if answer else None,
+        chat_end=answer.parent if answer else None,
     )
 
 

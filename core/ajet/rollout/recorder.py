@@ -44,10 +44,16 @@ class Recorder(Protocol):
 
 class RunRecorder:
     """Appends to one run folder. Appending an episode id twice changes nothing. Raises AjetError, which names the file
-    and the remedy, if a file cannot be written, and at once if a line of it is damaged."""
+    and the remedy, if a file cannot be written, and at once if a line of it is damaged. ``on_episode`` is called with
+    each episode that `episode` has appended, its phase and step."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        on_episode: Callable[[Episode, str, int], None] = lambda episode, phase, step: None,
+    ) -> None:
         self.dir = run_dir
+        self._on_episode = on_episode
         with writing(run_dir):
             (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         live_lines(
@@ -61,12 +67,15 @@ class RunRecorder:
         """Append an episode, unless its id is already in the journal."""
         if episode.plan.id not in self._live:
             self.line(episode_to_json(episode, phase=phase, step=step))
+            self._on_episode(episode, phase, step)
 
-    def line(self, line: Mapping[str, Any]) -> None:
-        """Append an episode's line (`episode_to_json`), unless its id is already in the journal."""
-        if line["id"] not in self._live:
-            self._live.add(line["id"])
-            self._journal.append(line)
+    def line(self, line: Mapping[str, Any]) -> bool:
+        """Append an episode's line (`episode_to_json`), unless its id is already in the journal; whether it was new."""
+        if line["id"] in self._live:
+            return False
+        self._live.add(line["id"])
+        self._journal.append(line)
+        return True
 
     def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step or a validation."""
@@ -152,9 +161,9 @@ def superseded(line: Mapping[str, Any]) -> tuple[int, Collection[str]] | None:
 def surviving(
     lines: Iterable[Line],
     mark: Callable[[Line], tuple[int, Collection[str]] | None],
-    place: Callable[[Line], tuple[int, str | None]],
+    step_and_id: Callable[[Line], tuple[int, str | None]],
 ) -> list[Line]:
-    """Lines that no later mark superseded; ``place`` returns a line's step and id."""
+    """Lines that no later mark superseded; ``step_and_id`` returns a line's step and id."""
     live: list[Line] = []
     for line in lines:
         found = mark(line)
@@ -162,7 +171,7 @@ def surviving(
             live.append(line)
         else:
             first, keep = found
-            live = [x for x in live if place(x)[0] < first or place(x)[1] in keep]
+            live = [x for x in live if step_and_id(x)[0] < first or step_and_id(x)[1] in keep]
     return live
 
 

@@ -13,7 +13,7 @@ from ajet.capture.context import passthrough
 from ajet.interfaces.judge import GroupJudge, Judge
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
-from ajet.rollout.failures import judge_failure
+from ajet.rollout.failures import Failure, FailureKind, judge_failure
 from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watch, watched_loop
@@ -23,7 +23,7 @@ from ajet.utils.threads import called
 
 if TYPE_CHECKING:
     from ajet.capture.portal import Portal
-    from ajet.rollout.deterministic_batching import Lockstep
+    from ajet.rollout.deterministic_batching import DeterministicBatching
 
 
 class Runner(Protocol):
@@ -34,16 +34,16 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """Everything that running episodes needs. ``lockstep``, and the portal to it, are set in deterministic
+    """Everything that running episodes needs. ``batching``, and the portal to it, are set in deterministic
     runs."""
 
     runner: Runner
     judge: Judge
     settings: RolloutSettings
     portal: Portal | None
-    lockstep: Lockstep | None
+    batching: DeterministicBatching | None
     say: Callable[[str], None]
     board: Board
 
@@ -58,7 +58,7 @@ class Rollout:
         judging: dict[str, asyncio.Task[Episode]] = {}
         groups = Groups(plans) if isinstance(self.judge, GroupJudge) else None
         first = [queue.popleft() for _ in range(min(self.settings.concurrency, len(queue)))]
-        if self.lockstep:
+        if self.batching:
             self._swap(set(), {p.id for p in first})
         watcher = asyncio.ensure_future(watch(self.board, self.settings.stall_warning, self.say))
         limit = asyncio.Semaphore(self.settings.concurrency)
@@ -100,7 +100,7 @@ class Rollout:
             episode = await self._attempts(plan)
             judging[plan.id] = asyncio.ensure_future(self._judge(episode, groups, limit, done))
             following = queue.popleft() if queue else None
-            if self.lockstep:
+            if self.batching:
                 self._swap({plan.id}, {following.id} if following else set())
             if following is None:
                 return
@@ -110,7 +110,7 @@ class Rollout:
         for attempt in range(self.settings.retries + 1):
             episode = await self.runner.run(plan, attempt)
             # Failures that would repeat are not retried.
-            if episode.failure in (None, "context_overflow", "nothing_captured"):
+            if episode.failed is None or episode.failed.repeats:
                 break
         return episode
 
@@ -148,9 +148,9 @@ class Rollout:
                 await asyncio.wait({scored})
             finally:
                 scored.cancel()
-            for place, episode in enumerate(members):
+            for index, episode in enumerate(members):
                 if episode.failure is None:
-                    await self._ask_judge(episode, verdict_of(scored, place))
+                    await self._ask_judge(episode, verdict_of(scored, index))
 
     async def _ask_judge(
         self, episode: Episode, asked: Callable[[], Coroutine[Any, Any, JudgeOutput]]
@@ -167,12 +167,10 @@ class Rollout:
             given = {**episode.output.metrics, **verdict.metrics}
             metrics = {name: float(value) for name, value in given.items()}
         except DeadlinePassed:
-            episode.failure, episode.error = (
-                "judge:timeout",
-                f"no verdict within {self.settings.judge_timeout:g} s",
-            )
+            text = f"no verdict within {self.settings.judge_timeout:g} s"
+            episode.failed = Failure(FailureKind.JUDGE, "timeout", text)
         except Exception as error:
-            episode.failure, episode.error = judge_failure(self.judge.name, episode.output, error)
+            episode.failed = judge_failure(self.judge.name, episode.output, error)
         else:
             episode.reward, episode.rewards = reward, rewards
             episode.is_success, episode.metrics = is_success, metrics
@@ -183,8 +181,8 @@ class Rollout:
         return None if under_debugger() else self.settings.judge_timeout
 
     def _swap(self, leave: set[str], enter: set[str]) -> None:
-        assert self.lockstep and self.portal
-        self.portal.loop.call_soon_threadsafe(self.lockstep.swap, leave, enter)
+        assert self.batching and self.portal
+        self.portal.loop.call_soon_threadsafe(self.batching.swap, leave, enter)
 
 
 def _judging(what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -92,7 +93,7 @@ class RolloutSettings(Settings):
         "pools",
         description="Which threads keep the episode that starts them: only jobs of thread pools, or plain threads too.",
     )
-    workdir: str | None = Field(
+    workdir: Path | None = Field(
         None, description="Folder in which a cmd: workflow runs; default: where the job names the workflow."
     )
     merge: Literal["token", "text"] = Field(

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from ajet.capture.process.uncaptured import place_on_stack
+from ajet.capture.process.uncaptured import location_on_stack
 from ajet.types import AjetError
 from ajet.utils.asyncrun import end_run
 from ajet.utils.breakpoints import under_debugger
@@ -51,12 +51,13 @@ class Board:
 
 async def watch(board: Board, after: float, say: Callable[[str], None]) -> None:
     """Until cancelled, report what episodes wait for each time there was no progress for ``after`` seconds."""
+    told = float("-inf")
     while True:
         await asyncio.sleep(min(after, 5.0))
-        still = time.monotonic() - board.last_change
-        if board.states and still >= after:
-            say(f"no progress for {still:.0f} s: {board.describe()}")
-            board.last_change = time.monotonic()
+        now = time.monotonic()
+        if board.states and now - max(board.last_change, told) >= after:
+            say(f"no progress for {now - board.last_change:.0f} s: {board.describe()}")
+            told = now
 
 
 @contextmanager
@@ -139,9 +140,9 @@ class _LoopWatch:
 
     def _describe(self, seconds: float, consequence: str) -> str:
         task = asyncio.current_task(self._loop)
-        place = place_on_stack(sys._current_frames().get(self._thread))
+        location = location_on_stack(sys._current_frames().get(self._thread))
         return (
             f"{task.get_name() if task else 'a callback'} has blocked the event loop for {seconds:.0f} s"
-            f"{f' at {place}' if place else ''}. {consequence} Use an async call or `await "
+            f"{f' at {location}' if location else ''}. {consequence} Use an async call or `await "
             "asyncio.to_thread(...)` there, or make it a plain `def` function, which runs in a thread."
         )

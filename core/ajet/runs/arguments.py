@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ajet.interfaces.backbone import Backbone
 from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.job.config import Layers
+from ajet.job.job import Backbone, Job
 from ajet.job.layers import job_layers, lay_flag, lay_sets, lay_tasks, resumed_layers
-from ajet.job.prepare import Job, build_backbone
-from ajet.plugins import validated
-from ajet.runs.runtime import answering_engine, scripted_engine
+from ajet.job.prepare import build_backbone
+from ajet.plugins import load_plugins, validated
+from ajet.runs.runtime import answering_engine, own_engine, scripted_engine
 from ajet.services.chat_models import OpenAIChatModel
 from ajet.types import ConfigError
 
@@ -54,15 +54,31 @@ def run_layers(
     lay_flag(layers, flag("steps"), "train.steps", steps)
     lay_flag(layers, flag("seed"), "run.seed", seed)
     lay_flag(layers, flag("deterministic"), "run.deterministic", deterministic)
-    lay_flag(layers, flag("memory_limit"), "backbone.local.memory_limit", memory_limit)
     lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
     lay_sets(layers, sets)
-    name = layers.job().backbone.name
-    if memory_limit is not None and name not in ("local", "debug"):
-        raise ConfigError(
-            f"{flag('memory_limit')}: only the backbone local supports it, but the job uses {name}; remove it."
-        )
+    if memory_limit is not None:
+        lay_flag(layers, flag("memory_limit"), f"{_limited(layers, flag)}.memory_limit", memory_limit)
+        lay_sets(layers, sets)  # they are stronger
     return layers
+
+
+def _limited(layers: Layers, flag: Flag) -> str:
+    """The section of the backbone whose memory can be limited: the job's or, if that does not train, the one whose engine
+    answers. Raises ConfigError if there is none."""
+    plugins, name = load_plugins(), layers.job().backbone.name
+    able = [
+        n
+        for (kind, n), found in plugins.classes.items()
+        if kind == "backbone" and "memory_limit" in found.cls.model_fields
+    ]
+    cls = plugins.get("backbone", name, "backbone.name")
+    answers = issubclass(cls, Backbone) and not cls.capabilities.trains
+    section = own_engine(plugins, name).backbone if answers else name
+    if section not in able:
+        raise ConfigError(
+            f"{flag('memory_limit')}: only the backbone {' or '.join(able)} supports it, but the job uses {name}; remove it."
+        )
+    return f"backbone.{section}"
 
 
 def evaluate_layers(
@@ -73,13 +89,14 @@ def evaluate_layers(
     tasks: Any = None,
     judge: Any = None,
     model: str | None = None,
+    endpoint: str | None = None,
     greedy: bool = False,
     episodes: int | None = None,
     seed: int | None = None,
     run_dir: str | None = None,
     sets: Sets = None,
 ) -> Layers:
-    """The job to evaluate. Raises ConfigError."""
+    """The job to evaluate. Raises ConfigError, also if nothing names the model: the default one is for training."""
     layers = job_layers(job_file)
     if tasks is not None:  # they replace the job's own validation tasks
         layers.set("task.validation", None, flag("tasks"), Path.cwd())
@@ -95,6 +112,11 @@ def evaluate_layers(
     lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
     lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so no backbone is needed
     lay_sets(layers, sets)
+    if job_file is None and endpoint is None and "model" not in layers.values:
+        raise ConfigError(
+            f"{flag('model')} is missing: name the checkpoint or the model to evaluate, or give a job file, whose model it is, "
+            f"or {flag('endpoint')}."
+        )
     return layers
 
 

@@ -1,13 +1,20 @@
-"""Loggers and hooks that receive every step: one that raises is reported once, and the run continues."""
+"""Loggers and hooks that receive what happens in a run: one that raises is reported once, and the run continues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ajet.interfaces.workflow import place_of
-from ajet.job.prepare import Job
+from ajet.interfaces.backbone import RunResult
+from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
+from ajet.interfaces.logger import Logger
+from ajet.interfaces.workflow import location_of
+from ajet.job.job import Job
+from ajet.job.prepare import resolved
+from ajet.rollout.episode import Episode
+from ajet.tracker.timelines import all_timelines
 from ajet.types import Metrics
 
 
@@ -18,30 +25,85 @@ class Listeners:
         self._job = job
         self._run_dir = run_dir
         self._reported: set[str] = set()
+        self.result: RunResult | None = None
+        """Set before the block of `run` ends."""
+        self.wants_episodes = bool(self._hook("ajet_episode_end").get_hookimpls()) or any(
+            type(logger).episode_end is not Logger.episode_end for logger in job.loggers
+        )
+        """Whether any of them receives episodes, whose timelines take time to build."""
+
+    @contextmanager
+    def run(self, resumed_after: int | None = None) -> Iterator[None]:
+        """A block that is the run: its start and its end are sent, then loggers flush."""
+        start = RunStart(run_dir=self._run_dir, config=resolved(self._job), resumed_after=resumed_after)
+        self._call_loggers("run_start", start)
+        self._call_hook("ajet_run_start", start)
+        try:
+            yield
+        except BaseException as error:
+            self._call_hook("ajet_run_end", RunEnd(run_dir=self._run_dir, error=error))
+            raise
+        else:
+            self._call_hook("ajet_run_end", RunEnd(run_dir=self._run_dir, result=self.result))
+        finally:
+            self._call_loggers("close")
+
+    def episode_end(self, episode: Episode, phase: str, step: int) -> None:
+        """An episode has been recorded."""
+        if not self.wants_episodes:
+            return
+        event = EpisodeEnd(
+            run_dir=self._run_dir,
+            id=episode.plan.id,
+            phase=phase,
+            step=step,
+            task=episode.plan.task,
+            reward=episode.reward,
+            is_success=episode.is_success,
+            failure=episode.failure,
+            error=episode.error,
+            metrics=episode.metrics,
+            response=episode.output.response,
+            seconds=episode.seconds,
+            messages=episode.view().messages,
+            timelines=all_timelines(episode.record),
+        )
+        self._call_loggers("episode_end", event)
+        self._call_hook("ajet_episode_end", event)
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Give metrics to the loggers."""
-        for logger in self._job.loggers:
-            self._call(f"logger {logger.name!r}", logger.log, self._run_dir, step, metrics)
+        self._call_loggers("log", self._run_dir, step, metrics)
 
     def step_end(self, step: int, metrics: Metrics) -> None:
-        """Tell loggers and plugins of a training step."""
+        """A training step has been recorded."""
         self.log(step, metrics)
-        hook = self._job.plugins.manager.hook.ajet_step_end
-        self._call("hook ajet_step_end", hook, step=step, metrics=metrics)
+        self._call_hook("ajet_step_end", StepEnd(run_dir=self._run_dir, step=step, metrics=metrics))
 
-    def close(self) -> None:
-        """Let the loggers flush."""
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        """A checkpoint is complete on the disk."""
+        self._call_hook("ajet_checkpoint_saved", CheckpointSaved(run_dir=self._run_dir, step=step, path=path))
+
+    def _call_loggers(self, method: str, *arguments: Any) -> None:
         for logger in self._job.loggers:
-            self._call(f"logger {logger.name!r}", logger.close)
+            self._call(f"logger {logger.name!r}", getattr(logger, method), *arguments)
 
-    def _call(self, who: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    def _call_hook(self, name: str, event: Any) -> None:
+        """Send an event to each plugin: an exception in one does not keep it from the others."""
+        for one in reversed(self._hook(name).get_hookimpls()):
+            distribution = one.plugin_name.partition(":")[0]
+            self._call(f"plugin {distribution}: hook {name}", one.function, *[event for _ in one.argnames])
+
+    def _hook(self, name: str) -> Any:
+        return getattr(self._job.plugins.manager.hook, name)
+
+    def _call(self, who: str, function: Callable[..., Any], *arguments: Any) -> None:
         try:
-            function(*arguments, **named)
+            function(*arguments)
         except Exception as error:
             if who not in self._reported:
                 self._reported.add(who)
-                place = f" ({place_of(error)})" if place_of(error) else ""
+                location = f" ({location_of(error)})" if location_of(error) else ""
                 self._job.progress.say(
-                    f"{who} failed: {type(error).__name__}: {error}{place}. The run continues."
+                    f"{who} failed: {type(error).__name__}: {error}{location}. The run continues."
                 )

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ajet.capture.process.install import Reach
+from ajet.capture.process.install import Installed
 from ajet.capture.process.uncaptured import REMEDY, Missed
 from ajet.capture.refusals import Refused
 from ajet.interfaces.engine import Engine
-from ajet.job.prepare import Job
+from ajet.job.job import Job
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
 from ajet.learning.rollouts import plan_step
@@ -23,8 +23,8 @@ from ajet.rollout.summary import failures, summarize
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import open_runtime, training_policy
 from ajet.tracker.breaks import CAUSES, Break
+from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
-from ajet.tracker.record import Call
 from ajet.utils.asyncrun import run
 
 MUCH = 0.1
@@ -100,7 +100,7 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
         async with open_runtime(job, engine=engine) as runtime:
             context_length = engine.context_length
             episodes = await runtime.rollout(training_policy(job)).run(plans, done)
-        unseen = runtime.reach
+        unseen = runtime.installed
         seconds = time.monotonic() - started
         recorder.metrics("check", 1, summarize(episodes, seconds))
     finally:
@@ -115,7 +115,7 @@ def examine(
     episodes: Sequence[Episode],
     seconds: float,
     context_length: int,
-    unseen: Reach,
+    unseen: Installed,
 ) -> Report:
     """The numbers of a report."""
     calls = [c for e in episodes for c in e.record.calls]
@@ -175,8 +175,9 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     """What a user should look at before training, worst first, each with a remedy."""
     episodes, merged = report.episodes, report.merging
     answers = sum(len(e.record.calls) for e in episodes)
+    first = {e.failed.cause: e.failed for e in reversed(episodes) if e.failed}
     found = [
-        (f"{n} of {len(episodes)} episodes failed: {cause}: {_first_error(episodes, cause)}", _remedy(cause))
+        (f"{n} of {len(episodes)} episodes failed: {cause}: {first[cause].text}", first[cause].remedy)
         for cause, n in failures(episodes).most_common()
     ]
     for m in report.missed:
@@ -227,24 +228,6 @@ def spread(values: Sequence[float]) -> str:
     if not values:
         return "none"
     return f"{statistics.fmean(values):.2f} ({min(values):g} to {max(values):g})"
-
-
-def _first_error(episodes: Sequence[Episode], cause: str) -> str:
-    return next(e.error for e in episodes if e.failure == cause)
-
-
-def _remedy(cause: str) -> str:
-    remedies = {
-        "timeout": "Raise rollout.timeout, or find what the agent waits for.",
-        "nothing_captured": "Let the agent call its model inside the episode, with a client that is captured (docs/frameworks.md).",
-        "context_overflow": "Shorten the agent's histories, or use a model with a longer context.",
-        "engine": "The model could not be asked; the error says why.",
-        "judge": "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
-        "workflow:returned_none": "Return the answer from the workflow.",
-        "workflow:no_reward": "Name a judge (`judge`, --judge), or return WorkflowOutput(reward=…) from the workflow.",
-    }
-    fix = "Fix the agent; `--backbone debug` stops at breakpoints in it."
-    return remedies.get(cause) or remedies.get(cause.partition(":")[0], fix)
 
 
 def _below(counters: Mapping[str, int], prefix: str) -> dict[str, int]:

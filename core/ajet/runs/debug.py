@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from ajet.interfaces.backbone import Backbone, Capabilities, RunResult
+from ajet.interfaces.backbone import Capabilities, RunResult
+from ajet.interfaces.base import ChatModelSpec
 from ajet.interfaces.engine import ChatModelPlugin, Engine
+from ajet.job.job import Backbone
 from ajet.types import AjetError, Metrics
 
 if TYPE_CHECKING:  # at run time inside the functions: this module is loaded by every `ajet --help`
-    from ajet.job.prepare import Job
+    from ajet.job.job import Job
     from ajet.rollout.episode import Episode
 
 
@@ -23,18 +25,13 @@ class Debug(Backbone):
 
     name = "debug"
     capabilities: ClassVar[Capabilities] = Capabilities(trains=False)
-    answers: dict[str, Any] | None = Field(
+    answers: ChatModelSpec | None = Field(
         None,
         description="Chat model that answers ({type: openai, …} or {type: script, path: …}); default: eval.engine over `model`.",
     )
     tasks: int = Field(4, ge=1, description="Tasks to run.")
     group_size: int = Field(2, ge=1, description="Episodes of each task.")
     concurrency: int = Field(1, ge=1, description="Episodes at once.")
-
-    @field_validator("answers", mode="before")
-    @classmethod
-    def _by_type(cls, value: Any) -> Any:
-        return {"type": value} if isinstance(value, str) else value
 
     def run(self, job: Job) -> RunResult:
         """Run the episodes and print each. Raises AjetError if all of them failed."""
@@ -93,7 +90,7 @@ class Debug(Backbone):
             raise AjetError(f"all {len(episodes)} episodes failed: {describe_failures(episodes)}")
         for line in describe_batch(job, episodes, metrics):
             job.progress.say(line)
-        return RunResult(run_dir, 0)
+        return RunResult(run_dir=run_dir, steps=0)
 
 
 def skipped(job: Job, *, answered: bool) -> list[str]:
@@ -108,7 +105,15 @@ def skipped(job: Job, *, answered: bool) -> list[str]:
 
 
 _USED = ("train.algorithm", "train.targets", "train.filters", "train.max_timelines")
-_UNUSED = ("train", "eval", "task.validation", "rollout.group_size", "rollout.concurrency", "run.loggers")
+_UNUSED = (
+    "train",
+    "eval",
+    "task.validation",
+    "rollout.group_size",
+    "rollout.concurrency",
+    "run.loggers",
+    "run.restarts",
+)
 
 
 def _below(key: str, sections: Sequence[str]) -> bool:

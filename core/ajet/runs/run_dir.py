@@ -9,15 +9,19 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ajet.interfaces.progress import Progress
-from ajet.job.prepare import Job, resolved_yaml
+from ajet.job.job import Job
+from ajet.job.objects import as_records, is_object
+from ajet.job.prepare import resolved
 from ajet.rollout.checkpoints import CHECKPOINT_STATE
-from ajet.types import AjetError, ConfigError
+from ajet.types import AjetError, ConfigError, Task
 from ajet.utils.files import write_whole, writing
 
 TOKENIZER = "tokenizer"
@@ -43,11 +47,26 @@ def new_run_dir(job: Job) -> Path:
                 run_dir.mkdir()
             except FileExistsError:
                 continue
-            (run_dir / "job.yaml").write_text(resolved_yaml(job), encoding="utf-8")
+            data = resolved(job)
+            for name, tasks in (("reader", job.tasks), ("validation", job.validation)):
+                _keep_given(run_dir, data["task"], name, tasks)
+            written = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+            (run_dir / "job.yaml").write_text(written, encoding="utf-8")
             (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
             job.progress.started(run_dir)
             return run_dir
     raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
+
+
+def _keep_given(run_dir: Path, section: dict[str, Any], name: str, tasks: Sequence[Task]) -> None:
+    """Write tasks that a script gave as objects into the run folder, and let its job read them there, so that resuming
+    does not need them again. Tasks that JSON cannot hold stay as they are."""
+    spec = section.get(name)
+    if not (spec and is_object(spec["type"])) or not (records := as_records(tasks)):
+        return
+    file = run_dir / f"given_{name}.jsonl"
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    section[name] = {"type": "jsonl", "path": str(file)}
 
 
 @contextmanager
@@ -119,10 +138,10 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
     if began == ids:
         return
     other = next((i for i, (one, two) in enumerate(zip(began, ids, strict=False)) if one != two), None)
-    place = min(len(began), len(ids)) if other is None else other
-    was, now = ((f"{found[place]!r}" if place < len(found) else "none") for found in (began, ids))
+    index = min(len(began), len(ids)) if other is None else other
+    was, now = ((f"{found[index]!r}" if index < len(found) else "none") for found in (began, ids))
     raise ConfigError(
-        f"task.reader: this deterministic run began with {len(began)} tasks, and now there are {len(ids)}: number {place + 1} "
+        f"task.reader: this deterministic run began with {len(began)} tasks, and now there are {len(ids)}: number {index + 1} "
         f"was {was} and is {now}. Restore the tasks, or resume with --no-deterministic."
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
-from ajet.capture.process.install import Reach, reach
+from ajet.capture.process.install import Installed, install
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
@@ -22,9 +22,10 @@ from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.renderer import Chat
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
-from ajet.job.prepare import Job
+from ajet.job import DEFAULT_BACKBONE
+from ajet.job.job import Job
 from ajet.plugins import Plugins, validated
-from ajet.rollout.deterministic_batching import Lockstep
+from ajet.rollout.deterministic_batching import DeterministicBatching
 from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.watchdog import Board
@@ -33,16 +34,16 @@ from ajet.types import ConfigError, GenerateRequest
 log = logging.getLogger("ajet")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """Everything that is open while episodes run."""
 
     job: Job
     portal: Portal
     capture: Capture
-    reach: Reach
+    installed: Installed
     engine: Engine | None
-    lockstep: Lockstep | None
+    batching: DeterministicBatching | None
     chat: Chat | None
     targets: tuple[Target, ...]
     judge: Judge
@@ -50,15 +51,15 @@ class Runtime:
 
     def rollout(self, policy: SamplingPolicy) -> Rollout:
         """Episodes under a sampling policy."""
-        excused = self.lockstep.waited if self.lockstep else None
+        excused = self.batching.waited if self.batching else None
         return Rollout(
-            self.runner(policy, excused=excused),
-            self.judge,
-            self.job.config.rollout,
-            self.portal,
-            self.lockstep,
-            self.job.progress.say,
-            self.board,
+            runner=self.runner(policy, excused=excused),
+            judge=self.judge,
+            settings=self.job.config.rollout,
+            portal=self.portal,
+            batching=self.batching,
+            say=self.job.progress.say,
+            board=self.board,
         )
 
     def runner(
@@ -67,22 +68,22 @@ class Runtime:
         """Attempts at episodes under a sampling policy; ``excused`` is `EpisodeRunner.excused`."""
         settings = self.job.config.rollout
         answerer = Answerer(
-            self.lockstep or self.engine,
+            self.batching or self.engine,
             self.chat,
             self.targets,
             policy,
             by_text=settings.merge == "text",
         )
         return EpisodeRunner(
-            self.job.workflow,
-            answerer,
-            self.capture,
-            {**self.job.plugins.handles, "as_base_url": self.reach.gateway.as_base_url},
-            settings.timeout,
-            self.board,
-            self.job.plugins.manager.hook,
-            excused or (lambda episode: 0.0),
-            self.reach.missed,
+            workflow=self.job.workflow,
+            answerer=answerer,
+            capture=self.capture,
+            handles={**self.job.plugins.handles, "as_base_url": self.installed.gateway.as_base_url},
+            timeout=settings.timeout,
+            board=self.board,
+            hook=self.job.plugins.manager.hook,
+            excused=excused or (lambda episode: 0.0),
+            missed=self.installed.missed,
         )
 
 
@@ -104,7 +105,7 @@ async def open_runtime(
             adapter = None if model or not engine else adapter_of(plan.name, engine, named=bool(plan.lora))
             targets.append(Target(plan.name, plan.agents, live, plan.trained, adapter))
         chat = Chat(engine.tokenizer, engine.model_type) if engine else None
-        lockstep = Lockstep(engine) if engine and job.config.run.deterministic else None
+        batching = DeterministicBatching(engine) if engine and job.config.run.deterministic else None
         async with job.judge.open() as judge:
             with (
                 Capture(
@@ -114,7 +115,7 @@ async def open_runtime(
                     resolve_agent=lambda episode, request: resolve(episode=episode, request=request),
                 ) as capture,
                 frameworks_prepared(job.plugins.manager.hook, capture),
-                reach(
+                install(
                     capture,
                     gateway=job.config.rollout.gateway,
                     refuse_missed=job.config.rollout.missed == "refuse",
@@ -125,7 +126,16 @@ async def open_runtime(
             ):
                 try:
                     yield Runtime(
-                        job, portal, capture, around, engine, lockstep, chat, tuple(targets), judge, Board()
+                        job=job,
+                        portal=portal,
+                        capture=capture,
+                        installed=around,
+                        engine=engine,
+                        batching=batching,
+                        chat=chat,
+                        targets=tuple(targets),
+                        judge=judge,
+                        board=Board(),
                     )
                 finally:  # also of a run that fails: this may be why
                     for line in around.lines():
@@ -166,42 +176,56 @@ def adapter_of(target: str, engine: Engine, *, named: bool) -> str | None:
 
 
 def answering_engine(job: Job) -> Engine:
-    """The engine plugin of ``eval.engine`` over the job's model or checkpoint, for answering without training; ``local``
-    takes those of the job's ``backbone.local`` keys that it has."""
-    name = job.config.eval.engine
+    """The engine plugin of ``eval.engine`` over the job's model or checkpoint, for answering without training."""
+    config, name = job.config, job.config.eval.engine
     if name == "auto":
-        # Only the local engine repeats bit for bit, and only it goes to the device that is asked for.
-        bound = job.config.run.deterministic or "device" in job.config.backbone.section("local")
-        name = "local" if bound else preferred_engine(job.plugins, job.model)
-    if name == "local":
-        return _local_plugin(job).build(job.model, job.config.run.seed, job.progress)
-    plugin = validated(job.plugins.get("engine", name, "eval.engine"), {}, "eval.engine")
-    assert isinstance(plugin, EnginePlugin)
-    return plugin.build(job.model, job.config.run.seed, job.progress)
+        own = own_engine(job.plugins, config.backbone.name)
+        # Only the backbone's own engine repeats bit for bit, and only it honours the keys that bind.
+        bound = config.run.deterministic or own.binding & config.backbone.section(own.backbone).keys()
+        name = own.name if bound else preferred_engine(job.plugins, job.model, config.backbone.name)
+    return _engine_plugin(job, name).build(job.model, config.run.seed, job.progress)
 
 
-def preferred_engine(plugins: Plugins, model: str) -> str:
-    """The name of the engine that answers from a model where the user names none: vllm where it and CUDA are there."""
+def preferred_engine(plugins: Plugins, model: str, backbone: str = DEFAULT_BACKBONE) -> str:
+    """The name of the engine that answers from a model if the user names none: one that prefers to, or the backbone's own."""
+    faster = next((engine for engine in _engines(plugins) if engine.preferred(model)), None)
+    return (faster or own_engine(plugins, backbone)).name
+
+
+def own_engine(plugins: Plugins, backbone: str) -> type[EnginePlugin]:
+    """The engine with which a backbone samples; for backbones without an engine to choose, that of the default backbone.
+    Raises ConfigError if it is not installed."""
+    by_backbone = {engine.backbone: engine for engine in _engines(plugins)}
+    found = by_backbone.get(backbone) or by_backbone.get(DEFAULT_BACKBONE)
+    if found is None:
+        raise ConfigError(
+            f"the engine of the backbone {DEFAULT_BACKBONE} is not installed. Install ajet-plugin-{DEFAULT_BACKBONE}, or name "
+            "another engine in eval.engine."
+        )
+    return found
+
+
+def _engines(plugins: Plugins) -> list[type[EnginePlugin]]:
     engines = [found.cls for (kind, _), found in sorted(plugins.classes.items()) if kind == "engine"]
-    return next((e.name for e in engines if issubclass(e, EnginePlugin) and e.preferred(model)), "local")
+    return [engine for engine in engines if issubclass(engine, EnginePlugin)]
 
 
-def _local_plugin(job: Job) -> EnginePlugin:
-    cls = job.plugins.get("engine", "local", "the local engine (pip install ajet-plugin-local)")
-    keys = job.config.backbone.section("local").items()
-    plugin = validated(cls, {k: v for k, v in keys if k in cls.model_fields}, "backbone.local")
-    assert isinstance(plugin, EnginePlugin)
-    return plugin
+def _engine_plugin(job: Job, name: str) -> EnginePlugin:
+    cls = job.plugins.get("engine", name, "eval.engine")
+    assert issubclass(cls, EnginePlugin)
+    keys = {k: v for k, v in job.config.backbone.section(cls.backbone).items() if k in cls.model_fields}
+    return validated(cls, keys, f"backbone.{cls.backbone}" if keys else "eval.engine")
 
 
 def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> Engine:
     """An engine that answers from a script, in the tokens and the chat format of the job's model. It takes
     prompts of any length, unless there is a ``context_length``. Raises ConfigError for a file that is not a script."""
     from ajet.services.chat_models import read_script, scripted
-    from ajet.testing import ScriptedEngine
+    from ajet.services.scripted_engine import ScriptedEngine
 
     rules = read_script(path)
-    tokenizer, model_type = _local_plugin(job).tokenizer(job.model, job.config.run.seed)
+    own = own_engine(job.plugins, job.config.backbone.name)
+    tokenizer, model_type = _engine_plugin(job, own.name).tokenizer(job.model, job.config.run.seed)
     chat = Chat(tokenizer, model_type)
 
     def answer(request: GenerateRequest, prompt: str) -> str:

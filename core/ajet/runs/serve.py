@@ -80,13 +80,13 @@ def served(
     checkpoint: str, engine: str, settings: Mapping[str, Any], seed: int, progress: Progress, flag: Flag
 ) -> Served:
     """A checkpoint behind an engine (``auto``: the preferred one), which is not started yet. Raises ConfigError."""
-    place = Path(checkpoint).expanduser()
-    model = str(place.resolve()) if place.exists() else checkpoint
+    path = Path(checkpoint).expanduser()
+    model = str(path.resolve()) if path.exists() else checkpoint
     plugins = load_plugins()
     name = preferred_engine(plugins, model) if engine == "auto" else engine
     plugin = validated(plugins.get("engine", name, flag("engine")), settings, flag("set"))
     assert isinstance(plugin, EnginePlugin)
-    return Served(plugin.build(model, seed, progress), model, place.name or checkpoint)
+    return Served(plugin.build(model, seed, progress), model, path.name or checkpoint)
 
 
 def checked_key(key: str | None, flag: Flag) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ajet.capture.sampling import SamplingPolicy
 from ajet.chat.renderer import Chat
-from ajet.interfaces.backbone import Backbone, RunResult, Trainer
+from ajet.interfaces.backbone import RunResult, Trainer
 from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress
-from ajet.job.prepare import Job
+from ajet.job.job import Backbone, Job
 from ajet.learning.loop import Loop, train
 from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, reusable, sampled_under, validate
 from ajet.learning.settings import TrainSettings
@@ -40,15 +40,25 @@ async def _train(job: Job, trainer: Trainer) -> RunResult:
 
 
 async def _train_in(run_dir: Path, job: Job, trainer: Trainer) -> RunResult:
-    config, progress = job.config, job.progress
+    progress = job.progress
     keep_same_tasks(run_dir, job)
     keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
-    recorder = RunRecorder(run_dir)
     listeners = Listeners(job, run_dir)
+    recorder = RunRecorder(run_dir, listeners.episode_end)
     done = 0
     if job.resume:
         done = restore(run_dir, trainer.load, progress.say)
         progress.started(run_dir)
+    with listeners.run(done if job.resume else None):
+        listeners.result = await _steps(job, trainer, recorder, listeners, done)
+        return listeners.result
+
+
+async def _steps(
+    job: Job, trainer: Trainer, recorder: RunRecorder, listeners: Listeners, done: int
+) -> RunResult:
+    """The steps after ``done``, with their validations and checkpoints."""
+    config, progress, run_dir = job.config, job.progress, recorder.dir
 
     def on_step(step: int, metrics: Metrics) -> None:
         progress.step(step, config.train.steps, metrics)
@@ -67,16 +77,16 @@ async def _train_in(run_dir: Path, job: Job, trainer: Trainer) -> RunResult:
                     f"resuming {run_dir} after step {done}; {len(reused)} finished episodes of the next step can be reused"
                 )
             source = RolloutSource(
-                rollout,
-                job.tasks,
-                job.algorithm,
-                config.train,
-                config.run.seed,
-                recorder,
-                progress.episodes,
-                job.filters,
-                reused,
-                [target.name for target in job.targets if target.lora],
+                rollout=rollout,
+                tasks=job.tasks,
+                algorithm=job.algorithm,
+                settings=config.train,
+                seed=config.run.seed,
+                recorder=recorder,
+                on_episode=progress.episodes,
+                filters=job.filters,
+                reusable=reused,
+                adapters=[target.name for target in job.targets if target.lora],
             )
 
             async def check(step: int) -> Metrics:
@@ -85,26 +95,26 @@ async def _train_in(run_dir: Path, job: Job, trainer: Trainer) -> RunResult:
                 return metrics
 
             loop = Loop(
-                trainer,
-                source,
-                recorder,
-                config.train,
-                lambda: runtime.portal.run(trainer.publish()),
-                check if job.validation else None,
-                config.eval.every,
-                on_step,
+                trainer=trainer,
+                source=source,
+                recorder=recorder,
+                settings=config.train,
+                publish=lambda: runtime.portal.run(trainer.publish()),
+                validate=check if job.validation else None,
+                validate_every=config.eval.every,
+                on_step=on_step,
+                on_checkpoint=listeners.checkpoint_saved,
             )
             result = await train(loop, done + 1)
     finally:
         recorder.close()
-        listeners.close()
     return RunResult(
-        run_dir,
-        config.train.steps,
-        next(reversed(checkpoints(run_dir)), None),
-        result.before or recorded_validation(run_dir, first=True),
-        result.after or recorded_validation(run_dir, first=False),
-        result.train_seconds,
+        run_dir=run_dir,
+        steps=config.train.steps,
+        checkpoint=next(reversed(checkpoints(run_dir)), None),
+        before=result.before or recorded_validation(run_dir, first=True),
+        after=result.after or recorded_validation(run_dir, first=False),
+        train_seconds=result.train_seconds,
     )
 
 
@@ -187,14 +197,14 @@ def sft(
     keep_tokenizer(output, engine.tokenizer, progress)
     try:
         loop = Loop(
-            trainer,
-            source,
-            recorder,
-            settings,
-            trainer.publish,
-            None,
-            0,
-            lambda s, m: progress.step(s, steps, m),
+            trainer=trainer,
+            source=source,
+            recorder=recorder,
+            settings=settings,
+            publish=trainer.publish,
+            validate=None,
+            validate_every=0,
+            on_step=lambda s, m: progress.step(s, steps, m),
         )
         checkpoint = run(train(loop, 1), progress.say).checkpoint
     finally:

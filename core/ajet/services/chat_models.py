@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from ajet.interfaces.engine import ChatModelPlugin
+from ajet.services.llm_client import BaseUrl, Endpoint
 from ajet.types import AjetError, ConfigError, Sampling
 
 
@@ -19,48 +21,37 @@ class OpenAIChatModel(ChatModelPlugin):
     """Any OpenAI-compatible endpoint. The key is read from the environment, never from the job."""
 
     name = "openai"
-    base_url: str = Field(description="Base URL of the API, including /v1.")
+    base_url: BaseUrl = Field(description="Base URL of the API, including /v1.")
     model: str = Field(description="Name of the model at this endpoint.")
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that contains the key.")
     timeout: float = Field(120.0, gt=0, description="Seconds for one answer.")
+    retries: int = Field(3, ge=0, description="Retries after a failed answer, with growing pauses.")
     _client: Any = PrivateAttr(None)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
         """Hold one HTTP client while the job runs."""
-        import httpx2
-
-        headers = {"authorization": f"Bearer {os.environ.get(self.api_key_env, 'unset')}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=self.timeout) as client:
-            self._client = client
+        endpoint = Endpoint(
+            base_url=self.base_url,
+            model=self.model,
+            api_key_env=self.api_key_env if os.environ.get(self.api_key_env) else None,
+            timeout=self.timeout,
+            retries=self.retries,
+            concurrency=sys.maxsize,  # rollout.concurrency limits the calls
+        )
+        async with endpoint.calling() as self._client:
             yield self
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
     ) -> Mapping[str, Any]:
-        """See `ChatModel.complete`. Raises AjetError with the endpoint's own message."""
-        import httpx2
-
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": list(messages),
-            "temperature": sampling.temperature,
-        }
+        """See `ChatModel.complete`. Raises EndpointFailed with the endpoint's own message and status."""
+        body: dict[str, Any] = {"messages": list(messages), "temperature": sampling.temperature}
         body |= {"tools": list(tools)} if tools else {}
         body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
         body |= {"max_tokens": sampling.max_tokens} if sampling.max_tokens else {}
         body |= {"stop": list(sampling.stop)} if sampling.stop else {}
-        url = f"{self.base_url.rstrip('/')}/chat/completions"
-        try:
-            response = await self._client.post(url, json=body)
-        except httpx2.HTTPError as error:
-            raise AjetError(f"{url}: {type(error).__name__}: {error}. Is the server running?") from None
-        if response.status_code != 200:
-            raise AjetError(f"{url}: HTTP {response.status_code}: {response.text[:300]}")
-        try:
-            message: Mapping[str, Any] = response.json()["choices"][0]["message"]
-        except (ValueError, LookupError, TypeError):
-            raise AjetError(f"{url}: not a chat completion: {response.text[:300]}") from None
+        message = await self._client.message(body)
         return {
             k: v
             for k, v in message.items()

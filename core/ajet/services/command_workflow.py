@@ -22,6 +22,7 @@ from typing import Any
 
 from ajet.interfaces.workflow import Tuner, Workflow, WorkflowFailed
 from ajet.types import ConfigError, Task, WorkflowOutput
+from ajet.utils.process_group import signal_group
 
 SCHEME = "cmd:"
 MOST_ANSWER = 1 << 20
@@ -49,8 +50,8 @@ def command_workflow(spec: str, folder: Path) -> Workflow:
     if not command:
         raise ConfigError(f"workflow {spec}: write cmd: and a command, such as cmd:python agent.py.")
     program = command[0]
-    place = str(folder / program) if os.sep in program else program
-    if shutil.which(place) is None:
+    executable = str(folder / program) if os.sep in program else program
+    if shutil.which(executable) is None:
         raise ConfigError(f"workflow {spec}: {program!r} is not a program that can be run from {folder}.")
 
     async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
@@ -92,7 +93,7 @@ async def run_command(
         await _end(process)
         raise
     finally:
-        _signal(process, signal.SIGKILL)  # remaining children keep its pipes open
+        signal_group(process.pid, signal.SIGKILL)  # remaining children keep its pipes open
         await asyncio.wait((out.ended, err.ended), timeout=GRACE)
         out.close()
         err.close()
@@ -202,11 +203,6 @@ async def _exit_code(process: subprocess.Popen[bytes]) -> int:
 async def _end(process: subprocess.Popen[bytes]) -> None:
     """Terminate the command and its children, then kill them, and collect its exit code, so no zombie remains."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        _signal(process, number)
+        signal_group(process.pid, number)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(_exit_code(process), GRACE)
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

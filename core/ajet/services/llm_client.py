@@ -1,24 +1,27 @@
-"""Paid calls to an OpenAI-compatible endpoint: retried, cached, counted, never recorded or trained.
+"""Calls to an OpenAI-compatible endpoint: retried, cached, counted, never trained.
 
-Judges and readers call their own models through this client; the agent's calls do not use it.
+Judges and readers call their own models through this client, and `chat_models` the models of frozen targets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from ajet.capture.context import passthrough
 from ajet.interfaces.base import Settings
+from ajet.interfaces.engine import ChatModelFailed
+from ajet.services.answers import AnswerStore
 from ajet.types import AjetError, ConfigError
 
 T = TypeVar("T")
@@ -28,7 +31,7 @@ LONGEST_PAUSE = 60.0
 _EMBEDDED_AT_ONCE = 64
 
 
-class EndpointFailed(AjetError):
+class EndpointFailed(ChatModelFailed):
     """The endpoint did not answer, or refused to."""
 
 
@@ -75,10 +78,21 @@ class Answers(Protocol):
         ...
 
 
+def _without_secrets(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("the address must begin with http:// or https://")
+    if "@" in url.split("/")[2]:
+        raise ValueError("do not write a password into the address; name its variable in api_key_env")
+    return url.rstrip("/")
+
+
+BaseUrl = Annotated[str, AfterValidator(_without_secrets)]
+
+
 class Endpoint(Settings):
     """An OpenAI-compatible endpoint and one model there."""
 
-    base_url: str = Field(description="Base URL of the API, including /v1.")
+    base_url: BaseUrl = Field(description="Base URL of the API, including /v1.")
     model: str = Field(description="Name of the model at this endpoint.")
     api_key_env: str | None = Field(
         None, description="Environment variable that contains the key; default: no key is sent."
@@ -94,19 +108,10 @@ class Endpoint(Settings):
     prompt_price: float = Field(0.0, ge=0, description="Cost of a million prompt tokens, in any currency.")
     completion_price: float = Field(0.0, ge=0, description="Cost of a million completion tokens.")
 
-    @field_validator("base_url")
-    @classmethod
-    def _no_secrets(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("the address must begin with http:// or https://")
-        if "@" in url.split("/")[2]:
-            raise ValueError("do not write a password into the address; name its variable in api_key_env")
-        return url.rstrip("/")
-
     @asynccontextmanager
-    async def calling(self, answers: Answers) -> AsyncIterator[Client]:
-        """Hold one HTTP client; answers are stored in ``answers``. Raises ConfigError if the named key is not
-        set."""
+    async def calling(self, answers: Answers | None = None) -> AsyncIterator[Client]:
+        """Hold one HTTP client; `Client.chat` and `Client.embed` store answers in ``answers``. Raises ConfigError if the
+        named key is not set."""
         import httpx2
 
         key = os.environ.get(self.api_key_env, "") if self.api_key_env else None
@@ -116,7 +121,7 @@ class Endpoint(Settings):
             )
         headers = {"authorization": f"Bearer {key}"} if key else {}
         async with httpx2.AsyncClient(headers=headers, timeout=self.timeout) as client:
-            yield Client(self, client, answers, key)
+            yield Client(self, client, AnswerStore(None) if answers is None else answers, key)
 
 
 class _Again(Exception):
@@ -164,10 +169,14 @@ class Client:
         self.spent += usage
         return value, usage
 
+    async def message(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The assistant message of an answer, not stored. Raises EndpointFailed."""
+        message, usage = await self._attempts("chat/completions", lambda: request, _read_message)
+        self.spent += usage
+        return message
+
     async def embed(self, texts: Sequence[str], keys: Sequence[str]) -> list[list[float]]:
         """The embedding of each text, stored under its key. Raises EndpointFailed."""
-        import json
-
         found = {key: json.loads(kept) for key in keys if (kept := self._answers.get(key)) is not None}
         unknown = [i for i, key in enumerate(keys) if key not in found]
         self.spent += Usage(cached=len(texts) - len(unknown))
@@ -236,14 +245,14 @@ class Client:
         try:
             return read(body)
         except (LookupError, TypeError, AttributeError, ValueError):
-            raise _Again(_not_one(f"{self.endpoint.base_url}/{path}", str(body))) from None
+            raise _Again(_not_one(f"{self.endpoint.base_url}/{path}", json.dumps(body))) from None
 
     def _refused(self, url: str, response: Any) -> Exception:
         said = " ".join(response.text[:300].split())
         if self._key:  # some endpoints repeat it in their error message
             said = said.replace(self._key, "***")
         hint = " Name the key's variable in endpoint.api_key_env." if response.status_code == 401 else ""
-        error = EndpointFailed(f"{url}: HTTP {response.status_code}: {said}{hint}")
+        error = EndpointFailed(f"{url}: HTTP {response.status_code}: {said}{hint}", response.status_code)
         if response.status_code in (408, 409, 425, 429) or response.status_code >= 500:
             return _Again(error, _seconds(response.headers.get("retry-after")))
         return error
@@ -256,6 +265,10 @@ def _read_text(body: Any, read: Callable[[str], T]) -> tuple[str, T]:
     whole = isinstance(content, str) and choice.get("finish_reason") != "length"
     text = content if whole else ""
     return text, read(text)
+
+
+def _read_message(body: Any) -> Mapping[str, Any]:
+    return dict(body["choices"][0]["message"])
 
 
 def _read_vectors(body: Any) -> list[list[float]]:

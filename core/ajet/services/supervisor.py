@@ -28,6 +28,8 @@ from ajet.interfaces.service import Service
 from ajet.job.config import Layers
 from ajet.job.prepare import build_service
 from ajet.types import AjetError, ConfigError
+from ajet.utils.interrupt import interrupt_main_thread
+from ajet.utils.process_group import signal_group
 
 LOOK = 0.2
 """Seconds between health checks of a service."""
@@ -86,7 +88,7 @@ class _Used:
 
     def join(self) -> None:
         """Use the service; start it if necessary."""
-        with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
+        with self._in_turn():
             self._started = self._recorded()
             if self._healthy():
                 whose = "another run's" if self._started else "not ours, so it is left alone"
@@ -99,7 +101,7 @@ class _Used:
 
     def leave(self) -> None:
         """Stop using the service. Stops the process if a job started it and no other job uses it."""
-        with _locked(self._turn, self.service.start_timeout + self.service.stop_timeout):
+        with self._in_turn():
             self._held.close()
             with self._users.open("a+b") as users:
                 if self._started is None:
@@ -127,6 +129,20 @@ class _Used:
             return ServiceFailed(f"service {self.name} {what}; it has no log because no job started it.")
         self.say("\n".join([f"service {self.name}: the end of its log:", *(f"    {line}" for line in lines)]))
         return ServiceFailed(f"service {self.name} {what}: {lines[-1][:300]}  (full log: {self.log})")
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """A block that only one process at a time can enter. Raises AjetError after waiting too long."""
+        from filelock import FileLock, Timeout
+
+        seconds = self.service.start_timeout + self.service.stop_timeout
+        try:
+            with FileLock(self._turn, timeout=seconds, poll_interval=LOOK / 2):
+                yield
+        except Timeout:
+            raise AjetError(
+                f"{self._turn}: another run has been starting or stopping this service for {seconds:g} s."
+            ) from None
 
     def _healthy(self) -> bool:
         try:
@@ -214,11 +230,11 @@ class _Used:
             return  # it has ended, and its id may be another process's
         deadline = time.monotonic() + self.service.stop_timeout
         try:
-            _signal(pid, signal.SIGTERM)
+            signal_group(pid, signal.SIGTERM)
             while time.monotonic() < deadline and self._lives(pid, begun):
                 time.sleep(0.02)
         finally:
-            _signal(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
             if self._process is not None:
                 self._process.wait()
         self.say(f"service {self.name}: stopped")
@@ -303,13 +319,10 @@ class _Watch:
         return None
 
     def _interrupt(self) -> None:
-        """Interrupt as by Ctrl-C, twice; then end the process, so that it does not wait forever for a dead service."""
-        main = threading.main_thread().ident
-        assert main is not None
-        for _ in range(2):
-            signal.pthread_kill(main, signal.SIGINT)
-            if self._ended.wait(HEED):
-                return
+        """Interrupt the block as by Ctrl-C; if it does not end, end the process: a job must not wait forever for a dead
+        service."""
+        if interrupt_main_thread(self._ended, (HEED, HEED, HEED)):
+            return
         print(f"error: {self._died}", file=sys.stderr, flush=True)
         for used in self._used:
             with contextlib.suppress(Exception):
@@ -347,20 +360,6 @@ def _private_folder() -> Path:
     return folder
 
 
-@contextmanager
-def _locked(path: Path, seconds: float) -> Iterator[None]:
-    """A block that only one process at a time can enter. Raises AjetError after waiting ``seconds``."""
-    with path.open("a+b") as file:
-        deadline = time.monotonic() + seconds
-        while not _lock(file, exclusive=True):
-            if time.monotonic() > deadline:
-                raise AjetError(
-                    f"{path}: another run has been starting or stopping this service for {seconds:g} s."
-                )
-            time.sleep(LOOK / 2)
-        yield
-
-
 def _lock(file: Any, *, exclusive: bool) -> bool:
     """Take a lock that closing the file releases; False if another process holds it."""
     import fcntl
@@ -383,11 +382,6 @@ def _begun(pid: int) -> str:
             return ""
     asked = ["ps", "-o", "lstart=", "-p", str(pid)]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def _signal(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _exit(code: int) -> str:

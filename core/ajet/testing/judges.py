@@ -128,8 +128,8 @@ async def check_equal_input_has_an_equal_verdict(subject: JudgeSubject) -> None:
         first = [_said(await subject.judged(live, r)) for r in subject.responses]
         again = await asyncio.gather(*(subject.judged(live, r) for _ in range(4) for r in subject.responses))
     for i, verdict in enumerate(again):
-        place = i % len(first)
-        assert _said(verdict) == first[place], f"another verdict on {_short(subject.responses[place])}"
+        index = i % len(first)
+        assert _said(verdict) == first[index], f"another verdict on {_short(subject.responses[index])}"
     copy: Judge = pickle.loads(pickle.dumps(subject.judge))
     async with copy.open() as live:
         assert [_said(await subject.judged(live, r)) for r in subject.responses] == first, (

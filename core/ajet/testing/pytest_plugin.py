@@ -50,8 +50,8 @@ def check_judge(request: pytest.FixtureRequest) -> Callable[..., None]:
     """``check_judge(judge, task=…, responses=…, …)``: one check of `ajet.testing.judges.JudgeSubject`."""
     from ajet.testing.judges import JudgeSubject
 
-    def check(judge: Judge, **facts: Any) -> None:
-        asyncio.run(request.param(JudgeSubject(judge, **facts)))
+    def check(judge: Judge, **settings: Any) -> None:
+        asyncio.run(request.param(JudgeSubject(judge, **settings)))
 
     return check
 
@@ -62,12 +62,12 @@ def check_engine(request: pytest.FixtureRequest) -> Callable[..., None]:
     engine that ``make()`` returns."""
     from ajet.testing.conformance import Subject
 
-    def check(make: Callable[[], Engine], **facts: Any) -> None:
+    def check(make: Callable[[], Engine], **settings: Any) -> None:
         async def run() -> None:
             engine = make()
             await engine.start()
             try:
-                await request.param(Subject(engine, **facts))
+                await request.param(Subject(engine, **settings))
             finally:
                 await engine.close()
 
@@ -81,8 +81,8 @@ def check_backbone(request: pytest.FixtureRequest) -> Callable[..., None]:
     """``check_backbone(name, model=…, folder=…, …)``: one check of `ajet.testing.backbones.BackboneSubject`."""
     from ajet.testing.backbones import BackboneSubject
 
-    def check(name: str, **facts: Any) -> None:
-        request.param(BackboneSubject(name, **facts))
+    def check(name: str, **settings: Any) -> None:
+        request.param(BackboneSubject(name, **settings))
 
     return check
 

@@ -45,9 +45,9 @@ def check_reader(reader: Reader) -> list[Task]:
 
 
 def _check_same(found: list[Task], tasks: list[Task], what: str) -> None:
-    for place, (one, other) in enumerate(zip(found, tasks, strict=False)):
+    for index, (one, other) in enumerate(zip(found, tasks, strict=False)):
         assert one == other, (
-            f"{what} returned another task at index {place}: {one.id!r} instead of {other.id!r}"
+            f"{what} returned another task at index {index}: {one.id!r} instead of {other.id!r}"
         )
     assert len(found) == len(tasks), f"{what} returned {len(found)} tasks instead of {len(tasks)}"
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ajet.chat.messages import canonical, loose
-from ajet.tracker.conversations import Said
+from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.differences import CAUSES, SAME_ANSWER, Difference, compare, excerpt, explain, leading
-from ajet.tracker.record import Call, EpisodeRecord
+from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.tree import common_length
 
 __all__ = ["CAUSES", "Break", "discarded", "find_breaks"]
@@ -29,7 +29,7 @@ TELLING = 16
 """Minimum length at which a repeated answer is significant."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
     """One call that began a new timeline although it could have continued one."""
 
@@ -100,29 +100,29 @@ class _Chats:
         self.record = record
         self.answers = {e.number: e.answer for e in record.exchanges}
         self.calls = sorted(
-            (c for c in record.calls if c.said is not None and c.number in self.answers),
+            (c for c in record.calls if c.chat_end is not None and c.number in self.answers),
             key=lambda c: c.number,
         )
-        self.prompts: defaultdict[Said, list[Call]] = defaultdict(list)
+        self.prompts: defaultdict[MessageNode, list[Call]] = defaultdict(list)
         """Calls by the last message of their prompt."""
         for call in self.calls:
-            self.prompts[_said(call)].append(call)
-        self._first: dict[Said, int] = {}
+            self.prompts[_chat_end(call)].append(call)
+        self._first: dict[MessageNode, int] = {}
         """The number of the first call whose prompt contains a message."""
         for call in self.calls:
-            node: Said | None = _said(call)
+            node: MessageNode | None = _chat_end(call)
             while node is not None and node not in self._first:
                 self._first[node] = call.number
                 node = node.parent
-        self._exact: dict[Said, str] = {}
+        self._exact: dict[MessageNode, str] = {}
 
     def break_of(self, call: Call) -> Break | None:
         """Why a call did not continue an earlier one; None if it did, or if there was none."""
-        said = _said(call)
-        if self.prompts[said][0] is not call:
+        chat_end = _chat_end(call)
+        if self.prompts[chat_end][0] is not call:
             return None  # the same prompt again
         new = []
-        node = said
+        node = chat_end
         while node.parent is not None and self._first[node] == call.number and not _before(node.ends, call):
             new.append(node)
             node = node.parent
@@ -137,7 +137,7 @@ class _Chats:
     # ------------------------------------------------------------- candidates, best first
 
     def _under_other_tools(
-        self, call: Call, new: Sequence[Said], held: Said | None
+        self, call: Call, new: Sequence[MessageNode], held: MessageNode | None
     ) -> tuple[Call, Difference] | None:
         """The conversation that these messages continue under another tool list of the same target."""
         if not any(_is_answer(node) for node in new):
@@ -145,8 +145,8 @@ class _Chats:
         best, depth = None, held.depth if held else 0
         for key in self._keys.get(call.target, ()):
             node = self.record.chats.get(key) if key != call.key else None
-            for said in _said(call).path() if node else ():
-                node = node.find(said.message) if node else None
+            for each in _chat_end(call).path() if node else ():
+                node = node.find(each.message) if node else None
                 if node is None:
                     break
                 ends = _before(node.ends, call)
@@ -155,7 +155,7 @@ class _Chats:
         return (best, Difference("tool list changed", -1, "", "", -1)) if best else None
 
     def _rewritten(
-        self, call: Call, new: Sequence[Said], held: Said | None
+        self, call: Call, new: Sequence[MessageNode], held: MessageNode | None
     ) -> tuple[Call, Difference] | None:
         """The conversation of which these messages, last one first, are an edited form."""
         for node in new:
@@ -168,7 +168,7 @@ class _Chats:
         earlier = self._remembered(call, new) if held is None else None
         return (earlier, self._explain(earlier, call)) if earlier else None
 
-    def _same_answer(self, call: Call, node: Said) -> Call | None:
+    def _same_answer(self, call: Call, node: MessageNode) -> Call | None:
         """A call of any agent whose answer to the prompt above is this one in another form."""
         found = [
             c
@@ -177,7 +177,7 @@ class _Chats:
         ]
         return _nearest(found, call) if found else None
 
-    def _repeated(self, call: Call, node: Said) -> Call | None:
+    def _repeated(self, call: Call, node: MessageNode) -> Call | None:
         """The agent's latest call that gave this answer, after another history."""
         if not _is_answer(node):
             return None
@@ -187,23 +187,23 @@ class _Chats:
                 return found[-1]
         return None
 
-    def _no_chance(self, node: Said, earlier: Call, call: Call) -> bool:
+    def _no_chance(self, node: MessageNode, earlier: Call, call: Call) -> bool:
         """Whether an answer really comes from that call: it is not an example that its prompt also had, nor a
         common word."""
-        path = _said(earlier).path()
-        if any(self.exact(node) == self.exact(said) for said in path):
+        path = _chat_end(earlier).path()
+        if any(self.exact(node) == self.exact(each) for each in path):
             return False
-        if _passes(_said(call), self.answers[earlier.number]):
+        if _passes(_chat_end(call), self.answers[earlier.number]):
             return False  # that answer is in the prompt already
         if node.message.get("tool_calls") or len(node.message.get("content") or "") >= TELLING:
             return True
         above = _above(node)
         after_same = above.message.get("role") != "system" and self.exact(above) == self.exact(path[-1])
-        start = leading([said.message for said in path])
+        start = leading([each.message for each in path])
         shared = path[start] if start < len(path) else None
-        return after_same or any(said is shared for said in _said(call).path()[: start + 1])
+        return after_same or any(each is shared for each in _chat_end(call).path()[: start + 1])
 
-    def _left_out(self, call: Call, node: Said) -> Call | None:
+    def _left_out(self, call: Call, node: MessageNode) -> Call | None:
         """The agent's latest call that continued an answer to the prompt above, where this message is now."""
         above = _above(node)
         if above.message.get("role") in (None, "system"):
@@ -214,15 +214,17 @@ class _Chats:
         numbers = {c.number for c in ways}
         answers = {self.answers[number] for number in numbers}
         of_agent = reversed(_before(self._of_agent[call.agent, call.key], call))
-        return next(c for c in of_agent if c.number in numbers or any(_passes(_said(c), a) for a in answers))
+        return next(
+            c for c in of_agent if c.number in numbers or any(_passes(_chat_end(c), a) for a in answers)
+        )
 
-    def _told_by_another(self, node: Said, found: Difference) -> Difference:
+    def _told_by_another(self, node: MessageNode, found: Difference) -> Difference:
         """Correct the cause if the answer is another call's, and therefore not edited."""
         if found.cause != "answer edited" or loose(node.message) not in self._all_answers:
             return found
         return Difference("turns removed", found.message, found.before, found.now, -1)
 
-    def _remembered(self, call: Call, new: Sequence[Said]) -> Call | None:
+    def _remembered(self, call: Call, new: Sequence[MessageNode]) -> Call | None:
         """The agent's previous call, if a prompt without answers contains messages that came after its first
         answer. The last message does not count: it is the current question."""
         kept = [node for node in new[1:] if node.message.get("role") != "system"]
@@ -232,13 +234,13 @@ class _Chats:
         if not earlier:
             return None
         candidates = {self.exact(node) for node in kept}
-        path = _said(earlier[0]).path()
-        first = next((i for i, said in enumerate(path) if _is_answer(said)), len(path))
-        return earlier[0] if any(self.exact(said) in candidates for said in path[first:]) else None
+        path = _chat_end(earlier[0]).path()
+        first = next((i for i, each in enumerate(path) if _is_answer(each)), len(path))
+        return earlier[0] if any(self.exact(each) in candidates for each in path[first:]) else None
 
     def _explain(self, earlier: Call, call: Call) -> Difference:
-        answer, said = self.answers[earlier.number], _said(call)
-        return explain(answer.chat(), said.chat(), answer.common(said))
+        answer, chat_end = self.answers[earlier.number], _chat_end(call)
+        return explain(answer.chat(), chat_end.chat(), answer.common(chat_end))
 
     # ------------------------------------------------------------- discarded attempts
 
@@ -248,10 +250,10 @@ class _Chats:
             found = self.break_of(call)
             if found is None or found.cause != "turns removed":
                 continue
-            kept = {loose(said.message) for said in _said(call).path()[found.message :]}
-            for said in self.answers[found.after].path()[found.message :]:
-                if loose(said.message) not in kept:
-                    yield from ((c, call.number) for c in _before(said.ends, call) if c.agent == call.agent)
+            kept = {loose(each.message) for each in _chat_end(call).path()[found.message :]}
+            for each in self.answers[found.after].path()[found.message :]:
+                if loose(each.message) not in kept:
+                    yield from ((c, call.number) for c in _before(each.ends, call) if c.agent == call.agent)
 
     def passed_over(self) -> Iterator[tuple[Call, int]]:
         """Calls whose answer was never continued while another answer to the same prompt was, each with the number
@@ -266,13 +268,13 @@ class _Chats:
                 if through < 0 and last[call.agent] > call.number:
                     yield call, last[call.agent]
 
-    def last_through(self, node: Said, agent: str) -> int:
+    def last_through(self, node: MessageNode, agent: str) -> int:
         """The number of an agent's last prompt that contains a message; -1 if there is none."""
         return self._last.get(node, {}).get(agent, -1)
 
     # ------------------------------------------------------------- indices
 
-    def exact(self, node: Said) -> str:
+    def exact(self, node: MessageNode) -> str:
         """The identity of a node's message."""
         found = self._exact.get(node)
         if found is None:
@@ -310,15 +312,15 @@ class _Chats:
         return found
 
     @cached_property
-    def _last(self) -> dict[Said, dict[str, int]]:
+    def _last(self) -> dict[MessageNode, dict[str, int]]:
         """For each message, the number of every agent's last prompt that contains it."""
-        last: dict[Said, dict[str, int]] = {}
+        last: dict[MessageNode, dict[str, int]] = {}
         for call in self.calls:
-            node: Said | None = _said(call)
+            node: MessageNode | None = _chat_end(call)
             while node is not None and node not in last:
                 last[node] = {}
                 node = node.parent
-            last[_said(call)][call.agent] = call.number
+            last[_chat_end(call)][call.agent] = call.number
         for node in sorted(last, key=lambda n: -n.depth):
             if node.parent is not None:
                 above = last[node.parent]
@@ -327,54 +329,56 @@ class _Chats:
         return last
 
 
-def _rendered_anew(call: Call, held: Said) -> tuple[Call, Difference] | None:
+def _rendered_anew(call: Call, held: MessageNode) -> tuple[Call, Difference] | None:
     """The call whose answer the prompt contains, if the chat was rendered again and to other tokens."""
     ends = _before(held.ends, call)
     if any(call.prompt.starts_with(earlier.end) for earlier in ends):
         return None
     earlier = _nearest(ends, call)
     token = common_length(earlier.end.ids(), call.prompt.ids())
-    said = next(
-        said
-        for said in held.path()
-        if any(c.end.length > token and earlier.end.starts_with(c.end) for c in said.ends)
+    answer = next(
+        answer
+        for answer in held.path()
+        if any(c.end.length > token and earlier.end.starts_with(c.end) for c in answer.ends)
     )
     basis = call.basis
     if basis is not None and (basis.was or basis.now):
-        return earlier, Difference(call.cause, said.depth - 1, excerpt(basis.was), excerpt(basis.now), -1)
-    text = said.message.get("content") or ""
-    return earlier, Difference(call.cause or "retokenised", said.depth - 1, excerpt(text), excerpt(text), -1)
+        return earlier, Difference(call.cause, answer.depth - 1, excerpt(basis.was), excerpt(basis.now), -1)
+    text = answer.message.get("content") or ""
+    return earlier, Difference(
+        call.cause or "retokenised", answer.depth - 1, excerpt(text), excerpt(text), -1
+    )
 
 
 def _report(call: Call, earlier: Call, why: Difference) -> Break:
     token = common_length(earlier.end.ids(), call.prompt.ids())
     return Break(
-        call.number,
-        earlier.number,
-        call.agent,
-        why.cause,
-        why.message,
-        why.before,
-        why.now,
-        why.char,
-        token,
-        tuple(earlier.end.ids(token)[:SHOWN].tolist()),
-        tuple(call.prompt.ids(token)[:SHOWN].tolist()),
-        call.prompt.length - token,
+        call=call.number,
+        after=earlier.number,
+        agent=call.agent,
+        cause=why.cause,
+        message=why.message,
+        before=why.before,
+        now=why.now,
+        char=why.char,
+        token=token,
+        recorded=tuple(earlier.end.ids(token)[:SHOWN].tolist()),
+        sent=tuple(call.prompt.ids(token)[:SHOWN].tolist()),
+        lost_tokens=call.prompt.length - token,
     )
 
 
-def _said(call: Call) -> Said:
-    assert call.said is not None
-    return call.said
+def _chat_end(call: Call) -> MessageNode:
+    assert call.chat_end is not None
+    return call.chat_end
 
 
-def _above(node: Said) -> Said:
+def _above(node: MessageNode) -> MessageNode:
     assert node.parent is not None
     return node.parent
 
 
-def _is_answer(node: Said) -> bool:
+def _is_answer(node: MessageNode) -> bool:
     return node.message.get("role") == "assistant"
 
 
@@ -388,15 +392,15 @@ def _nearest(calls: Iterable[Call], call: Call) -> Call:
     return max(calls, key=lambda c: (c.agent == call.agent, c.number))
 
 
-def _held(node: Said | None, call: Call) -> Said | None:
+def _held(node: MessageNode | None, call: Call) -> MessageNode | None:
     """The nearest message at or above a node that an earlier call answered."""
     while node is not None and not _before(node.ends, call):
         node = node.parent
     return node
 
 
-def _passes(node: Said, through: Said) -> bool:
-    at: Said | None = node
+def _passes(node: MessageNode, through: MessageNode) -> bool:
+    at: MessageNode | None = node
     while at is not None and at.depth > through.depth:
         at = at.parent
     return at is through

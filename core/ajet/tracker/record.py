@@ -4,69 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ajet.tracker.conversations import Said, new_root
-from ajet.tracker.tree import Node, TokenTree
+from ajet.tracker.call import Call, Message, MessageNode, new_root
+from ajet.tracker.tree import TokenTree
 from ajet.types import AjetError, Generation, GenerationDelta, Int32
-
-if TYPE_CHECKING:
-    from ajet.chat.continuing import Written
-
-Message = Mapping[str, Any]
 
 
 class EpisodeClosed(AjetError):
     """A call arrived after its episode had ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """How the prompt of a call was made."""
-
-    rendered: Written | None = None
-    """What the chat format knows about the prompt's rendering."""
-    rendered_messages: int = 0
-    """Messages at the beginning that were rendered; those after them follow stored ids."""
-    sent: Mapping[int, Message] = field(default_factory=dict)
-    """Those of them that are a recorded reply in another form, by their index."""
-    was: str = ""
-    """If the chat template is the cause of a break: what it wrote there before."""
-    now: str = ""
-    """What the chat template writes there now."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """One LLM call: a sampled span at a place in a token tree.
-
-    ``prompt`` and ``end`` are nodes: what the engine saw, and the same plus what it sampled.
-    """
-
-    number: int
-    """Numbers follow the order of the requests."""
-    agent: str
-    target: str
-    key: str
-    """Merging key: calls share a tree if target and tool list are the same."""
-    prompt: Node
-    end: Node
-    generation: Generation
-    temperature: float
-    trained: bool
-    """Greedy calls and frozen targets are recorded, but not trained."""
-    parent: int | None = None
-    """The call whose conversation this prompt continued by stored ids."""
-    cause: str = ""
-    """Why a recognised conversation could not be continued by its stored ids."""
-    said: Said | None = None
-    """The prompt's last message; None for a call recorded without messages."""
-    basis: Basis | None = None
-    """How the prompt was made; None for a call read from a journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +26,7 @@ class Exchange:
     agent: str
     target: str
     key: str
-    answer: Said
+    answer: MessageNode
 
     def chat(self) -> list[Message]:
         """The prompt's messages and the answer."""
@@ -92,7 +41,7 @@ class EpisodeRecord:
         self.calls: list[Call] = []
         self.exchanges: list[Exchange] = []
         self.trees: dict[str, TokenTree] = {}
-        self.chats: dict[str, Said] = {}
+        self.chats: dict[str, MessageNode] = {}
         """The root of the conversations of each merging key."""
         self.closed = False
 
@@ -102,25 +51,25 @@ class EpisodeRecord:
             self.trees[key] = TokenTree()
         return self.trees[key]
 
-    def chat(self, key: str) -> Said:
+    def chat(self, key: str) -> MessageNode:
         """The root of the conversations of a merging key."""
         if key not in self.chats:
             self.chats[key] = new_root()
         return self.chats[key]
 
-    def add(self, call: Call, answer: Message | None = None) -> Said | None:
+    def add(self, call: Call, answer: Message | None = None) -> MessageNode | None:
         """Record a call and the conversation that ends with its answer; return the answer's node, if the call has
         messages. Raises EpisodeClosed after `close`."""
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
         self.calls.append(call)
-        if call.said is None or answer is None:
+        if call.chat_end is None or answer is None:
             return None
-        node = call.said.say(answer)
+        node = call.chat_end.add(answer)
         self.exchanges.append(Exchange(call.number, call.agent, call.target, call.key, node))
-        for said in (node, _prefilled(call.said, answer)):
-            if said is not None:
-                said.answered_by(call)
+        for answered in (node, _prefilled(call.chat_end, answer)):
+            if answered is not None:
+                answered.answered_by(call)
         return node
 
     def close(self) -> None:
@@ -132,7 +81,7 @@ class EpisodeRecord:
     @property
     def answered(self) -> int:
         """How many calls were answered, with messages or without."""
-        return len(self.exchanges) + sum(call.said is None for call in self.calls)
+        return len(self.exchanges) + sum(call.chat_end is None for call in self.calls)
 
     @property
     def trained_calls(self) -> list[Call]:
@@ -145,12 +94,12 @@ class EpisodeRecord:
         return sampled(c for c in self.calls if c.trained)
 
 
-def _prefilled(said: Said, answer: Message) -> Said | None:
+def _prefilled(chat_end: MessageNode, answer: Message) -> MessageNode | None:
     """The node of a prefill and its continuation as one message, as most frameworks keep it."""
-    if said.message.get("role") != "assistant" or said.parent is None:
+    if chat_end.message.get("role") != "assistant" or chat_end.parent is None:
         return None
-    whole = (said.message.get("content") or "") + (answer.get("content") or "")
-    return said.parent.say({**answer, "content": whole})
+    whole = (chat_end.message.get("content") or "") + (answer.get("content") or "")
+    return chat_end.parent.add({**answer, "content": whole})
 
 
 def sampled(calls: Iterable[Call]) -> int:
@@ -191,9 +140,9 @@ def check_generation(generation: Generation | GenerationDelta, vocabulary: int) 
         raise ValueError(f"the token id {unknown}, which is outside the vocabulary, 0..{vocabulary - 1}")
     good = (logprobs > -np.inf) & (logprobs <= ROUNDING)  # NaN is neither
     if not good.all():
-        place = int(good.argmin())
+        index = int(good.argmin())
         raise ValueError(
-            f"logprob {logprobs[place]} at token {place} of {len(ids)}; logprobs must be finite and at most 0"
+            f"logprob {logprobs[index]} at token {index} of {len(ids)}; logprobs must be finite and at most 0"
         )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ajet.tracker.record import Call, sampled
+from ajet.tracker.call import Call
+from ajet.tracker.record import EpisodeRecord, sampled
 from ajet.tracker.tree import Branch, Node
 from ajet.types import Bool, Float32, Int32, Span
 
@@ -23,6 +24,12 @@ class Timeline:
     logprobs: Float32
     versions: Int32
     spans: tuple[Span, ...]
+
+
+def all_timelines(record: EpisodeRecord) -> list[Timeline]:
+    """The timelines of an episode, those of trained calls first."""
+    rest = [call for call in record.calls if not call.trained]
+    return [*timelines(record.trained_calls), *timelines(rest)]
 
 
 def timelines(calls: Sequence[Call]) -> list[Timeline]:

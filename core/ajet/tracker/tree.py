@@ -1,7 +1,7 @@
 """The token tree: sequences that share a prefix store it once, whatever order calls finish in.
 
 The tokens are stored in branches, flat buffers of int32: a branch grows at its end, and where a sequence
-leaves it a new branch begins. A `Node` is a place, (branch, length), and represents the sequence from the
+leaves it a new branch begins. A `Node` is a position, (branch, length), and represents the sequence from the
 root to there. Buffers only grow, so a node always means the same sequence; equal sequences have
 equal nodes; and a conversation of a thousand turns is one buffer.
 """
@@ -35,9 +35,14 @@ class Branch:
         self.forks: list[int] = []
         """The lengths at which children leave, ascending."""
 
+    @property
+    def end(self) -> int:
+        """The length of the longest sequence that is on this branch."""
+        return self.start + len(self.data) // SIZE
+
 
 class Node(NamedTuple):
-    """The sequence of ``length`` tokens from the root to a place on a branch."""
+    """The sequence of ``length`` tokens from the root to a position on a branch."""
 
     branch: Branch
     length: int
@@ -117,7 +122,7 @@ class TokenTree:
         """The child on which a sequence continues that leaves the branch within these tokens, which follow its first
         ``length``.
 
-        It first tries the places where others left: most sequences leave there too.
+        It first tries the positions where others left: most sequences leave there too.
         """
         offset = (length - branch.start) * SIZE
         forks, same = branch.forks, 0

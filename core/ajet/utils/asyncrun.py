@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from ajet.types import AjetError
 from ajet.utils.breakpoints import under_debugger
+from ajet.utils.interrupt import interrupt_main_thread
 from ajet.utils.user_code import is_users
 
 T = TypeVar("T")
@@ -70,8 +71,8 @@ def end_run(loop: asyncio.AbstractEventLoop, error: AjetError) -> bool:
     if this is None or not this.in_main_thread:
         return False
     this.error = error
-    # The first one cancels the run, the second one interrupts what blocks it.
-    _interrupt(this.ended, (1.0, 4 * GRACE), str(error))
+    # The first one cancels the run, the second one interrupts what blocks it; one of them may be lost.
+    _interrupt(this.ended, (1.0, 1.0, 4 * GRACE), str(error))
     return True
 
 
@@ -158,8 +159,8 @@ def _threads_of(loop: asyncio.AbstractEventLoop) -> list[threading.Thread]:
 def _describe(task: asyncio.Task[Any]) -> str:
     """``episode 1.0/t/0 (agent.py:17)``"""
     frames = task.get_stack()
-    place = f" ({frames[-1].f_code.co_filename}:{frames[-1].f_lineno})" if frames else ""
-    return f"{task.get_name()}{place}"
+    location = f" ({frames[-1].f_code.co_filename}:{frames[-1].f_lineno})" if frames else ""
+    return f"{task.get_name()}{location}"
 
 
 @contextmanager
@@ -184,7 +185,7 @@ def _limited(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
             name = task.get_name() if task else name
             late.set()
             error = f"{name} blocks the event loop and cannot be interrupted. Let it clean up by awaiting."
-            _interrupt(ended, (GRACE,), error)
+            _interrupt(ended, (GRACE / 2, GRACE / 2), error)
 
     threading.Thread(target=limit, name="ajet-end", daemon=True).start()
     with _on_ctrl_c(interrupted):
@@ -194,17 +195,12 @@ def _limited(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
             ended.set()
 
 
-def _interrupt(ended: threading.Event, patience: Sequence[float], error: str) -> None:
-    """From another thread: interrupt the main thread and wait for ``ended``, once for each number of seconds in
-    ``patience``. If it never ends, print ``error`` and end the process."""
-    main = threading.main_thread().ident
-    assert main is not None
-    for seconds in patience:
-        signal.pthread_kill(main, signal.SIGINT)
-        if ended.wait(seconds):
-            return
-    print(f"error: {error}", file=sys.stderr, flush=True)
-    os._exit(1)
+def _interrupt(ended: threading.Event, waits: Sequence[float], error: str) -> None:
+    """Interrupt the main thread (see `interrupt_main_thread`). If ``ended`` is never set, print ``error`` and end the
+    process."""
+    if not interrupt_main_thread(ended, waits):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 @contextmanager

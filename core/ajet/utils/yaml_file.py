@@ -37,19 +37,19 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
 
 
-def parse_yaml(text: str, place: str) -> Any:
-    """The value of a text; None if it is empty. Raises ConfigError that begins with the place and a line number."""
+def parse_yaml(text: str, source: str) -> Any:
+    """The value of a text; None if it is empty. Raises ConfigError that begins with the source and a line number."""
     try:
-        _check(text, place)
+        _check(text, source)
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
-        where = f"{place}:{error.problem_mark.line + 1}" if error.problem_mark else place
+        where = f"{source}:{error.problem_mark.line + 1}" if error.problem_mark else source
         raise ConfigError(f"{where}: not YAML ({error.problem}). Fix the line.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a NUL; the 32nd of May; 5,000 digits
-        raise ConfigError(f"{place}: not YAML that can be read ({' '.join(str(error).split())}).") from None
+        raise ConfigError(f"{source}: not YAML that can be read ({' '.join(str(error).split())}).") from None
 
 
-def _check(text: str, place: str) -> None:
+def _check(text: str, source: str) -> None:
     """Refuse values that are nested too deep, contain themselves, or repeat too often. Raises ConfigError, YAMLError."""
     sizes: dict[str, int] = {}
     """Number of values in each anchor's mapping or list, once it has ended."""
@@ -57,7 +57,7 @@ def _check(text: str, place: str) -> None:
     """Anchor of each open mapping or list, and how many values there were before it."""
     values = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        where = f"{place}:{event.start_mark.line + 1}" if event.start_mark else place
+        where = f"{source}:{event.start_mark.line + 1}" if event.start_mark else source
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()
             if anchor:

@@ -10,24 +10,42 @@ import asyncio
 import functools
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ajet.capture.portal import Portal
+from ajet.capture.refusals import Refusal
 from ajet.capture.respond import EventStream, Reply
+from ajet.capture.wires import Wire
 from ajet.utils.patching import replaced
-
-if TYPE_CHECKING:
-    from ajet.capture.hook import Capture
 
 log = logging.getLogger("ajet")
 
 
+class Answers(Protocol):
+    """What the patched clients need of `ajet.capture.hook.Capture`, which has them patched."""
+
+    @property
+    def portal(self) -> Portal: ...
+
+    @property
+    def counters(self) -> Counter[str]: ...
+
+    def match(self, request: Any) -> Wire | None: ...
+
+    def begin(
+        self, wire: Wire, request: Any, body: bytes, blocks_loop: bool
+    ) -> Coroutine[Any, Any, Reply]: ...
+
+    def locate(self, refusal: Refusal, request: Any) -> None: ...
+
+
 @contextmanager
-def patched(module: ModuleType, capture: Capture) -> Iterator[None]:
+def patched(module: ModuleType, capture: Answers) -> Iterator[None]:
     """LLM calls by httpx2 or httpx are answered."""
     with (
         replaced(module.Client, send=_sync_send(capture, module, module.Client.send)),
@@ -36,7 +54,7 @@ def patched(module: ModuleType, capture: Capture) -> Iterator[None]:
         yield
 
 
-def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
+def _sync_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:
@@ -62,7 +80,7 @@ def _sync_send(capture: Capture, module: ModuleType, original: Any) -> Any:
     return send
 
 
-def _async_send(capture: Capture, module: ModuleType, original: Any) -> Any:
+def _async_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     async def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:

@@ -27,7 +27,7 @@ from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session
 from ajet.capture.wires import Refused, Wire
-from ajet.interfaces.workflow import Endpoint
+from ajet.interfaces.workflow import EpisodeEndpoint
 from ajet.types import AjetError
 
 log = logging.getLogger("ajet")
@@ -68,7 +68,15 @@ class Gateway:
         self._address = (host, port)
         self._at: tuple[str, int] | None = None
         """The address it listens on. A forked child needs it too, although it closes its copy of the socket."""
-        self._app = _App(find, wires, models, self.meter, host, most_bytes, most_calls)
+        self._app = _App(
+            find=find,
+            wires=wires,
+            models=models,
+            meter=self.meter,
+            host=host,
+            most_bytes=most_bytes,
+            most_calls=most_calls,
+        )
         self._starting = threading.Lock()
         self._server: Any = None
         self._serving: asyncio.Task[None] | None = None
@@ -100,10 +108,12 @@ class Gateway:
             port == self._at[1] and host in (self._at[0], "localhost", "127.0.0.1", "::1")
         )
 
-    def as_base_url(self, tuner: Any, *, agent: str | None = None, target: str | None = None) -> Endpoint:
+    def as_base_url(
+        self, tuner: Any, *, agent: str | None = None, target: str | None = None
+    ) -> EpisodeEndpoint:
         """``tuner.as_base_url(agent=…, target=…)``: the address and the key of the tuner's episode, for any
         process or language. Starts the gateway."""
-        return Endpoint(f"{self.start()}{make_path(None, agent, target)}/v1", tuner.api_key)
+        return EpisodeEndpoint(f"{self.start()}{make_path(None, agent, target)}/v1", tuner.api_key)
 
     def close(self) -> None:
         """Stop listening and cancel what still runs; its sessions should have ended."""
@@ -152,6 +162,7 @@ class _App:
 
     def __init__(
         self,
+        *,
         find: Find,
         wires: Sequence[Wire],
         models: Sequence[str],
@@ -372,7 +383,10 @@ def _is_long(headers: Mapping[str, str]) -> bool:
 
 async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] = ()) -> None:
     headers = reply.headers
-    if reply.status in (429, 503):
+    is_models = (
+        reply.refusal is not None and reply.refusal.code == "engine_error"
+    )  # it was asked again already
+    if reply.status in (429, 503) and not is_models:
         headers |= {"x-should-retry": "true", "retry-after": "1"}
     if reply.status in (408, 413):  # the rest of the body must not be taken for a request
         headers["connection"] = "close"

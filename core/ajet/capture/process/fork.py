@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.capture.clients import install_translated
 from ajet.capture.clients.translated import Ours
-from ajet.capture.context import current_label, current_session
+from ajet.capture.context import current_label
 from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
 from ajet.capture.hook import STRAY
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import refuse
+from ajet.capture.session import current_session
 from ajet.capture.wires import Refused, Wire
 from ajet.capture.wires.unanswered import Unanswered
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
-from ajet.capture.process.uncaptured import place_on_stack
+from ajet.capture.process.uncaptured import location_on_stack
 
 log = logging.getLogger("ajet")
 
@@ -28,7 +28,7 @@ def refusing_calls(what: str) -> Iterator[None]:
     portal = Portal()
     try:
         with Capture(portal, stray=stray) as capture:
-            capture.place_of = lambda session: place_on_stack(sys._getframe(1), through_loops=True)
+            capture.location_of = lambda session: location_on_stack(sys._getframe(1), through_loops=True)
             yield
     finally:
         portal.close()

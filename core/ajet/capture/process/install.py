@@ -21,7 +21,7 @@ _MOST_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Installed:
     """What surrounds an installed capture."""
 
     capture: Capture
@@ -47,26 +47,26 @@ class Reach:
         found = self.missed.found()
         if not found:
             return ""
-        places = ", ".join(missed.where for missed in found[:_MOST_LINES])
+        locations = ", ".join(missed.where for missed in found[:_MOST_LINES])
         connections = sum(missed.count for missed in found)
-        return f"{connections} connections during episodes were not captured: {places}. {REMEDY}"
+        return f"{connections} connections during episodes were not captured: {locations}. {REMEDY}"
 
 
 @contextmanager
-def reach(
+def install(
     capture: Capture,
     *,
     gateway: bool = False,
     refuse_missed: bool = False,
     all_threads: bool = False,
     models: Sequence[str] = ("policy",),
-) -> Iterator[Reach]:
+) -> Iterator[Installed]:
     """A block in which thread pools keep the episode, forked children are answered, missed calls are noted, and a
     gateway is available; with ``gateway`` it listens from the beginning."""
     server = Gateway(capture.portal, capture.session_of, capture.wires, models=models)
     loop = capture.portal.loop
     listener = Listener(refuse=refuse_missed, engine_loop=loop, is_ours=server.is_at)
-    capture.place_of = listener.place_of
+    capture.location_of = listener.location_of
     with (
         propagated(threads=all_threads, engine_loop=loop),
         fork_safe(capture, server) as children,
@@ -75,6 +75,6 @@ def reach(
         try:
             if gateway:
                 server.start()
-            yield Reach(capture, server, listener, children)
+            yield Installed(capture, server, listener, children)
         finally:
             server.close()

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, thread
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any
 
-from ajet.capture.context import current_session
+from ajet.capture.session import current_session, threads_without_session
 from ajet.utils.patching import replaced
-
-lost: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Plain threads that were started inside an episode and do not carry it."""
 
 
 @contextmanager
@@ -29,7 +25,7 @@ def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iter
     """A block in which jobs of thread pools, and with ``threads`` plain threads too, that are started inside an
     episode run in the context of their caller. The engine's own jobs are unchanged."""
     submit, start = ThreadPoolExecutor.submit, threading.Thread.start
-    lost.clear()
+    threads_without_session.clear()
 
     def carries() -> bool:
         return current_session.get() is not None and asyncio._get_running_loop() is not engine_loop
@@ -45,7 +41,7 @@ def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iter
                 run, context = self.run, copy_context()
                 self.run = lambda: context.run(run)
             else:
-                lost.add(self)
+                threads_without_session.add(self)
         start(self)
 
     with (

@@ -21,12 +21,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ajet.capture.context import current_session, passing_through
-from ajet.capture.session import Session
+from ajet.capture.context import passing_through
+from ajet.capture.session import Session, current_session
 from ajet.types import AjetError
 from ajet.utils.user_code import is_users
 
-MOST_PLACES = 50
+MOST_LOCATIONS = 50
 """Maximum distinct connections that are reported per episode."""
 
 REMEDY = (
@@ -45,14 +45,14 @@ class Missed:
 
     host: str
     port: int
-    place: str
+    location: str
     """``agent.py:17``: the user's line; empty if no user code was running."""
     count: int = 1
 
     @property
     def where(self) -> str:
         """``api.example.com:443 (agent.py:17)``"""
-        return f"{self.host}:{self.port}{f' ({self.place})' if self.place else ''}"
+        return f"{self.host}:{self.port}{f' ({self.location})' if self.location else ''}"
 
 
 @dataclass(slots=True)
@@ -103,11 +103,11 @@ class Listener:
         """What all ended episodes missed, the most frequent first."""
         return [Missed(*address, count) for address, count in self.total.most_common()]
 
-    def place_of(self, session: Session | None) -> str:
+    def location_of(self, session: Session | None) -> str:
         """The user's line that makes the current call of an episode, or of none; else where its workflow stands."""
         watched = self._episodes.get(session.key) if session else None
-        place = place_on_stack(sys._getframe(1))
-        return place or (_place_of_workflow(watched.runs_in) if watched else "")
+        location = location_on_stack(sys._getframe(1))
+        return location or (_location_of_workflow(watched.runs_in) if watched else "")
 
     def looked_up(self, host: Any, port: Any) -> None:
         """A name is about to be looked up."""
@@ -136,15 +136,15 @@ class Listener:
         return self._episodes.get(session.key)
 
     def _note(self, watched: _Watched, host: str, port: int) -> None:
-        place = place_on_stack(sys._getframe(3)) or _place_of_workflow(watched.runs_in)
-        if len(watched.found) < MOST_PLACES or (host, port, place) in watched.found:
-            watched.found[host, port, place] += 1
+        location = location_on_stack(sys._getframe(3)) or _location_of_workflow(watched.runs_in)
+        if len(watched.found) < MOST_LOCATIONS or (host, port, location) in watched.found:
+            watched.found[host, port, location] += 1
         session = current_session.get()
         assert session
         session.counters["missed_connections"] += 1
         if self._refuse:
             raise MissedCall(
-                f"a connection to {Missed(host, port, place).where} was refused (rollout.missed: refuse) because "
+                f"a connection to {Missed(host, port, location).where} was refused (rollout.missed: refuse) because "
                 f"capture does not see it. {REMEDY}"
             )
 
@@ -178,7 +178,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         listener.looked_up(args[0], args[1])
 
 
-def place_on_stack(frame: FrameType | None, *, through_loops: bool = False) -> str:
+def location_on_stack(frame: FrameType | None, *, through_loops: bool = False) -> str:
     """``agent.py:17``: the innermost line of the user's own code that leads to a frame; empty if none does.
     A line that runs an event loop leads to everything on the loop, so it counts only with ``through_loops``."""
     while frame is not None:
@@ -191,18 +191,18 @@ def place_on_stack(frame: FrameType | None, *, through_loops: bool = False) -> s
     return ""
 
 
-def _place_of_workflow(runs_in: asyncio.Task[Any] | int | None) -> str:
+def _location_of_workflow(runs_in: asyncio.Task[Any] | int | None) -> str:
     """Where a workflow stands while a helper's thread or task connects for it."""
     if isinstance(runs_in, int):
-        return place_on_stack(sys._current_frames().get(runs_in), through_loops=True)
+        return location_on_stack(sys._current_frames().get(runs_in), through_loops=True)
     awaited: Any = runs_in.get_coro() if runs_in else None
-    place = ""
+    location = ""
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
         if frame is not None and is_users(frame.f_code.co_filename):
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            location = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
-    return place
+    return location
 
 
 _ASYNCIO = str(Path(asyncio.__file__).parent)

@@ -176,42 +176,42 @@ def _user(content: Any, where: str, faults: Faults) -> Iterator[Mapping[str, Any
     """Tool results as tool messages, then the user's other content."""
     said = []
     results = False
-    for place, block in _blocks(content, where):
+    for path, block in _blocks(content, where):
         if block.get("type") == "tool_result":
             results = True
             yield {
                 "role": "tool",
-                "tool_call_id": text(block, "tool_use_id", f"{place}."),
+                "tool_call_id": text(block, "tool_use_id", f"{path}."),
                 # is_error adds nothing that the model could see: the content says what went wrong.
-                "content": _text(block.get("content") or "", place, faults),
+                "content": _text(block.get("content") or "", path, faults),
             }
         else:
-            said.append(_text([block], place, faults))
+            said.append(_text([block], path, faults))
     if said or not results:
         yield {"role": "user", "content": "".join(said)}
 
 
 def _assistant(content: Any, where: str, faults: Faults) -> Mapping[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": ""}
-    for place, block in _blocks(content, where):
+    for path, block in _blocks(content, where):
         kind = block.get("type")
         if kind == "tool_use":
-            message.setdefault("tool_calls", []).append(_call(block, place))
+            message.setdefault("tool_calls", []).append(_call(block, path))
         elif kind == "thinking":
-            thought = message.get("reasoning_content", "") + text(block, "thinking", f"{place}.")
+            thought = message.get("reasoning_content", "") + text(block, "thinking", f"{path}.")
             message["reasoning_content"] = thought
         else:
-            message["content"] += _text([block], place, faults)
+            message["content"] += _text([block], path, faults)
     return message
 
 
-def _call(block: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
     arguments = block.get("input")
     if isinstance(arguments, dict):
-        arguments = json_text(arguments, f"{place}.input")
+        arguments = json_text(arguments, f"{path}.input")
     if not isinstance(arguments, str):  # text: arguments that are not an object, see `_input`
-        raise invalid(f"{place}.input must be an object")
-    name, call_id = text(block, "name", f"{place}."), text(block, "id", f"{place}.")
+        raise invalid(f"{path}.input must be an object")
+    name, call_id = text(block, "name", f"{path}."), text(block, "id", f"{path}.")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

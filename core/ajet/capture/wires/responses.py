@@ -487,11 +487,11 @@ class _Events:
     def _call(self, call: Mapping[str, Any], status: str) -> bytes:
         arguments = call["function"]["arguments"]
         item = _call_item(self._reply_id, len(self._output), "in_progress", call, "")
-        place = {"item_id": item["id"], "output_index": len(self._output)}
+        position = {"item_id": item["id"], "output_index": len(self._output)}
         out = self._item_event("response.output_item.added", item)
-        out += self._event("response.function_call_arguments.delta", **place, delta=arguments)
+        out += self._event("response.function_call_arguments.delta", **position, delta=arguments)
         out += self._event(
-            "response.function_call_arguments.done", **place, arguments=arguments, name=item["name"]
+            "response.function_call_arguments.done", **position, arguments=arguments, name=item["name"]
         )
         done = item | {"arguments": arguments, "status": status}
         out += self._item_event("response.output_item.done", done)

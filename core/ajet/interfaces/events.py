@@ -1,0 +1,86 @@
+"""What happens in a training run, as loggers and hooks receive it: one frozen class for each event.
+
+Every event names its run folder. `ajet run`, `ajet.run` and `ajet.open` send the same events, one at a time and in the
+process that called them. The backbone verl sends them, too; the backbone debug trains nothing and sends none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ajet.types import Metrics, Task
+
+if TYPE_CHECKING:
+    from ajet.interfaces.backbone import RunResult
+    from ajet.tracker.timelines import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """A run begins or is resumed."""
+
+    run_dir: Path
+    config: Mapping[str, Any]
+    """The resolved job: every key with its value, paths absolute, as in ``job.yaml``."""
+    resumed_after: int | None = None
+    """The step of the checkpoint that a resumed run continues from (0: none yet); None for a new run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeEnd:
+    """An episode has been recorded in the journal. A resumed run sends none for the episodes that it reuses."""
+
+    run_dir: Path
+    id: str
+    phase: str
+    """What it ran for: train, validation or greedy."""
+    step: int
+    task: Task
+    reward: float
+    is_success: bool | None = None
+    failure: str | None = None
+    """Why it was not judged: a cause such as "timeout", or None."""
+    error: str = ""
+    """The failure in words; empty without one."""
+    metrics: Metrics = field(default_factory=dict)
+    """The judge's."""
+    response: Any = None
+    """What the workflow returned."""
+    seconds: float = 0.0
+    messages: Sequence[Sequence[Mapping[str, Any]]] = ()
+    """The chat of each recorded call, its answer last."""
+    timelines: Sequence[Timeline] = ()
+    """The token sequences that its calls merge into, those of trained calls first: ``token_ids int32[T]``,
+    ``mask bool[T]`` (sampled), ``logprobs float32[T]`` (NaN where not sampled)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd:
+    """A training step has been recorded."""
+
+    run_dir: Path
+    step: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is complete on the disk: in the run folder, where ``train.keep_last`` decides how long it stays, or
+    where `Learner.save` wrote it."""
+
+    run_dir: Path
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """A run that sent `RunStart` has ended: exactly one of ``result`` and ``error`` is set."""
+
+    run_dir: Path
+    result: RunResult | None = None
+    error: BaseException | None = None
+    """What ended it; KeyboardInterrupt or asyncio.CancelledError where it was stopped."""

@@ -1,0 +1,108 @@
+"""A prepared job, and the backbone that runs it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from ajet.interfaces.backbone import Capabilities, RunResult, Trainer
+from ajet.interfaces.base import Plugin
+from ajet.interfaces.progress import Progress, Silent
+from ajet.types import ConfigError, Task
+
+if TYPE_CHECKING:  # every `ajet --help` loads this module
+    from ajet.interfaces.algorithm import Algorithm
+    from ajet.interfaces.engine import ChatModelPlugin
+    from ajet.interfaces.filter import Filter
+    from ajet.interfaces.judge import Judge
+    from ajet.interfaces.logger import Logger
+    from ajet.interfaces.workflow import Workflow
+    from ajet.job.config import JobConfig, Layers
+    from ajet.learning.settings import LoraSettings, TrainSettings
+    from ajet.plugins import Plugins
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPlan:
+    """A target before its model is opened."""
+
+    name: str
+    agents: tuple[str, ...]
+    model: ChatModelPlugin | None
+    trained: bool
+    lora: LoraSettings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A prepared job, as a backbone runs it."""
+
+    config: JobConfig
+    layers: Layers
+    plugins: Plugins
+    backbone: Backbone
+    workflow: Workflow
+    judge: Judge
+    tasks: Sequence[Task]
+    validation: Sequence[Task]
+    targets: Sequence[TargetPlan]
+    algorithm: Algorithm
+    filters: tuple[Filter, ...]
+    loggers: Sequence[Logger]
+    model: str
+    progress: Progress = field(default_factory=Silent)
+    resume: Path | None = None
+    """The run folder to resume."""
+
+    def with_progress(self, progress: Progress) -> Job:
+        """The same job with another progress."""
+        return replace(self, progress=progress)
+
+
+class Backbone(Plugin):
+    """Base of backbones: what runs a whole job. Its fields are the job's ``backbone.<name>`` section."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    @abstractmethod
+    def run(self, job: Job) -> RunResult:
+        """Run the job to its end. Raises AjetError when nothing could be done."""
+
+    def describe(self, job: Job) -> str:
+        """What a foreign system would receive for this job, as ``--dry-run`` prints it below the job; empty where
+        there is none. Raises ConfigError."""
+        return ""
+
+    def defaults(self, config: JobConfig) -> Mapping[str, tuple[object, str]]:
+        """Defaults that depend on the model, the machine or other keys: dotted key of the job -> its value, and the reason
+        for it. They take effect where the user has set nothing. Raises ConfigError."""
+        return {}
+
+    def trainer(
+        self,
+        model: str,
+        train: TrainSettings,
+        *,
+        seed: int,
+        deterministic: bool,
+        progress: Progress,
+        adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
+        trained: Collection[str] | None = None,
+    ) -> Trainer:
+        """A Trainer over a model, for backbones that the core's own loop can drive. Raises ConfigError.
+
+        ``adapters`` are those that answer, by name, and of them ``trained`` (default: all) learn; with any, the
+        model's own weights are left alone.
+        """
+        raise ConfigError(
+            f"the backbone {self.name!r} owns its training loop; use one with a trainer, such as local."
+        )
+
+    def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
+        """Write a whole model, of its adapter ``target`` if the checkpoint holds adapters, into the new folder
+        ``output`` (Hugging Face layout). Raises AjetError."""
+        raise ConfigError(f"the backbone {self.name!r} cannot export its checkpoints.")

@@ -1,0 +1,37 @@
+"""Chat models, services and workflows that are commands, registered like those of any plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ajet.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from ajet.interfaces.engine import ChatModelPlugin
+    from ajet.interfaces.service import Service
+    from ajet.interfaces.workflow import Workflow
+
+
+@hookimpl
+def ajet_chat_models() -> Iterable[type[ChatModelPlugin]]:
+    from ajet.services.chat_models import OpenAIChatModel, ScriptChatModel
+
+    return [OpenAIChatModel, ScriptChatModel]
+
+
+@hookimpl
+def ajet_services() -> Iterable[type[Service]]:
+    from ajet.interfaces.service import Command
+
+    return [Command]
+
+
+@hookimpl
+def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
+    if not isinstance(workflow, str) or not workflow.startswith("cmd:"):
+        return None
+    from ajet.services.command_workflow import command_workflow
+
+    return command_workflow(workflow, folder)

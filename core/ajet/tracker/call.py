@@ -1,0 +1,218 @@
+"""A call and the conversation that it belongs to: each call ends at a message, each message knows its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from ajet.chat.messages import canonical, exact, fingerprint, loose, normalise, thoughts
+from ajet.tracker.tree import Node
+from ajet.types import Generation
+
+if TYPE_CHECKING:
+    from ajet.chat.continuing import Written
+
+Message = Mapping[str, Any]
+
+_SHORT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """How the prompt of a call was made."""
+
+    rendered: Written | None = None
+    """What the chat format knows about the prompt's rendering."""
+    rendered_messages: int = 0
+    """Messages at the beginning that were rendered; those after them follow stored ids."""
+    sent: Mapping[int, Message] = field(default_factory=dict)
+    """Those of them that are a recorded reply in another form, by their index."""
+    was: str = ""
+    """If the chat template is the cause of a break: what it wrote there before."""
+    now: str = ""
+    """What the chat template writes there now."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One LLM call: a sampled span in a token tree.
+
+    ``prompt`` and ``end`` are nodes: what the engine saw, and the same plus what it sampled.
+    """
+
+    number: int
+    """Numbers follow the order of the requests."""
+    agent: str
+    target: str
+    key: str
+    """Merging key: calls share a tree if target and tool list are the same."""
+    prompt: Node
+    end: Node
+    generation: Generation
+    temperature: float
+    trained: bool
+    """Greedy calls and frozen targets are recorded, but not trained."""
+    parent: int | None = None
+    """The call whose conversation this prompt continued by stored ids."""
+    cause: str = ""
+    """Why a recognised conversation could not be continued by its stored ids."""
+    chat_end: MessageNode | None = None
+    """The prompt's last message; None for a call recorded without messages."""
+    basis: Basis | None = None
+    """How the prompt was made; None for a call read from a journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A recorded reply as a client sent it back."""
+
+    node: MessageNode
+    sent: Message
+    loosely: bool
+
+
+class MessageNode:
+    """A node: a message (in normal form) after all those above it."""
+
+    __slots__ = (
+        "by_fingerprint",
+        "children",
+        "depth",
+        "ends",
+        "forms",
+        "last_reasoning",
+        "message",
+        "parent",
+        "replies",
+    )
+
+    def __init__(self, parent: MessageNode | None, message: Message) -> None:
+        self.parent = parent
+        self.message = message
+        self.depth: int = parent.depth + 1 if parent else 0
+        """How many messages lead here, including this one."""
+        self.ends: list[Call] = []
+        """The calls that answered with this message, by number."""
+        self.children: dict[str | bytes, MessageNode] = {}
+        """Children by shortened exact text."""
+        self.by_fingerprint: dict[Hashable, MessageNode] = {}
+        """Children by fingerprint."""
+        self.replies: dict[str | bytes, list[MessageNode]] | None = None
+        """Children that are recorded answers, by shortened canonical text."""
+        self.forms: dict[Hashable, Form] = {}
+        """Other forms of these answers, by fingerprint."""
+        self.last_reasoning = ""
+        """The last piece of a streamed reply's reasoning. OpenAI's Node.js client replaces each piece with the next one,
+        so this is what its users send back."""
+
+    def add(self, message: Message) -> MessageNode:
+        """The node of a message in normal form that follows this one; added if it is new."""
+        return self._add(message, _short(exact(message)))
+
+    def _add(self, message: Message, short: str | bytes) -> MessageNode:
+        node = self.children.get(short)
+        if node is None:
+            node = self.children[short] = MessageNode(self, message)
+        return node
+
+    def find(self, message: Message) -> MessageNode | None:
+        """The node of a message in normal form if it follows this one, in this form or as a reply in another."""
+        node = self.children.get(_short(exact(message)))
+        if node is None and self.replies:
+            replies = self.replies.get(_short(canonical(message)))
+            node = replies[0] if replies else None
+        return node
+
+    def answered_by(self, call: Call) -> None:
+        """Note that this message is a call's answer."""
+        self.ends.append(call)
+        self.ends.sort(key=lambda c: c.number)
+        above = self.parent
+        assert above
+        above.replies = above.replies or {}
+        replies = above.replies.setdefault(_short(canonical(self.message)), [])
+        if self not in replies:
+            replies.append(self)
+        # A form that was found before this reply existed may be this reply.
+        above.by_fingerprint.clear()
+        above.forms.clear()
+
+    def from_client(self, message: Message, index: int, by_text: bool) -> MessageNode | Form:
+        """The node of a client's message whose fingerprint is new here, or the reply of which it is another
+        form. Raises BadMessage."""
+        plain = normalise(message, index)
+        short = _short(exact(plain))
+        node = self.children.get(short)
+        if self.replies and plain["role"] == "assistant" and not (node and node.ends):
+            form = self._reply(plain, by_text)
+            if form is not None:
+                self.forms[fingerprint(message)] = form
+                return form
+        node = node or self._add(plain, short)
+        self.by_fingerprint[fingerprint(message)] = node
+        return node
+
+    def _reply(self, plain: Message, by_text: bool) -> Form | None:
+        """The first recorded reply that a client's message matches: without its reasoning, or with what the client got."""
+        assert self.replies is not None
+        reasoning = thoughts(plain)
+        alike = self.replies.get(_short(canonical(plain)), ())
+        found = [node for node in alike if node._may_think(reasoning)]
+        loosely = not found and by_text
+        if loosely:
+            text = loose(plain)
+            replies = (node for nodes in self.replies.values() for node in nodes)
+            found = [node for node in replies if loose(node.message) == text and node._may_think(reasoning)]
+        if not found:
+            return None
+        return Form(min(found, key=lambda node: node.ends[0].number), plain, loosely)
+
+    def _may_think(self, reasoning: str) -> bool:
+        """Whether a client that sends this reply back may send it with the reasoning ``told``."""
+        return not reasoning or reasoning in (thoughts(self.message), self.last_reasoning.strip())
+
+    def path(self) -> list[MessageNode]:
+        """The nodes that lead here, the first message first."""
+        nodes = []
+        node = self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def chat(self) -> list[Message]:
+        """The messages that lead here, this one last."""
+        return [node.message for node in self.path()]
+
+    def messages_after(self, held: MessageNode | None) -> list[Message]:
+        """The messages below ``held``, this one last."""
+        found = []
+        node = self
+        while node is not held and node.parent is not None:
+            found.append(node.message)
+            node = node.parent
+        return found[::-1]
+
+    def common(self, other: MessageNode) -> int:
+        """How many messages at the beginning both chats share."""
+        mine, others = self.path(), other.path()
+        return sum(a is b for a, b in zip(mine, others, strict=False))
+
+    def held(self) -> MessageNode | None:
+        """The nearest message at or above this one that is the answer of a recorded call."""
+        node: MessageNode | None = self
+        while node is not None and not node.ends:
+            node = node.parent
+        return node
+
+
+def _short(text: str) -> str | bytes:
+    """A text as a key that does not hold the text itself: every message would be stored three times."""
+    return text if len(text) <= _SHORT else blake2b(text.encode(), digest_size=16).digest()
+
+
+def new_root() -> MessageNode:
+    """The beginning of all conversations of one merging key."""
+    return MessageNode(None, {})
