@@ -1,7 +1,7 @@
-"""AgentScope 1.x and 2.x: agent labels, an explicit chat model, prompts without the clock.
+"""AgentScope 1.x and 2.x: agent labels, an explicit chat model, prompts without the time of day.
 
-The models of AgentScope that use the OpenAI client (OpenAI, DashScope in 2.x, DeepSeek, Moonshot, …) are
-recorded by the core, at the transport.
+The core records AgentScope's models that use the OpenAI client (OpenAI, DashScope in 2.x, DeepSeek, Moonshot, …),
+at the HTTP transport.
 """
 
 from __future__ import annotations
@@ -10,28 +10,25 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ajet import hookimpl
+from ajet import Workflow, hookimpl
 from ajet.utils.patching import when_imported
+from ajet_agentscope.current_agent import replying
 
 if TYPE_CHECKING:
     from ajet import Tuner
 
 __all__ = ["as_agentscope_model"]
 
-replying: ContextVar[str | None] = ContextVar("ajet_agentscope_agent", default=None)
-"""The name of the agent that is replying."""
-
 
 def as_agentscope_model(
     tuner: Tuner, *, agent: str | None = None, target: str | None = None, **options: Any
 ) -> Any:
-    """An ``agentscope.model.OpenAIChatModel`` that this episode answers, from any thread or task.
+    """An ``agentscope.model.OpenAIChatModel`` whose calls this episode answers, from any thread or task.
 
     ``agent`` and ``target`` label every call that the model makes; ``options`` are those of
-    ``OpenAIChatModel``, of AgentScope 1.x or 2.x as installed (``stream``, ``context_size``, …).
+    ``OpenAIChatModel`` in the installed AgentScope, 1.x or 2.x (``stream``, ``context_size``, …).
     """
     from agentscope.model import OpenAIChatModel
 
@@ -49,6 +46,14 @@ def as_agentscope_model(
 @hookimpl
 def ajet_handles() -> Mapping[str, Callable[..., Any]]:
     return {"as_agentscope_model": as_agentscope_model}
+
+
+@hookimpl
+def ajet_workflows(workflow: Any) -> Workflow | None:
+    """A workflow function written for AgentScope's tuner, as a workflow; None for anything else."""
+    from ajet_agentscope.tuner import tuner_workflow
+
+    return None if isinstance(workflow, str) else tuner_workflow(workflow)
 
 
 @hookimpl

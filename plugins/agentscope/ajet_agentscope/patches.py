@@ -1,4 +1,4 @@
-"""What is changed of AgentScope while a job runs: agents say who they are, and prompts hold no clock."""
+"""Patches of AgentScope while a job runs: calls know their agent, and prompts do not contain the time of day."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from types import ModuleType
 from typing import Any
 
 from ajet.utils.patching import replaced, steps_with
-from ajet_agentscope import replying
+from ajet_agentscope.current_agent import replying
 
 
 @contextmanager
 def agents_named(module: ModuleType) -> Iterator[None]:
-    """Tell the agents apart, of 1.x or 2.x."""
+    """Note which agent is replying, in 1.x and 2.x."""
     if hasattr(module, "Agent"):
         cls = module.Agent
-        ways_in = {
+        entry_points = {
             "reply": _named(cls.reply),
             "reply_stream": _named_steps(cls.reply_stream),
             "compress_context": _named(cls.compress_context),
         }
     else:
         cls = module.AgentBase
-        ways_in = {"__call__": _named(cls.__call__)}
-    with replaced(cls, **ways_in):
+        entry_points = {"__call__": _named(cls.__call__)}
+    with replaced(cls, **entry_points):
         yield
 
 
 @contextmanager
 def prompts_without_clock(module: ModuleType) -> Iterator[None]:
-    """Keep the time of day out of prompts, where 2.x writes it by default."""
+    """Keep the time of day out of prompts; 2.x writes it there by default."""
     if hasattr(module, "Agent"):
         cls = module.Agent
         with replaced(cls, _inject_runtime_state=_unless_asked(cls._inject_runtime_state)):
@@ -61,8 +61,8 @@ def _named_steps(original: Any) -> Any:
 
 
 def _unless_asked(original: Any) -> Any:
-    """No two episodes would share a prompt, and what is trained would depend on when. An agent whose
-    configuration asks for the runtime state by name still has it."""
+    """With the time in it, no two episodes share a prompt, and training depends on when it runs. An agent whose
+    configuration sets ``inject_runtime_state`` keeps it."""
 
     @wraps(original)
     async def inject(self: Any) -> AsyncGenerator[Any]:

@@ -1,4 +1,4 @@
-"""What is changed of AutoGen while a job runs: agents say who they are."""
+"""Patches of AutoGen while a job runs: calls know their agent."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import Any
 
 from ajet.utils.patching import replaced, steps_with
-from ajet_autogen import current_handler, working
+from ajet_autogen.current_agent import current_handler, working
 
 
 @contextmanager
 def agents_named(module: ModuleType) -> Iterator[None]:
-    """Tell the agents apart: every way into an agent's work notes its name."""
+    """Make every method that starts an agent's work note its name."""
     base = module.BaseChatAgent
     classes: set[Any] = {c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base)}
     with ExitStack() as changes:

@@ -1,52 +1,43 @@
-"""Judges: by rule, by a model, over a group, by running code, and combinations of them."""
+"""Judges: by rule, by a model, by comparing a group, by running code, and combinations of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ajet import Judge, hookimpl
-from ajet_judges.code import Code
-from ajet_judges.combine import Combine
-from ajet_judges.environment import Environment
-from ajet_judges.llm import LLM
-from ajet_judges.math_llm import MathLLM
-from ajet_judges.numeric import Math
-from ajet_judges.relative import Listwise, Pairwise
-from ajet_judges.rubric import RubricJudge
-from ajet_judges.text import Contains, Exact
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import typer
+    from ajet_judges.code import Code as Code
+    from ajet_judges.combine import Combine as Combine
+    from ajet_judges.environment import Environment as Environment
+    from ajet_judges.llm import LLM as LLM
+    from ajet_judges.math_llm import MathLLM as MathLLM
+    from ajet_judges.numeric import Math as Math
+    from ajet_judges.relative import Listwise as Listwise
+    from ajet_judges.relative import Pairwise as Pairwise
+    from ajet_judges.rubric import RubricJudge as RubricJudge
+    from ajet_judges.text import Contains as Contains
+    from ajet_judges.text import Exact as Exact
 
-__all__ = [
-    "Code",
-    "Combine",
-    "Contains",
-    "Environment",
-    "Exact",
-    "LLM",
-    "Listwise",
-    "Math",
-    "MathLLM",
-    "Pairwise",
-    "RubricJudge",
-]
+_WHERE = {
+    "Code": "code",
+    "Combine": "combine",
+    "Contains": "text",
+    "Environment": "environment",
+    "Exact": "text",
+    "LLM": "llm",
+    "Listwise": "relative",
+    "Math": "numeric",
+    "MathLLM": "math_llm",
+    "Pairwise": "relative",
+    "RubricJudge": "rubric",
+}
+__all__ = list(_WHERE)
 
 
-@hookimpl
-def ajet_judges() -> list[type[Judge]]:
-    return [Exact, Contains, Math, LLM, MathLLM, RubricJudge, Listwise, Pairwise, Environment, Code, Combine]
-
-
-@hookimpl
-def ajet_commands(app: typer.Typer) -> None:
-    from ajet_judges import commands
-
-    app.add_typer(commands.app, name="judge")
-
-
-@hookimpl
-def ajet_doctor() -> list[tuple[str, str, str]]:
-    from ajet_judges.sandbox import doctor
-
-    return [doctor()]
+def __getattr__(name: str) -> Any:
+    """Judges are imported when they are first used: `ajet --help` imports this package for its command."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value

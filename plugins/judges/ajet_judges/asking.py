@@ -1,4 +1,4 @@
-"""What judges share that ask a model."""
+"""Bases of judges that ask a model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ V = TypeVar("V", bound=BaseModel)
 
 
 class AskingJudge(Judge):
-    """Base of judges that ask a model at an endpoint of their own."""
+    """Base of judges that ask a model at their own endpoint."""
 
     endpoint: JudgeEndpoint = Field(description="The model that judges.")
     _asker: Asker | None = PrivateAttr(None)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        """Hold the endpoint's client and cache while the job runs."""
+        """Keep the endpoint's client and cache open while the job runs."""
         async with super().open(), self.endpoint.open() as asker:
             self._asker = asker
             try:
@@ -33,7 +33,7 @@ class AskingJudge(Judge):
                 self._asker = None
 
     async def ask(self, question: Question[V]) -> tuple[V, Usage]:
-        """The verdict on a question, and what it cost. Raises EndpointFailed or MalformedVerdict."""
+        """The verdict on a question, and its usage. Raises EndpointFailed or MalformedVerdict."""
         if self._asker is not None:
             return await self._asker.ask(question)
         async with self.endpoint.open() as asker:
@@ -49,6 +49,6 @@ class GradingJudge(AskingJudge):
     )
 
     def about(self, task: Task) -> dict[str, str]:
-        """The task, and its reference answer if there is one, as data of a question."""
-        known = task.metadata.get(self.reference) if self.reference else None
-        return {"TASK": task_text(task)} | ({} if known is None else {"REFERENCE": str(known)})
+        """The task and, if there is one, its reference answer, as data of a question."""
+        reference = task.metadata.get(self.reference) if self.reference else None
+        return {"TASK": task_text(task)} | ({} if reference is None else {"REFERENCE": str(reference)})

@@ -1,4 +1,4 @@
-"""The `code` judge: the response's Python program against the task's tests, in a sandbox."""
+"""The `code` judge: runs the response's Python program against the task's tests, in a sandbox."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ for call in json.load(sys.stdin):
     try:
         value = eval(call)
         try:
-            said = json.dumps(value)
+            result = json.dumps(value)
         except (TypeError, ValueError):
-            said = json.dumps(repr(value))
+            result = json.dumps(repr(value))
     except Exception as error:
-        said = "error: " + type(error).__name__
-    print("\\n" + said, flush=True)
+        result = "error: " + type(error).__name__
+    print("\\n" + result, flush=True)
 """
 ASSERTS = """\
 import sys
-told = sys.stdin.readline()
+token = sys.stdin.readline()
 import solution
 space = vars(solution)
 exec(compile(open("tests.py").read(), "tests.py", "exec"), space)
-print("\\n" + told, flush=True)
+print("\\n" + token, flush=True)
 """
 
 
 class Code(Judge):
     """Runs the response's Python program against the task's tests, in a sandbox without network or files.
 
-    The program is the last block of Python in the response, else the whole of it. The tests are a list of cases,
-    ``{input: …, output: …}`` (stdin and stdout) or ``{call: "add(2, 3)", result: 5}``, whose expected values never
-    enter the sandbox; or a text of ``assert`` statements, in which the program could find ways to cheat.
+    The program is the last Python block in the response, or the whole response if it has no block. The tests are a
+    list of cases, ``{input: …, output: …}`` (stdin and stdout) or ``{call: "add(2, 3)", result: 5}``, whose expected
+    values never enter the sandbox; or a text of ``assert`` statements, which a program can read and cheat.
     """
 
     name = "code"
 
     tests: str = Field("tests", description="Key of the task's metadata that contains the tests.")
     partial: bool = Field(
-        False, description="Reward is the share of passed cases; else 1 if all pass and 0 if not."
+        False, description="Reward is the share of passed cases; otherwise 1 if all pass, 0 if not."
     )
-    limits: Limits = Field(Limits(), description="What one run may use.")
+    limits: Limits = Field(Limits(), description="Limits of one run.")
     isolation: Isolation = Field(
         "full",
-        description="full: walls of Linux namespaces, an error where there are none; limits: programs can read your files.",
+        description="full: Linux namespaces, or an error without them; limits: programs can read your files.",
     )
     packages: bool = Field(False, description="Let programs import packages of AgentJet's environment.")
     concurrency: int = Field(4, ge=1, description="Maximum concurrent runs.")
@@ -66,7 +66,7 @@ class Code(Judge):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        """Count the runs while a job runs."""
+        """Limit concurrent runs while a job runs."""
         async with super().open():
             self._slots = asyncio.Semaphore(self.concurrency)
             try:
@@ -91,19 +91,19 @@ class Code(Judge):
         self, program: str, tests: str | Sequence[Mapping[str, Any]]
     ) -> tuple[list[bool], list[Ran]]:
         if isinstance(tests, str):
-            told = secrets.token_hex(16)
-            run = await self._run({"main.py": ASSERTS, "solution.py": program, "tests.py": tests}, told)
-            return [run.ok and run.stdout.rstrip().endswith(f"\n{told}")], [run]
+            # main.py takes this from stdin before the program starts, and prints it after all tests have passed.
+            token = secrets.token_hex(16)
+            run = await self._run({"main.py": ASSERTS, "solution.py": program, "tests.py": tests}, token)
+            return [run.ok and run.stdout.rstrip().endswith(f"\n{token}")], [run]
         calls = [case for case in tests if "call" in case]
         runs = []
-        said: list[str] = []
+        printed: list[str] = []
         if calls:
-            asked = json.dumps([case["call"] for case in calls])
-            runs.append(await self._run({"main.py": CALLS, "solution.py": program}, asked))
-            said = [line for line in runs[0].stdout.split("\n") if line][-len(calls) :]
+            stdin = json.dumps([case["call"] for case in calls])
+            runs.append(await self._run({"main.py": CALLS, "solution.py": program}, stdin))
+            printed = [line for line in runs[0].stdout.split("\n") if line][-len(calls) :]
         passed = [
-            i < len(said) and len(said) == len(calls) and _equal(said[i], case["result"])
-            for i, case in enumerate(calls)
+            len(printed) == len(calls) and _equal(printed[i], case["result"]) for i, case in enumerate(calls)
         ]
         others = [case for case in tests if "call" not in case]
         more = await asyncio.gather(*(self._run({"main.py": program}, str(c["input"])) for c in others))
@@ -113,11 +113,11 @@ class Code(Judge):
         ]
         return passed, [*runs, *more]
 
-    async def _run(self, sources: Mapping[str, str], fed: str) -> Ran:
+    async def _run(self, sources: Mapping[str, str], stdin: str) -> Ran:
         assert self._slots is not None
         async with self._slots:
             return await run_python(
-                sources, input=fed, limits=self.limits, isolation=self.isolation, packages=self.packages
+                sources, input=stdin, limits=self.limits, isolation=self.isolation, packages=self.packages
             )
 
     def _tests(self, task: Task) -> str | Sequence[Mapping[str, Any]]:
@@ -137,16 +137,16 @@ class Code(Judge):
 
 
 def program_in(response: str) -> str:
-    """The last block of Python (or of no language) in a text; the text itself if it has no block at all."""
+    """The last block of Python, or without a language, in a text; the text itself if it has no blocks."""
     blocks = _BLOCK.findall(response)
     python = [code for language, code in blocks if language.lower() in ("", "py", "python", "python3")]
     return python[-1] if python else "" if blocks else response
 
 
-def _equal(said: str, result: Any) -> bool:
+def _equal(printed: str, result: Any) -> bool:
     try:
-        value = json.loads(said)
-    except (ValueError, RecursionError):  # a program prints what it likes
+        value = json.loads(printed)
+    except (ValueError, RecursionError):  # a program can print anything
         return False
     expected = json.loads(json.dumps(result))
     return bool(value == expected) and isinstance(value, bool) == isinstance(expected, bool)

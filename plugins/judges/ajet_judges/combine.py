@@ -14,21 +14,21 @@ from ajet.utils.threads import called
 
 
 class Part(Settings):
-    """One of the judges."""
+    """One of the combined judges."""
 
-    judge: Judge = Field(description="A judge, as the job's own: {type: math}, or its name alone.")
+    judge: Judge = Field(description="A judge, as in the job: {type: math}, or only its name.")
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its reward in the sum.")
     gate: float | None = Field(
-        None, description="Minimum reward of this part: below it the episode's reward is that of `closed`."
+        None, description="Minimum reward of this part; below it, the episode's reward is `closed`."
     )
 
 
 class Combine(Judge):
     """The weighted sum of several judges' rewards, with gates.
 
-    Where a part gives agents or targets rewards of their own, so does the sum; a part that says nothing of a name
-    counts for it with the episode's reward. Parts are asked in order; the first whose gate stays closed ends it, so
-    that dear ones after it cost nothing.
+    If a part gives rewards to single agents or targets, so does the sum; a part without a reward for a name adds its
+    episode reward there. Parts run in order. When a gate rejects an episode, later parts are not asked about it, so
+    put expensive judges last.
     """
 
     name = "combine"
@@ -39,7 +39,7 @@ class Combine(Judge):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Combine]:
-        """Open all parts. If one of them judges groups, the whole does."""
+        """Open all parts. If one of them judges groups, yield a judge of groups."""
         async with AsyncExitStack() as stack:
             live = {
                 name: await stack.enter_async_context(part.judge.open()) for name, part in self.parts.items()
@@ -59,7 +59,7 @@ class Combine(Judge):
     async def score(
         self, task: Task, episodes: Sequence[EpisodeView]
     ) -> Sequence[JudgeOutput | Exception | None]:
-        """A verdict for each episode that did not fail; a judge's exception stands in its place."""
+        """A verdict for each episode, or what its judge raised; None for an episode that failed."""
         if not self._live:
             async with self.open() as live:
                 return await live.score(task, episodes)
@@ -77,14 +77,14 @@ class Combine(Judge):
                 for s, verdict in zip(sums, verdicts, strict=True):
                     s.add(name, part, verdict)
             return
-        asked = [s for s in sums if s.view.failure is None]
-        found = await asyncio.gather(*(_asked(judge, task, s.view) for s in asked))
-        for s, given in zip(asked, found, strict=True):
-            s.add(name, part, given)
+        pending = [s for s in sums if s.view.failure is None]
+        verdicts = await asyncio.gather(*(_verdict(judge, task, s.view) for s in pending))
+        for s, verdict in zip(pending, verdicts, strict=True):
+            s.add(name, part, verdict)
 
 
 class CombineOverGroups(Combine, GroupJudge):
-    """What `combine` is while a job runs, if one of its parts judges groups."""
+    """`combine` while a job runs, if one of its parts judges groups."""
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         return await Combine.judge(self, task, output, episode)
@@ -95,7 +95,7 @@ class CombineOverGroups(Combine, GroupJudge):
         return await self.score(task, episodes)
 
 
-async def _asked(judge: Judge, task: Task, view: EpisodeView) -> JudgeOutput | Exception:
+async def _verdict(judge: Judge, task: Task, view: EpisodeView) -> JudgeOutput | Exception:
     """A judge's verdict on one episode, or what it raised."""
     try:
         verdict: JudgeOutput = await called(
@@ -107,11 +107,11 @@ async def _asked(judge: Judge, task: Task, view: EpisodeView) -> JudgeOutput | E
 
 
 class _Sum:
-    """What the parts so far say of one episode."""
+    """The running sum of the parts' verdicts on one episode."""
 
     def __init__(self, view: EpisodeView) -> None:
         self.view = view
-        """Of an episode that a gate turned away or that a judge failed, later judges see a failed one."""
+        """After a gate rejected the episode or a judge raised, it is marked as failed for later judges."""
         self._absent = view.failure is not None
         self._error: Exception | None = None
         self._reward = 0.0

@@ -1,13 +1,14 @@
-"""``ajet judge learn``: a rubric out of labelled responses."""
+"""``ajet judge learn``: learn a rubric from labelled responses."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ajet_judges.endpoint import JudgeEndpoint
+if TYPE_CHECKING:
+    from ajet_judges.endpoint import JudgeEndpoint
 
 app = typer.Typer(help="Make judges.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -23,20 +24,22 @@ def learn_command(
         Path,
         typer.Option(help='Labelled responses, {"query": …, "response": …, "label": "good"} per line.'),
     ],
-    output: Annotated[Path, typer.Option(help="The rubric to write, a YAML file.")],
+    output: Annotated[Path, typer.Option(help="YAML file to write the rubric to.")],
     base_url: Annotated[
         str, typer.Option(help="Base URL of the judge model's OpenAI-compatible API, including /v1.")
     ],
     model: Annotated[str, typer.Option(help="Name of the judge model at this endpoint.")],
     api_key_env: Annotated[
-        str | None, typer.Option(help="Environment variable that contains its key.")
+        str | None, typer.Option(help="Environment variable that contains the API key.")
     ] = None,
-    about: Annotated[str, typer.Option(help="One sentence for the judge model on the kind of tasks.")] = "",
+    about: Annotated[
+        str, typer.Option(help="One sentence for the judge model about the kind of tasks.")
+    ] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of proposals.")] = 3,
     criteria: Annotated[int, typer.Option(min=1, help="Maximum criteria proposed per round.")] = 8,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Folder that caches paid verdicts; a second run asks nothing twice."),
+        typer.Option(help="Folder that caches verdicts, so a second run does not pay for them again."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for the split and the examples shown.")] = 0,
     sets: Annotated[
@@ -62,8 +65,8 @@ def learn_command(
         learn(read, endpoint, about=about, rounds=rounds, count=criteria, seed=seed, say=print)
     )
     heading = [
-        "A rubric: what a good response does. Edit it freely; the judge reads it anew in each run.",
-        "A criterion is met or not. Its weight is what it counts; below zero for what a good response avoids.",
+        "A rubric: what a good response does. Edit it freely; the judge reads it at the start of each run.",
+        "A response meets a criterion or not. A negative weight is for what a good response avoids.",
     ]
     write_rubric(output, found.rubric, heading)
     print(
@@ -80,6 +83,7 @@ def _endpoint(
 
     from ajet import ConfigError
     from ajet.utils.suggest import nearest
+    from ajet_judges.endpoint import JudgeEndpoint
 
     given: dict[str, Any] = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "cache": cache}
     for text in sets or ():
@@ -93,12 +97,12 @@ def _endpoint(
             known = JudgeEndpoint.model_fields
             hint = nearest(str(fault["loc"][-1]), known)
             raise ConfigError(f"{place}: unknown key{hint}. Known: {', '.join(known)}.") from None
-        said = fault["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{place}: {said[0].lower()}{said[1:]} (found {fault['input']!r}).") from None
+        reason = fault["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{place}: {reason[0].lower()}{reason[1:]} (found {fault['input']!r}).") from None
 
 
 def _set(given: dict[str, Any], text: str) -> None:
-    """Set what ``a.b=value`` says; the value is YAML. Raises ConfigError."""
+    """Apply ``a.b=value``, where the value is YAML. Raises ConfigError."""
     from ajet import ConfigError
     from ajet.utils.yaml_file import parse_yaml
 

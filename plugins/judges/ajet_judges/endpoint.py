@@ -1,19 +1,20 @@
-"""The model that a judge asks, at an endpoint of its own: questions in, checked verdicts out."""
+"""The endpoint of a judge model: questions in, checked verdicts out."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
+from ajet.services.answers import AnswerStore
 from ajet.services.llm_client import Client, Endpoint, Usage
-from ajet_judges.cache import AnswerCache
 from ajet_judges.questions import Question
 
 V = TypeVar("V", bound=BaseModel)
+VERDICTS = "verdicts.sqlite"
 
 
 class JudgeEndpoint(Endpoint):
@@ -21,15 +22,15 @@ class JudgeEndpoint(Endpoint):
 
     timeout: float = Field(60.0, gt=0, description="Seconds for one answer.")
     retries: int = Field(
-        3, ge=0, description="Retries after a failed or unreadable answer, with growing pauses."
+        3, ge=0, description="Retries after a failed request or a malformed answer, with growing pauses."
     )
     cache: Path | None = Field(
         None,
-        description="Folder that caches verdicts across runs; default: they are cached only while the job runs.",
+        description="Folder that caches verdicts across runs; default: cached only while the job runs.",
     )
     structured: Literal["json_schema", "json_object", "none"] = Field(
         "json_schema",
-        description="How the endpoint enforces a verdict's form; the form is always checked here as well.",
+        description="How the endpoint enforces a verdict's schema; the judge always checks it too.",
     )
     parameters: dict[str, Any] = Field(
         {"temperature": 0}, description="Further fields of each request: temperature, max_tokens, seed, …"
@@ -37,8 +38,9 @@ class JudgeEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Asker]:
-        """Hold the client and the cache. Raises ConfigError if the named key is not set."""
-        with closing(AnswerCache(self.cache)) as cache:
+        """Keep the client and the cache open. Raises ConfigError if the variable of the API key is not set."""
+        with AnswerStore(self.cache and self.cache / VERDICTS) as cache:
+            cache.get("")  # report an unusable file before anything runs
             async with self.calling(cache) as client:
                 yield Asker(client, self.structured)
 
@@ -52,12 +54,12 @@ class Asker:
 
     @property
     def spent(self) -> Usage:
-        """Of all questions so far."""
+        """The usage of all questions so far."""
         return self._client.spent
 
     async def ask(self, question: Question[V]) -> tuple[V, Usage]:
-        """The verdict on a question, asked once however many ask it. Raises EndpointFailed, or
-        MalformedVerdict if every attempt's answer was one."""
+        """The verdict on a question, and its usage. Equal questions are sent once. Raises EndpointFailed, or
+        MalformedVerdict if no attempt returned a valid verdict."""
         e = self._client.endpoint
         return await self._client.chat(
             lambda: {"messages": question.messages(), **question.response_format(self._structured)},

@@ -1,4 +1,4 @@
-"""The `environment` judge: the score that the workflow's environment gave."""
+"""The `environment` judge: the score from the workflow's environment."""
 
 from __future__ import annotations
 

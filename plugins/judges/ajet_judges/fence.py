@@ -1,9 +1,9 @@
-"""Graded text as data: inside a fence that it cannot know, and without what a model's server acts on.
+"""Encloses graded text in a fence that it cannot forge, and breaks control tokens in it.
 
-A response may try to grade itself: orders, a fake end of the data, a fake verdict, control tokens of a chat
-format, text that only a model sees. So each request draws a mark of 128 random bits, which stands in the lines
-around the data and, being drawn afterwards, nowhere inside them; what a server's tokenizer could take for a control
-token is broken by a space; and characters that people do not see are replaced by one that they do.
+A response may try to grade itself: by instructions, a fake end of the data, a fake verdict, control tokens of a chat
+format, or text that only a model sees. So each request draws a mark of 128 random bits for the lines around the data;
+it is drawn so that the data does not contain it. A space breaks whatever a server's tokenizer could read as a control
+token, and a visible character replaces invisible ones.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ RULE = (
 )
 _LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 
-# ------------------------------------------------------------------ characters that people do not see
+# ------------------------------------------------------------------ invisible characters
 
 _UNSEEN = (
     "\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""Control and direction characters, spaces and joiners without width, fillers, variation selectors, tags: Unicode's
-default ignorable characters. What is written in them reaches a model all the same."""
+"""Control and direction characters, zero-width spaces and joiners, fillers, variation selectors, tags: Unicode's
+default ignorable characters. People do not see text in them, but a model reads it."""
 # Scripts in which a joiner, or a variant of a letter, changes how a word is read: Hebrew, Arabic, Indic, Mongolian, …
 _JOINED_SCRIPTS = (
     "\u0590-\u1cff\ua800-\uabff\ufb1d-\ufdff\ufe70-\ufefc\U00010a00-\U00011fff\U0001e900-\U0001e95f"
@@ -47,7 +47,7 @@ _WRITTEN = "|".join(
         f"(?<=[{_IDEOGRAPHS}])[\ufe00-\ufe02\U000e0100-\U000e01ef]",
     ]
 )
-"""Where such characters belong to what people read."""
+"""Where such characters are part of visible text."""
 _HIDDEN = re.compile(f"({_WRITTEN})|[{_UNSEEN}]+")
 
 # ------------------------------------------------------------------ control tokens
@@ -59,7 +59,8 @@ _CONTROL_TOKENS = re.compile(
     r"|[\[［](?=unused_?\d)"
     r"|\](?=~)|~(?=\[)|\](?=<\])|\[(?=>\[)"  # ]~b], ]~!b[, [e~[, ]<], [>[
 )
-"""Their beginnings, by form: a bracket and a sign or a name in capitals, as in all known formats, or in angles any name."""
+"""How control tokens begin: a bracket and a sign or an upper-case name, or an angle bracket and any name. This covers all
+known formats."""
 
 
 def new_mark(texts: Sequence[str]) -> str:
@@ -71,14 +72,14 @@ def new_mark(texts: Sequence[str]) -> str:
 
 
 def fenced(name: str, text: str, mark: str) -> str:
-    """A text between the lines that `RULE` speaks of."""
+    """A text between the lines that `RULE` describes."""
     return f"BEGIN {name} {mark}\n{text}\nEND {name} {mark}"
 
 
 def neutral(text: str) -> str:
     """The text with plain line ends, a replacement character for each run of hidden characters, and broken control tokens.
 
-    Joiners and variants that a script or an emoji needs stay."""
+    Joiners and variation selectors that a script or an emoji needs stay."""
     text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is not valid text
     text = _LINE_ENDS.sub("\n", text)
     text = _HIDDEN.sub(lambda found: found[1] or "\ufffd", text)

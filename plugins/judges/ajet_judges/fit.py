@@ -1,8 +1,8 @@
-"""Which of many criteria to keep, and at what weight, from few labels.
+"""Chooses criteria and their weights from a few labels.
 
-A handful of labels fits many rubrics, so no single best one is taken. A beam search visits small rubrics of
-equal weights, each is weighed by how many pairs of a better and a worse response it ranks rightly, and the
-weight of a criterion is its share of all of them: what only some lucky rubric needs counts little.
+A few labels fit many rubrics, so no single one is chosen. A beam search visits small rubrics of equal weights. Each
+rubric counts more the more pairs of a better and a worse response it ranks correctly; a criterion's weight is the
+weighted share of the rubrics that contain it. A criterion that only one lucky rubric needs therefore gets a small weight.
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ if TYPE_CHECKING:
     from ajet.types import Float64
 
 WIDTH = 200
+"""Rubrics that the beam search keeps of each size."""
 LARGEST = 6
+"""Maximum criteria in a visited rubric."""
 SHARPNESS = 100.0
-"""A rubric that ranks one pair in a hundred more rightly counts e times as much."""
+"""A rubric that ranks another hundredth of the pairs correctly counts e times as much."""
 PER_CRITERION = 0.01
-"""What a further criterion must gain, as a share of the pairs."""
+"""Share of the pairs that a further criterion must gain."""
 STEPS = 4
-"""Weights are multiples of a quarter of the largest, which is 1: a person reads and edits them."""
+"""Weights are multiples of 1/4 and the largest is 1, so that people can read and edit them."""
 
 
 def fit(met: Float64, labels: Float64) -> Float64:
-    """Weights, float64[C] from 0 to 1, of criteria ``met`` float64[N, C] (1 where it speaks for a response, 0
-    where not), from ``labels`` float64[N], higher for better; equal ones where nothing separates anything."""
+    """Weights, float64[C] from 0 to 1, of criteria. ``met`` is float64[N, C]: 1 if a criterion favours a response, else 0.
+    ``labels`` is float64[N], higher for better. The weights are equal if no criterion separates the responses."""
     import numpy as np
 
     better, worse = np.nonzero(labels[:, None] > labels[None, :])
     margins = met[better] - met[worse]  # [P, C]
     count = met.shape[1]
-    beam: dict[tuple[int, ...], Float64] = {(): np.zeros(len(margins))}
+    beam: list[tuple[int, ...]] = [()]
     visited: list[tuple[tuple[int, ...], float]] = []
     for size in range(1, min(LARGEST, count) + 1):
-        wider = {
-            tuple(sorted((*chosen, c))): total + margins[:, c]
-            for chosen, total in beam.items()
-            for c in range(count)
-            if c not in chosen
-        }
-        keys = list(wider)
-        scores = _share(np.stack([wider[key] for key in keys]))
+        wider = dict.fromkeys(
+            tuple(sorted((*chosen, c))) for chosen in beam for c in range(count) if c not in chosen
+        )
+        rubrics = list(wider)
+        members = np.zeros((len(rubrics), count))
+        members[np.arange(len(rubrics))[:, None], np.array(rubrics)] = 1
+        scores = _share(members @ margins.T)
         best = np.argsort(-scores, kind="stable")[:WIDTH]
-        beam = {keys[i]: wider[keys[i]] for i in best}
-        visited += [(keys[i], scores[i] - PER_CRITERION * size) for i in best]
+        beam = [rubrics[i] for i in best]
+        visited += [(rubrics[i], scores[i] - PER_CRITERION * size) for i in best]
     found = np.array([score for _, score in visited])
     belief = np.exp(SHARPNESS * (found - found.max()))
     weights = np.zeros(count)
@@ -53,8 +54,8 @@ def fit(met: Float64, labels: Float64) -> Float64:
     return rounded
 
 
-def ranked_rightly(rewards: Float64, labels: Float64) -> float:
-    """The share of pairs of different labels whose rewards are in the same order; equal rewards count half."""
+def ranked_correctly(rewards: Float64, labels: Float64) -> float:
+    """The share of pairs with different labels whose rewards have the same order; equal rewards count half."""
     import numpy as np
 
     better, worse = np.nonzero(labels[:, None] > labels[None, :])
@@ -62,16 +63,16 @@ def ranked_rightly(rewards: Float64, labels: Float64) -> float:
 
 
 def cross_validated(met: Float64, labels: Float64, folds: int = 5) -> float:
-    """`ranked_rightly` of rewards each of which comes from weights that never saw its label."""
+    """`ranked_correctly` of rewards whose weights were each fitted without the response's own label."""
     import numpy as np
 
-    place = np.argsort(np.argsort(labels, kind="stable"), kind="stable") % folds
+    fold_of = np.argsort(np.argsort(labels, kind="stable"), kind="stable") % folds
     rewards = np.zeros(len(labels))
     for fold in range(folds):
-        inside = place != fold
+        inside = fold_of != fold
         weights = fit(met[inside], labels[inside])
         rewards[~inside] = met[~inside] @ weights / max(weights.sum(), 1e-9)
-    return ranked_rightly(rewards, labels)
+    return ranked_correctly(rewards, labels)
 
 
 def _share(differences: Float64) -> Float64:

@@ -1,4 +1,4 @@
-"""Rubrics out of labelled responses: propose criteria, check them, keep what ranks as the labels do, refine."""
+"""Learns rubrics from labelled responses: propose criteria, check them, keep those that rank like the labels, refine."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from ajet.types import Float64
 
 LEAST = 6
-"""Examples without which nothing can be learned and held out."""
+"""Minimum number of examples to learn from and hold out."""
 SHOWN = 12
-"""Most examples in a question for criteria."""
+"""Maximum examples in a request for criteria."""
 AT_ONCE = 10
-"""Most criteria in a question about a response."""
+"""Maximum criteria in a question about a response."""
 
 PROPOSE = """You find out what makes responses good. The examples are responses to tasks{about}, each with a label: a higher
 one is better.
@@ -46,7 +46,7 @@ sharper versions of those that work, and what they miss. WRONG marks examples th
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A labelled response. ``about`` are the task and, if known, its reference answer."""
+    """A labelled response. ``about`` contains the task and, if known, its reference answer."""
 
     about: Mapping[str, str]
     response: str
@@ -64,20 +64,20 @@ class Proposed(BaseModel):
 
 
 class Proposals(Verdict):
-    """What a model answers when it is asked for criteria."""
+    """A model's answer to a request for criteria."""
 
     criteria: list[Proposed]
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The best rubric, and how well it did."""
+    """The best rubric, and how well it ranks responses."""
 
     rubric: Rubric
     cross_validated: float
-    """Share of all pairs ranked correctly by weights that saw neither label's fold."""
+    """Share of all pairs ranked correctly, with each reward from weights fitted without its response's fold."""
     held_out: float
-    """Share of the pairs of held-out examples, whose labels neither proposals nor weights saw, ranked correctly."""
+    """Share of the pairs of held-out examples ranked correctly. Neither proposals nor weights saw their labels."""
     usage: Usage
 
 
@@ -85,16 +85,16 @@ class Learned:
 class _State:
     criteria: list[Criterion] = field(default_factory=list)
     columns: list[list[float]] = field(default_factory=list)
-    """For each criterion, whether each example meets it."""
+    """For each criterion, 1 for each example that meets it, else 0."""
 
     def met(self) -> Float64:
-        """float64[N, C]: 1 where a criterion speaks for a response."""
+        """float64[N, C]: 1 if a criterion favours a response, else 0."""
         import numpy as np
 
         signs = np.array([c.weight for c in self.criteria])
         table = np.array(self.columns).T
-        spoken: Float64 = np.where(signs > 0, table, 1 - table)
-        return spoken
+        favoured: Float64 = np.where(signs > 0, table, 1 - table)
+        return favoured
 
 
 async def learn(
@@ -107,10 +107,10 @@ async def learn(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> Learned:
-    """The rubric that ranks labelled responses best, after so many rounds of ``count`` proposals each.
+    """The rubric that ranks labelled responses best, after ``rounds`` rounds of ``count`` proposals each.
 
-    A third of the examples is held out: the model that proposes never sees them. Raises ConfigError for
-    too few examples, and what asking raises.
+    A third of the examples is held out: the model that proposes criteria never sees them. Raises ConfigError for too
+    few examples or no usable criterion, EndpointFailed and MalformedVerdict as `Asker.ask` does.
     """
     import numpy as np
 
@@ -140,12 +140,12 @@ async def learn(
 
 
 def read_examples(path: Path) -> list[Example]:
-    """Labelled responses, one JSON object a line: ``response`` and ``label`` (good, bad, true, false or a number),
-    with ``query`` and ``answer`` where there are such. Raises ConfigError with file and line."""
+    """Labelled responses, one JSON object per line: ``response`` and ``label`` (good, bad, true, false or a number),
+    optionally ``query`` and ``answer``. Raises ConfigError with file and line."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of examples.")
     examples = []
-    # At newlines only: JSON strings may hold other Unicode line ends.
+    # Split at newlines only: JSON strings may contain other Unicode line ends.
     for number, line in enumerate(path.read_bytes().removeprefix(BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
@@ -179,7 +179,7 @@ def _label(value: Any) -> float | None:
 
 
 def _held_out(labels: Float64, seed: int) -> Any:
-    """bool[N]: every third example by label, the order among equal labels drawn."""
+    """bool[N]: every third example in order of labels; equal labels are in random order."""
     import numpy as np
 
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -203,7 +203,7 @@ async def _propose(
     count: int,
     seed: str,
 ) -> list[Criterion]:
-    """New criteria, with weight 1 or -1; the model sees a sample of the examples that are not held out."""
+    """New criteria, with weight 1 or -1. The model sees a sample of the examples that are not held out."""
     chosen = [i for i, visible in enumerate(shown) if visible]
     random.Random(seed).shuffle(chosen)
     wrong = _misjudged(state, examples, chosen)
@@ -211,10 +211,10 @@ async def _propose(
     data = {}
     if state.criteria:
         data["KNOWN"] = "\n".join(_described(state, examples, shown))
-    for place, i in enumerate(chosen, 1):
+    for number, i in enumerate(chosen, 1):
         example = examples[i]
         lines = [f"label: {example.label:g}{' WRONG' if i in wrong else ''}", *example.about.values()]
-        data[f"EXAMPLE_{place}"] = "\n\n".join([*(line for line in lines if line), example.response])
+        data[f"EXAMPLE_{number}"] = "\n\n".join([*(line for line in lines if line), example.response])
     instructions = PROPOSE.format(
         about=f" ({about})" if about else "", count=count, known=KNOWN if state.criteria else ""
     )
@@ -232,8 +232,8 @@ async def _propose(
     return new
 
 
-def _name(wished: str, taken: set[str]) -> str:
-    stem = re.sub(r"[^a-z0-9]+", "_", wished.lower()).strip("_")[:36]
+def _name(proposed: str, taken: set[str]) -> str:
+    stem = re.sub(r"[^a-z0-9]+", "_", proposed.lower()).strip("_")[:36]
     stem = stem if stem[:1].isalpha() else f"c_{stem}".rstrip("_")
     return next(n for n in (stem, *(f"{stem}_{i}" for i in range(2, 999))) if n not in taken)
 
@@ -241,9 +241,9 @@ def _name(wished: str, taken: set[str]) -> str:
 async def _check(
     asker: Asker, examples: Sequence[Example], about: str, criteria: Sequence[Criterion]
 ) -> list[list[float]]:
-    """For each criterion, whether each example meets it."""
+    """For each criterion, 1 for each example that meets it, else 0."""
 
-    async def of(example: Example) -> list[float]:
+    async def check(example: Example) -> list[float]:
         met: list[float] = []
         for start in range(0, len(criteria), AT_ONCE):
             part = Rubric(about=about, criteria=tuple(criteria[start : start + AT_ONCE]))
@@ -251,16 +251,16 @@ async def _check(
             met += [float(getattr(verdict, c.name)) for c in part.criteria]
         return met
 
-    rows = await asyncio.gather(*(of(example) for example in examples))
+    rows = await asyncio.gather(*(check(example) for example in examples))
     return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _evaluated(state: _State, labels: Float64, held: Any, about: str, usage: Usage) -> Learned:
-    from ajet_judges.fit import cross_validated, fit, ranked_rightly
+    from ajet_judges.fit import cross_validated, fit, ranked_correctly
 
     met = state.met()
     blind = fit(met[~held], labels[~held])
-    held_out = ranked_rightly(met[held] @ blind, labels[held])
+    held_out = ranked_correctly(met[held] @ blind, labels[held])
     score = cross_validated(met, labels)
     weights = fit(met, labels)
     kept = [
@@ -282,17 +282,18 @@ def _evaluated(state: _State, labels: Float64, held: Any, about: str, usage: Usa
 def _described(state: _State, examples: Sequence[Example], shown: Any) -> list[str]:
     import numpy as np
 
-    from ajet_judges.fit import ranked_rightly
+    from ajet_judges.fit import ranked_correctly
 
     labels = np.array([e.label for e in examples])[shown]
     met = state.met()[shown]
     return [
-        f"{c.name}: {c.text} ({ranked_rightly(met[:, i], labels):.2f})" for i, c in enumerate(state.criteria)
+        f"{c.name}: {c.text} ({ranked_correctly(met[:, i], labels):.2f})"
+        for i, c in enumerate(state.criteria)
     ]
 
 
 def _misjudged(state: _State, examples: Sequence[Example], chosen: Sequence[int]) -> list[int]:
-    """Those of the chosen examples that the rubric so far ranks wrongly most often."""
+    """The chosen examples that the rubric so far misranks, the most often misranked first."""
     import numpy as np
 
     from ajet_judges.fit import fit

@@ -20,7 +20,7 @@ REFERENCE = " REFERENCE is an answer that is known to be right."
 
 
 class LLM(GradingJudge):
-    """A model's score of the response, from 0 to 1. An empty response has 0, unasked."""
+    """A model's score of the response, from 0 to 1. An empty response gets 0 without a request."""
 
     name = "llm"
 
@@ -44,11 +44,11 @@ class LLM(GradingJudge):
         )
         question = Question(instructions, {**about, "RESPONSE": response}, graded(self.scale, "score"))
         verdict, usage = await self.ask(question)
-        reward = getattr(verdict, "score") / self.scale  # noqa: B009 - the field is made at run time
+        reward = getattr(verdict, "score") / self.scale  # noqa: B009 - the field is created at run time
         return JudgeOutput(reward, reward >= self.success, usage.metrics())
 
 
 def graded(scale: int, *names: str) -> type[Verdict]:
-    """The form of a verdict with one whole number from 0 to ``scale`` for each name."""
+    """The type of a verdict with a whole number from 0 to ``scale`` for each name."""
     fields: dict[str, Any] = {name: (Annotated[int, Field(ge=0, le=scale)], ...) for name in names}
     return create_model("Graded", __base__=Verdict, **fields)

@@ -1,4 +1,4 @@
-"""The `math_llm` judge: the rule where it is sure, a model for the rest."""
+"""The `math_llm` judge: the rule of `math` where it is certain, else a model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ the words around it. How it was found does not matter. No final answer, or sever
 
 
 class Equivalence(Verdict):
-    """Whether a response's final answer is the reference."""
+    """Whether a response's final answer is equivalent to the reference."""
 
     equivalent: bool
 
 
 class MathLLM(AskingJudge, Math):
-    """As `math`, but a model is asked where the rule has not found the answer and cannot be sure that it is wrong.
+    """Like `math`, but a model decides where the rule is not certain.
 
-    The rule is sure where it finds the answer, and where a box holds a number that is another one.
+    The rule is certain if it finds the answer, or if a box contains a different number.
     """
 
     name = "math_llm"

@@ -1,7 +1,7 @@
-r"""Numbers out of text, exactly: "so \boxed{\frac{3}{4}}", "costs $1,234.50", "−5".
+r"""Reads exact numbers from text: "so \boxed{\frac{3}{4}}", "costs $1,234.50", "−5".
 
-A number becomes a `fractions.Fraction`; nothing is evaluated. What cannot be read as a number is None,
-never an exception: the text comes from a model.
+A number becomes a `fractions.Fraction`; nothing is evaluated. The text comes from a model, so text that is not a number
+yields None, never an exception.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A value as it was written: 50% has the value 50 and ``percent``."""
+    """A value as written: 50% has the value 50 and ``percent``."""
 
     value: Fraction
     percent: bool = False
 
     def equals(self, other: Number, tolerance: Fraction) -> bool:
-        """Equal up to the tolerance; a percent sign on one side only may be read as a unit or as 1/100."""
+        """Equal up to the tolerance. A percent sign on one side only may mean a unit or 1/100."""
         if self.percent == other.percent:
             return abs(self.value - other.value) <= tolerance
         marked, plain = (self, other) if self.percent else (other, self)
@@ -28,11 +28,11 @@ class Number:
 
 
 def final_number(text: str) -> Number | None:
-    r"""The number that a text states in the end.
+    r"""The number that a text states last.
 
-    The last closed ``\boxed{…}`` decides where there is one: a box with anything but a number (it may
-    carry a name before "=" and a unit) means None. Otherwise it is the last number in the text, unless that
-    is but a part of a formula: the 2 of ``$\frac{1+\sqrt{5}}{2}$`` is none.
+    If there is a closed ``\boxed{…}``, the last one decides: its content must be a number, optionally with a name and
+    "=" before it and a unit after it; otherwise the result is None. Without a box, it is the last number in the text,
+    or None if that is only a part of a formula, like the 2 of ``$\frac{1+\sqrt{5}}{2}$``.
     """
     box = last_box(text)
     if box is not None:
@@ -48,8 +48,8 @@ def final_number(text: str) -> Number | None:
 
 
 def plain_number(text: str) -> Number | None:
-    """The number that a text is, but for words, a box or ``####`` around it: as reference answers are given.
-    None for an expression, even one that ends with a number."""
+    """The number of a reference answer, which may have words, a box or ``####`` around it. None for an expression, even
+    one that ends with a number."""
     box = last_box(text)
     plain = _plain(text.rpartition("####")[2] if box is None else box)
     if box is None and FORMULA.search(plain):
@@ -59,14 +59,14 @@ def plain_number(text: str) -> Number | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last ``\boxed{…}`` whose braces close, nested ones kept."""
+    r"""The content of the last ``\boxed{…}`` whose braces close, including nested braces."""
     boxes = _boxes(text)
     return text[boxes[-1][1] : boxes[-1][2]] if boxes else None
 
 
 def last_boxes(text: str) -> str | None:
-    r"""The content of the last box, after that of those right before it, as in "\boxed{1} and \boxed{2}":
-    an answer of several parts."""
+    r"""The contents of the last box and of the boxes right before it, joined by commas: "\boxed{1} and \boxed{2}" is an
+    answer of two parts."""
     boxes = _boxes(text)
     contents: list[str] = []
     after = None
@@ -79,7 +79,7 @@ def last_boxes(text: str) -> str | None:
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:
-    """(start, start of the content, end of the content) of each closed box, in the order of their contents."""
+    """(start, start of the content, end of the content) of each closed box, ordered by the start of the content."""
     open_braces: list[re.Match[str]] = []
     found = []
     for token in BRACE.finditer(text):
@@ -87,36 +87,36 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
             open_braces.append(token)
         elif open_braces:
             opened = open_braces.pop()
-            if len(opened[0]) > 1:  # more than a plain brace: a box
+            if len(opened[0]) > 1:  # not only a brace, so a box
                 found.append((opened.start(), opened.end(), token.start()))
     return sorted(found, key=lambda box: box[1])
 
 
-def _formula_around(text: str, place: int) -> str | None:
-    """The formula that a place in a text lies in: between signs that mark one, or a word with operations in it."""
+def _formula_around(text: str, position: int) -> str | None:
+    """The formula around a position in a text: between its delimiters, or a word that contains an operation."""
     content = None
     for opening, closing in (("\\(", "\\)"), ("\\[", "\\]")):
-        start, end = text.rfind(opening, 0, place), text.find(closing, place)
-        if start >= 0 and end >= 0 and text.find(closing, start, place) < 0:
+        start, end = text.rfind(opening, 0, position), text.find(closing, position)
+        if start >= 0 and end >= 0 and text.find(closing, start, position) < 0:
             content = text[start + 2 : end]
-    start, end = text.rfind("$", 0, place), text.find("$", place)
-    if content is None and end >= 0 and text.count("$", 0, place) % 2:
+    start, end = text.rfind("$", 0, position), text.find("$", position)
+    if content is None and end >= 0 and text.count("$", 0, position) % 2:
         content = text[start + 1 : end]
     if content is not None:
         return content if OPERATION.search(content) or SIGNS.search(content) else None
-    start = max(text.rfind(c, 0, place) for c in " \t\n") + 1
-    word = text[start : place + 1] + (re.match(r"\S*", text[place + 1 :]) or [""])[0]
+    start = max(text.rfind(c, 0, position) for c in " \t\n") + 1
+    word = text[start : position + 1] + (re.match(r"\S*", text[position + 1 :]) or [""])[0]
     return word if OPERATION.search(word) else None
 
 
 BRACE = re.compile(r"\\f?boxed\s*\{|(?<!\\)[{}]")
-# Thousands in threes, plain digits, or a bare decimal; an exponent of at most three digits, as
-# Fraction("1e999999999") would fill the memory.
+# Groups of three digits, plain digits, or a decimal without a leading zero. An exponent has at most three digits, because
+# Fraction("1e999999999") would exhaust the memory.
 DIGITS = (
     r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|(?<!\.)\.[0-9]+)"
     r"(?:[eE][-+]?[0-9]{1,3}(?![0-9]))?"
 )
-# A sign belongs to the number unless something stands right before it (10-3). A digit after a letter
+# A sign belongs to the number unless a word, bracket or percent sign is right before it (10-3). A digit after a letter
 # or another digit (x2, H2O) is not a separate number.
 NUMBER = re.compile(
     rf"""
@@ -134,13 +134,13 @@ NUMBER = re.compile(
 UNIT = re.compile(r" ?(?:°[A-Z]?|[A-Za-z]{2}[A-Za-z ./]*|(?<= )[A-Za-z])?(?:\^\{?[23]\}?)?\.?")
 WORD = re.compile(r"[A-Za-z]{2,}[.,:;!?]?|(?<![A-Za-z0-9])[aAI](?![A-Za-z0-9])")
 FORMULA = re.compile(r"\\[A-Za-z]|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity)\b", re.IGNORECASE)
-# What may stand between two boxes that are one answer.
+# What may be between two boxes of one answer.
 LINK = re.compile(r"(?:[\s$,;]|\\[,;:! ()\[\]]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\})*")
-# Before "=": nothing, names (x, x_1, f(2), \angle ABC) or a calculation (7*6); but no equation such as 2x+y=3,
-# and no second one beside it.
+# What may be before "=": nothing, names (x, x_1, f(2), \angle ABC) or a calculation (7*6), but not an equation such as
+# 2x+y=3, nor a second equation.
 NAME = r"(?:\\[A-Za-z]+|[A-Za-z])(?:_(?:\w|\{[^{}]*\}))?(?:\^\{-1\})?'*(?:\([^()=]*\))?"
 NAMED = re.compile(rf"[\s$()]*(?:{NAME}\s*){{0,4}}[\s$]*|(?:[^A-Za-z,;]|,(?=[0-9]{{3}}))*")
-# What makes a formula more than a number with a unit.
+# Operations make a formula more than a number with a unit.
 OPERATION = re.compile(
     r"\\(?:[dtc]?frac|sqrt|d?binom|log|ln|exp|sin|cos|tan|pi|pm|times|cdot|div|sum|int)(?![A-Za-z])|[\^_]"
 )
@@ -155,7 +155,7 @@ MINUS = str.maketrans(dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d"
 LATEX = [
     (re.compile(r"(?<=[0-9]) ?(?=[¼-¾⅐-⅞])"), " "),  # 3½ is a mixed number
     (re.compile(r"\{,\}"), ","),  # 1{,}000
-    # __42__, as Markdown marks what counts
+    # __42__, which is bold in Markdown
     (re.compile(r"(?<![\w)}])__?(?=[-+$€£¥.]{0,2}[0-9])|(?<=[0-9])__?(?![\w{\\])"), ""),
     (re.compile(r"(?<=[0-9])\\[,! ](?=[0-9])"), ""),  # 1\,000
     (re.compile(r"\\[,;:! ]|~"), " "),
@@ -164,14 +164,14 @@ LATEX = [
     (re.compile(r"\^?\{?\\(?:circ|degree)\}?"), "°"),
     (re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])"), ""),
     (re.compile(r"(?<=[0-9])\s*\\[dtc]?frac"), r" \\frac"),  # 2\frac{1}{2} is a mixed number
-    # Possessive: what a model repeats 10,000 times must not be gone through 10,000 times.
+    # Possessive, so that a pattern that a model repeats 10,000 times does not take quadratic time.
     (re.compile(r"\\[dtc]?frac\s*+\{\s*+(-?)\s*+([0-9.,]++)\s*+\}\s*+\{\s*+([0-9.,]++)\s*+\}"), r"\1\2/\3"),
     (re.compile(r"\\[dtc]?frac\s*([0-9])\s*([0-9])"), r"\1/\2"),
 ]
 
 
 def _plain(text: str) -> str:
-    """The text with one kind of minus and without the LaTeX that may stand around or in a number."""
+    """The text with one kind of minus sign, and without LaTeX commands around or inside numbers."""
     text = text.translate(MINUS)
     for pattern, replacement in LATEX:
         text = pattern.sub(replacement, text)
@@ -179,7 +179,7 @@ def _plain(text: str) -> str:
 
 
 def _whole(text: str) -> Number | None:
-    """The number that a text is, but for dollars around it and a unit behind it."""
+    """The number that is the whole text, except for dollar signs around it and a unit after it; else None."""
     text = " ".join(text.split()).strip("$ ")
     text = re.sub(r"^([-+]) ", r"\1", text)
     match = NUMBER.match(text)

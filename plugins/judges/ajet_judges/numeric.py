@@ -1,4 +1,4 @@
-"""The `math` judge: the number or expression that a response ends with, compared with the task's."""
+"""The `math` judge: compares the number or expression at the end of a response with the task's answer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ajet_judges.reference import expected_text, response_text, verdict
 from ajet_judges.symbolic import Symbolic
 
 LONGEST = 20_000
-"""Characters of a response that are looked at, from its end: there the answer is, if there is one."""
+"""Only this many characters at the end of a response are read: the answer is there, if there is one."""
 MAYBE_MORE = re.compile(r"[\\$^√π]|[0-9][, ][0-9]")
-"""An expression, or a number with a comma for its point or spaces between its thousands."""
+"""Signs of an expression, or of a number with a decimal comma or spaces between thousands."""
 
 
 class Math(Judge):
     r"""Reward 1 if the response's number or expression equals the answer, else 0.
 
-    It is the content of the last ``\boxed{…}``, else what the text states last. Numbers are compared
-    exactly, as fractions: 42 = 42.0, 1,000 = 1000, 3/4 = 0.75. Where only one side has a percent sign,
-    both of its readings count: 50% = 50 = 0.5. Everything else (roots, sets, intervals, matrices,
-    equations) is compared by math-verify, in processes of their own. Only the last 20,000 characters count.
+    The response's answer is the content of the last ``\boxed{…}``, or else the text's last statement. Numbers are
+    compared exactly, as fractions: 42 = 42.0, 1,000 = 1000, 3/4 = 0.75. If only one side has a percent sign, 50% equals
+    both 50 and 0.5. math-verify compares everything else (roots, sets, intervals, matrices, equations), in separate
+    processes. Only the last 20,000 characters are read.
     """
 
     name = "math"
@@ -37,13 +37,13 @@ class Math(Judge):
         default=0.0, ge=0, allow_inf_nan=False, description="Largest accepted difference."
     )
     seconds: float = Field(
-        5.0, gt=0, description="Maximum time for comparing expressions; after it, the answer counts as wrong."
+        5.0, gt=0, description="Seconds to compare expressions; after that, the answer counts as wrong."
     )
     _symbolic: Symbolic | None = PrivateAttr(None)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        """Hold the processes that compare expressions; they start when such are met."""
+        """Keep the processes that compare expressions; each starts when it is first needed."""
         async with super().open():
             self._symbolic = Symbolic(self.seconds)
             try:
@@ -56,20 +56,20 @@ class Math(Judge):
         return verdict(bool(await self.compare(task, output)))
 
     async def compare(self, task: Task, output: WorkflowOutput) -> bool | None:
-        """True: the answer was found. False: it was not, surely. None: it was not found. Raises ValueError
-        that names the task if its answer is neither number nor expression."""
+        """True: the response has the answer. False: it certainly has another one. None: the answer was not found. Raises
+        ValueError that names the task if its answer is neither a number nor an expression."""
         reference, response = expected_text(task, self.answer), response_text(output)[-LONGEST:]
         expected = plain_number(reference)
         box = last_boxes(response) if expected is None else last_box(response)
         if expected is not None:
             found = final_number(response)
-            # By its decimal notation: a tolerance of 0.1 is a tenth, not the double next to it.
+            # From its decimal notation: a tolerance of 0.1 is exactly a tenth, not the nearest double.
             if found is not None and found.equals(expected, Fraction(str(self.tolerance))):
                 return True
             if found is not None and box is not None:
                 return False
             if not MAYBE_MORE.search(response):
-                return None  # words and other numbers: nothing that could be this value in other signs
+                return None  # only words and other numbers: the value cannot be there in another notation
         try:
             return await self._equal(reference, response if box is None else rf"$\boxed{{{box}}}$") or None
         except ValueError as error:

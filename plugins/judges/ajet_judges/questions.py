@@ -1,4 +1,4 @@
-"""A question to a judge model: instructions, data behind a fence, and the form of the verdict."""
+"""A question to a judge model: instructions, fenced data, and the schema of the verdict."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ajet_judges.fence import RULE, fenced, neutral, new_mark
 
 V = TypeVar("V", bound=BaseModel)
 VERSION = 1
-"""Of the prompt's wording: part of the cache's key."""
+"""Version of the prompt's wording; part of the cache key."""
 
 
 class MalformedVerdict(Unreadable):
-    """A judge model's answer that is not a verdict of the form that was asked for."""
+    """A judge model's answer is not a verdict of the requested schema."""
 
 
 class Verdict(BaseModel):
-    """Base of verdicts: exactly these fields, of exactly these types. The reason comes first, so that a
-    model gives it before it decides."""
+    """Base of verdicts, with no further fields and strict types. The reason comes first, so that a model gives it before
+    it decides."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -35,7 +35,7 @@ class Verdict(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[V]):
-    """``data`` are the texts that the verdict is about, by name; they never give orders."""
+    """A question for one verdict. ``data`` contains the texts to judge, by name; they are never instructions."""
 
     instructions: str
     data: Mapping[str, str]
@@ -46,12 +46,12 @@ class Question(Generic[V]):
         object.__setattr__(self, "_clean", {name: neutral(text) for name, text in self.data.items()})
 
     def key(self, model: Any) -> str:
-        """What an answer depends on, the model that is asked included, as one hash."""
+        """A SHA-256 hash, in hex, of everything that decides an answer, including the model."""
         whole = [VERSION, model, self.instructions, list(self._clean.items()), self._schema()]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def messages(self) -> list[dict[str, str]]:
-        """The chat to send, with a new mark."""
+        """The chat to send, with a new random mark."""
         mark = new_mark([self.instructions, *self._clean.values()])
         form = json.dumps(self._schema(), ensure_ascii=False)
         system = (
@@ -62,7 +62,7 @@ class Question(Generic[V]):
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
     def response_format(self, structured: str) -> dict[str, Any]:
-        """The request's ``response_format``, where the endpoint knows one."""
+        """The request's ``response_format``; empty if the endpoint does not support it."""
         if structured == "none":
             return {}
         if structured == "json_object":
@@ -71,16 +71,17 @@ class Question(Generic[V]):
         return {"response_format": {"type": structured, "json_schema": schema}}
 
     def read(self, content: str) -> V:
-        """The verdict that an answer is: the whole of it, as an answer may quote the data. Raises MalformedVerdict."""
+        """The verdict in an answer. The whole answer must be the verdict, because an answer may quote the data. Raises
+        MalformedVerdict."""
         fence = _CODE_BLOCK.fullmatch(content.strip())
         try:
             return self.verdict.model_validate_json(fence[1] if fence else content)
         except ValidationError as error:
             fault = error.errors()[0]
             place = ".".join(map(str, fault["loc"])) or "answer"
-            said = " ".join(content.split())[:200]
+            shown = " ".join(content.split())[:200]
             raise MalformedVerdict(
-                f"malformed verdict: {place}: {fault['msg']}; the judge model said {said!r}. "
+                f"malformed verdict: {place}: {fault['msg']}; the judge model said {shown!r}. "
                 "Use a model that follows a JSON schema, or raise endpoint.parameters.max_tokens."
             ) from None
 
@@ -101,6 +102,6 @@ def _without_titles(schema: Any) -> Any:
 
 
 def task_text(task: Task) -> str:
-    """What the agent was asked, as text."""
-    said = [f"{m.get('role', '')}: {m.get('content', '')}" for m in task.messages]
-    return "\n\n".join([*([task.query] if task.query else []), *said])
+    """The agent's task, as text."""
+    messages = [f"{m.get('role', '')}: {m.get('content', '')}" for m in task.messages]
+    return "\n\n".join([*([task.query] if task.query else []), *messages])

@@ -1,4 +1,4 @@
-"""Judges that compare the members of a group with a model's help: `listwise` and `pairwise`."""
+"""Judges that compare the responses of a group by a model: `listwise` and `pairwise`."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Better(Verdict):
 
 
 class RelativeJudge(GradingJudge, GroupJudge):
-    """Base of judges that compare responses. Equal texts have equal rewards; an empty one has 0, unasked."""
+    """Base of judges that compare responses. Equal texts get equal rewards; an empty one gets 0 without a request."""
 
     criteria: str = Field(
         "The response answers the task correctly and completely.",
         description="What makes a response good.",
         min_length=1,
     )
-    rubric: Path | None = Field(None, description="A rubric, a YAML file, whose criteria replace `criteria`.")
+    rubric: Path | None = Field(None, description="YAML file of a rubric whose criteria replace `criteria`.")
 
     def model_post_init(self, context: Any) -> None:
-        """Read the rubric at once: a broken one must not be found out in the middle of a run."""
+        """Read the rubric now, so that a broken one does not fail in the middle of a run."""
         super().model_post_init(context)
         if self.rubric is not None:
             read_rubric(self.rubric)
@@ -57,7 +57,7 @@ class RelativeJudge(GradingJudge, GroupJudge):
     async def score_group(
         self, task: Task, episodes: Sequence[EpisodeView]
     ) -> list[JudgeOutput | Exception | None]:
-        """See `GroupJudge.score_group`. The cost is shared by the members that did not fail."""
+        """See `GroupJudge.score_group`. The cost is divided among the members that did not fail."""
         responses = [response_text(e.output) if e.failure is None else "" for e in episodes]
         rewards, usage = await self.compare(task, _in_order({r for r in responses if r.strip()}))
         metrics = usage.metrics(sum(e.failure is None for e in episodes) or 1)
@@ -67,7 +67,7 @@ class RelativeJudge(GradingJudge, GroupJudge):
         ]
 
     async def compare(self, task: Task, responses: Sequence[str]) -> tuple[Mapping[str, float], Usage]:
-        """The reward of each of these different texts."""
+        """The reward of each of these distinct texts, and the usage."""
         raise NotImplementedError
 
     def wanted(self) -> str:
@@ -80,7 +80,7 @@ class RelativeJudge(GradingJudge, GroupJudge):
 
 
 class Listwise(RelativeJudge):
-    """A model scores all responses of a group side by side, in one question."""
+    """A model scores all responses of a group in one question."""
 
     name = "listwise"
 
@@ -100,10 +100,9 @@ class Listwise(RelativeJudge):
 
 
 class Pairwise(RelativeJudge):
-    """A tournament of a group's responses: the share of comparisons that each has won, ties counting half.
+    """A tournament of a group's responses: a reward is the share of comparisons won; a tie counts half.
 
-    Each pair is shown in both orders; a response that wins only in one of them has not won. A response
-    without an opponent has 0.5.
+    Each pair is shown in both orders; a response wins only if it wins in both. A response without an opponent gets 0.5.
     """
 
     name = "pairwise"
@@ -111,18 +110,18 @@ class Pairwise(RelativeJudge):
     rounds: int | None = Field(
         None,
         ge=1,
-        description="Opponents of each response; default: every other one. A group of n costs n · rounds questions.",
+        description="Opponents of each response; default: all others. A group of n costs n · rounds questions.",
     )
     opponent: str | None = Field(
         None,
-        description="Key of the task's metadata whose text also competes, so that a single episode, as in validation, has an opponent.",
+        description="Key of the task's metadata with a text that also competes, so that a single episode (validation) has an opponent.",
     )
 
     async def compare(self, task: Task, responses: Sequence[str]) -> tuple[Mapping[str, float], Usage]:
         players = list(responses)
-        known = task.metadata.get(self.opponent) if self.opponent else None
-        if known is not None and str(known) not in players:
-            players.append(str(known))
+        opponent = task.metadata.get(self.opponent) if self.opponent else None
+        if opponent is not None and str(opponent) not in players:
+            players.append(str(opponent))
         pairs = schedule(len(players), self.rounds)
         points = await asyncio.gather(*(self._play(task, players[a], players[b]) for a, b in pairs))
         won = {r: [0.0, 0] for r in players}
@@ -135,24 +134,24 @@ class Pairwise(RelativeJudge):
         return {r: total / games if games else 0.5 for r, (total, games) in won.items()}, usage
 
     async def _play(self, task: Task, one: str, other: str) -> tuple[float, Usage]:
-        """1 if ``one`` is better, 0 if the other is, 0.5 if neither is in both orders."""
+        """1 if ``one`` is better in both orders, 0 if ``other`` is, else 0.5; and the usage."""
         about = self.about(task)
         reference = REFERENCE if "REFERENCE" in about else ""
         instructions = PAIRWISE.format(criteria=self.wanted(), reference=reference)
-        (there, used), (back, more) = await asyncio.gather(
+        (first, used), (second, more) = await asyncio.gather(
             *(
                 self.ask(Question(instructions, {**about, "FIRST": a, "SECOND": b}, Better))
                 for a, b in ((one, other), (other, one))
             )
         )
-        outcome = (there.better, back.better)
+        outcome = (first.better, second.better)
         point = {("first", "second"): 1.0, ("second", "first"): 0.0}.get(outcome, 0.5)
         return point, used + more
 
 
 def schedule(players: int, rounds: int | None) -> list[tuple[int, int]]:
-    """Who plays whom, by numbers: everybody everybody, or each in ``rounds`` rounds of a tournament (where
-    the number of players is odd, one rests in each round)."""
+    """Pairs of players, by index: all pairs, or those of ``rounds`` rounds of a round-robin tournament by the circle
+    method. If the number of players is odd, one player pauses in each round."""
     if rounds is None or rounds >= players - 1:
         return list(itertools.combinations(range(players), 2))
     circle: list[int | None] = [*range(players), *([None] if players % 2 else [])]
@@ -167,5 +166,5 @@ def schedule(players: int, rounds: int | None) -> list[tuple[int, int]]:
 
 
 def _in_order(responses: set[str]) -> list[str]:
-    """An order that tells nothing of who gave which, and is the same whenever the responses are."""
+    """An order that depends only on the responses, not on which episode gave which."""
     return sorted(responses, key=lambda r: hashlib.sha256(r.encode("utf-8", "replace")).digest())

@@ -22,16 +22,16 @@ Answer true for a criterion that RESPONSE meets, else false. Judge each by itsel
 
 
 class RubricJudge(GradingJudge):
-    """The weighted share of a rubric's criteria that a model finds met. An empty response has 0, unasked."""
+    """The weighted share of a rubric's criteria that a model finds met. An empty response gets 0 without a request."""
 
     name = "rubric"
 
-    path: Path = Field(description="The rubric, a YAML file; `ajet judge learn` writes one.")
+    path: Path = Field(description="YAML file of the rubric; `ajet judge learn` writes one.")
     success: float = Field(0.5, ge=0, le=1, description="Minimum reward of a successful episode.")
     _rubric: Rubric = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
-        """Read the rubric at once: a broken one must not be found out in the middle of a run."""
+        """Read the rubric now, so that a broken one does not fail in the middle of a run."""
         super().model_post_init(context)
         self._rubric = read_rubric(self.path)
 
@@ -47,7 +47,7 @@ class RubricJudge(GradingJudge):
 
 
 def rubric_question(rubric: Rubric, about: dict[str, str], response: str) -> Question[Verdict]:
-    """The question whose verdict has a truth value for each criterion."""
+    """The question whose verdict has a boolean for each criterion."""
     criteria = "\n".join(f"- {c.name}: {c.text}" for c in rubric.criteria)
     about_text = f" The tasks: {rubric.about}" if rubric.about else ""
     fields: dict[str, Any] = {c.name: (bool, ...) for c in rubric.criteria}

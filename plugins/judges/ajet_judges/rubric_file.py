@@ -12,27 +12,27 @@ from ajet import ConfigError, Settings
 from ajet.utils.yaml_file import read_yaml
 
 TAKEN = frozenset({"reason", *dir(BaseModel)})
-"""Names that fields of a verdict cannot have."""
+"""Names that a verdict's fields already use."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
 
 class Criterion(Settings):
-    """One thing that a response does or does not."""
+    """One property that a response has or lacks."""
 
     name: Name
     text: str = Field(min_length=1)
     weight: float = Field(1.0, allow_inf_nan=False)
-    """What it counts if it is met; below zero for what a good response avoids."""
+    """Weight if it is met; negative for what a good response avoids."""
 
 
 class Rubric(Settings):
-    """What a good response to a kind of task does."""
+    """The properties of a good response to a kind of task."""
 
     about: str = ""
     """The kind of task, for the judge model and for readers."""
     criteria: tuple[Criterion, ...] = Field(min_length=1)
     learned: Mapping[str, Any] | None = None
-    """How `ajet judge learn` came to it; no judge reads this."""
+    """Figures from `ajet judge learn`; judges ignore them."""
 
     @model_validator(mode="after")
     def _useful(self) -> Rubric:
@@ -47,19 +47,19 @@ class Rubric(Settings):
         return self
 
     def reward(self, met: Mapping[str, bool]) -> float:
-        """From 0 (nothing wanted is met, everything unwanted is) to 1."""
+        """From 0 (only criteria with negative weights are met) to 1 (only those with positive weights)."""
         low = sum(c.weight for c in self.criteria if c.weight < 0)
         high = sum(c.weight for c in self.criteria if c.weight > 0)
         return (sum(c.weight for c in self.criteria if met[c.name]) - low) / (high - low)
 
 
 def read_rubric(path: Path) -> Rubric:
-    """The rubric of a file. Raises ConfigError that names file, place and remedy."""
+    """The rubric in a file. Raises ConfigError that names the file, the key and the remedy."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such rubric. `ajet judge learn` makes one, or write it by hand.")
     data = read_yaml(path)
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a rubric is a mapping with a list `criteria`.")
+        raise ConfigError(f"{path}: not a rubric, which is a mapping with a list `criteria`.")
     try:
         return Rubric(**data)
     except (ValidationError, TypeError) as error:
@@ -67,7 +67,7 @@ def read_rubric(path: Path) -> Rubric:
 
 
 def write_rubric(path: Path, rubric: Rubric, heading: Sequence[str]) -> None:
-    """Write a file for people: ``heading`` as comments, one criterion a paragraph."""
+    """Write a file for people to read: ``heading`` as comments, one paragraph per criterion."""
     import yaml
 
     def dump(value: Any) -> str:

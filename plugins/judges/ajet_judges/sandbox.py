@@ -1,4 +1,4 @@
-"""Untrusted Python programs, run with limits on time, memory, processes and files, and no network."""
+"""Runs untrusted Python programs with limits on time, memory, processes and files, and without network."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from ajet import AjetError, Settings
 
 LAUNCHER = Path(ajet_sandbox.__file__).with_name("__main__.py")
 LATE = 6.0
-"""Seconds after a program's own that the launcher is waited for: it ends it in time, unless it was ended itself."""
+"""Seconds to wait for the launcher beyond the program's time limit. The launcher enforces that limit itself, unless it
+was killed."""
 GRACE = 2.0
-"""Seconds that the launcher has to end everything before it is ended itself."""
+"""Seconds that the launcher has to end all processes before it is killed."""
 _numbers = count()
 
 
 class NoSandbox(AjetError):
-    """This machine cannot build the walls that were asked for."""
+    """This machine cannot build the requested sandbox."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -37,7 +38,7 @@ class NoSandbox(AjetError):
 
 
 class Limits(Settings):
-    """What a program may use. Whatever goes beyond ends it, with all that it started."""
+    """Limits of a program. A program that exceeds one is ended, with all processes that it started."""
 
     seconds: float = Field(10.0, gt=0, description="Wall-clock time in seconds.")
     cpu_seconds: float = Field(10.0, gt=0, description="CPU seconds of all its processes together.")
@@ -51,25 +52,25 @@ class Limits(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended. ``cause`` is the limit that ended it (time, cpu, memory, processes, files, output),
-    else None; then ``code`` is its exit code, negative for a signal."""
+    """How a program ended. ``cause`` is the limit that ended it (time, cpu, memory, processes, files, output), or None;
+    then ``code`` is its exit code, negative for a signal."""
 
     code: int | None
     cause: str | None
     stdout: str
     stderr: str
     memory: int
-    """Most bytes in use at a look."""
+    """Largest measured memory use, in bytes."""
     mechanism: str = ""
-    """What counted memory, processes and processor time; empty if the launcher was killed."""
+    """What measured memory, processes and CPU time; empty if the launcher was killed."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself, without a complaint."""
+        """Whether it ended by itself with exit code 0."""
         return self.cause is None and self.code == 0
 
     def describe(self) -> str:
-        """One line: what became of it."""
+        """How it ended, in one line."""
         if self.cause:
             return f"stopped at its limit of {self.cause}"
         last = self.stderr.strip().rpartition("\n")[2]
@@ -91,14 +92,14 @@ async def run_python(
 ) -> Ran:
     """Run ``main.py`` of ``sources`` (file name to text) with ``input`` on its stdin.
 
-    ``full``: in Linux namespaces, as another user, with a filter on system calls; it sees the system's programs
-    and libraries, read-only, a folder of its own, and nothing else: no other file, process, variable or network.
-    ``limits``: only limits and, on Linux, the filter (no network); it can read what you can read.
-    ``packages`` lets it import what is installed for this interpreter. ``python`` is another interpreter to
-    run it, in its own installation's ``bin``. ``as_user`` builds the walls as a user who is not root does.
+    ``full``: in Linux namespaces, as another user, with a filter on system calls. The program sees the system's
+    programs and libraries (read-only) and its own folder, but no other files, processes, variables or network.
+    ``limits``: only limits and, on Linux, the filter (no network); the program can read what you can read.
+    ``packages``: the program can import the packages installed for this interpreter. ``python``: another interpreter,
+    in the ``bin`` of its installation. ``as_user``: builds the namespaces as a user other than root does.
 
-    Raises NoSandbox if that cannot be had. Whatever happens, nothing it started survives (without walls: but
-    for a program that kills the launcher, as it may where both are yours; that is not waited for).
+    Raises NoSandbox if this machine cannot do that. No process that the program starts survives, with one exception:
+    with ``limits``, a program of the same user can kill the launcher, and its processes are then not waited for.
     """
     limits = limits or Limits()
     interpreter = os.path.realpath(python or sys.executable)
@@ -137,29 +138,28 @@ async def run_python(
     with open(read, "rb", buffering=0) as status:
         try:
             line = json.dumps(job).encode() + b"\n"
-            stdout, stderr, over = await _talk(process, line, limits.output << 10, limits.seconds + LATE)
+            stdout, stderr, too_much = await _talk(process, line, limits.output << 10, limits.seconds + LATE)
         finally:
             await _end(process)
-        said = status.read(1 << 16)  # its writer has ended
-    ended: dict[str, Any] = json.loads(said) if said else {"cause": "killed"}
+        report = status.read(1 << 16)  # the launcher has ended
+    ended: dict[str, Any] = json.loads(report) if report else {"cause": "killed"}
     if "unavailable" in ended:
         raise NoSandbox(ended["unavailable"])
-    cause = "output" if over else ended.get("cause")
-    said_out, said_err = (text.decode("utf-8", "replace") for text in (stdout, stderr))
+    cause = "output" if too_much else ended.get("cause")
+    out, err = (text.decode("utf-8", "replace") for text in (stdout, stderr))
     code, memory, mechanism = ended.get("code"), ended.get("memory", 0), ended.get("mechanism", "")
-    return Ran(code, cause, said_out, said_err, memory, mechanism)
+    return Ran(code, cause, out, err, memory, mechanism)
 
 
 def _installation(interpreter: str) -> list[str]:
-    """The folders of an interpreter and its libraries; not their parent folder, which may be a user's home
-    directory."""
+    """The folders of an interpreter and its libraries, without their parent, which may be a home directory."""
     folder = os.path.dirname(interpreter)
     return [folder, *(os.path.join(os.path.dirname(folder), name) for name in ("lib", "lib64"))]
 
 
 def doctor() -> tuple[str, str, str]:
-    """A line for `ajet doctor`: which walls can be built here, and what counts what a program uses. Where there are no
-    walls, only the judge `code` misses them."""
+    """A line for `ajet doctor`: which sandbox this machine can build, and what measures a program's use. Without
+    namespaces it is not an error, because only the judge `code` needs them."""
     what = "code sandbox"
     try:
         ran = asyncio.run(run_python({"main.py": "pass"}))
@@ -175,12 +175,12 @@ def doctor() -> tuple[str, str, str]:
 
 
 async def _talk(
-    process: asyncio.subprocess.Process, job: bytes, most: int, seconds: float
+    process: asyncio.subprocess.Process, job: bytes, limit: int, seconds: float
 ) -> tuple[bytes, bytes, bool]:
-    """The outputs up to ``most`` bytes together, and whether there was more."""
+    """stdout and stderr, up to ``limit`` bytes together, and whether there was more."""
     assert process.stdin and process.stdout and process.stderr
     process.stdin.write(job)
-    left = most
+    left = limit
     over = asyncio.Event()
 
     async def take(stream: asyncio.StreamReader, parts: list[bytes]) -> None:
@@ -189,7 +189,7 @@ async def _talk(
             parts.append(part[: max(left, 0)])
             left -= len(part)
             if left < 0:
-                over.set()  # the rest is read and dropped until its writers have ended
+                over.set()  # the rest is read and discarded until the writers end
 
     outputs: tuple[list[bytes], list[bytes]] = ([], [])
     streams = (process.stdout, process.stderr)
@@ -209,18 +209,18 @@ async def _talk(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the launcher, and with it everything: by closing its stdin, then by force."""
+    """End the launcher and all of its processes: close its stdin, then kill it."""
     assert process.stdin
     process.stdin.close()
     if not await _ended(process):
         process.kill()
         await _ended(process)
-    # What survives without walls may hold the outputs: they are given up.
+    # Without namespaces, a surviving process may keep the pipes open: stop reading them.
     process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _ended(process: asyncio.subprocess.Process) -> bool:
-    """Whether the launcher has ended within its grace. `Process.wait` would also wait for other processes that hold its outputs."""
+    """Whether the launcher ends within `GRACE`. `Process.wait` would also wait for other processes that hold its pipes."""
     until = asyncio.get_running_loop().time() + GRACE
     while process.returncode is None and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.002)

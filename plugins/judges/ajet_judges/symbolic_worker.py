@@ -1,7 +1,7 @@
-"""Compares mathematical expressions by math-verify, a pair a line: run as a program, by path.
+"""Compares mathematical expressions by math-verify, one pair per line. Run as a program, by path.
 
-It is a process of its own, as sympy can think about a short expression for ever, and a thread cannot be
-stopped. It imports nothing of ours, so that it starts as fast as sympy does.
+It is a separate process because sympy may never finish a short expression, and a thread cannot be stopped. It does not
+import AgentJet, so only sympy's import costs time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 
 def main() -> None:
-    """Say "ready"; then read ``{"gold", "answer"}`` a line and write ``{"gold": was it read, "equal"}`` a line."""
+    """Print "ready". Then read ``{"gold": text, "answer": text}`` lines, and answer each with ``{"gold": whether it was
+    parsed, "equal": bool}``."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.disable(logging.CRITICAL)
@@ -24,14 +25,14 @@ def main() -> None:
 
     print("ready", flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            gold = read(asked["gold"])
-            equal = bool(gold) and verify(gold, read(asked["answer"]), timeout_seconds=None)
-            said = {"gold": bool(gold), "equal": bool(equal)}
-        except (Exception, RecursionError):  # what a model wrote may break the parser in any way
-            said = {"gold": True, "equal": False}
-        print(json.dumps(said), flush=True)
+            gold = read(request["gold"])
+            equal = bool(gold) and verify(gold, read(request["answer"]), timeout_seconds=None)
+            result = {"gold": bool(gold), "equal": bool(equal)}
+        except (Exception, RecursionError):  # a model's text may break the parser in any way
+            result = {"gold": True, "equal": False}
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,19 @@ from ajet_judges.reference import expected_text, response_text, verdict
 
 
 class TextJudge(Judge):
-    """What `exact` and `contains` share: how two texts are made comparable."""
+    """Base of `exact` and `contains`: it normalizes texts before they are compared."""
 
     answer: str = Field(default="answer", description="Key of the task's metadata that contains the answer.")
     ignore_case: bool = Field(
         default=False, description="Ignore the difference between upper and lower case."
     )
     ignore_whitespace: bool = Field(
-        default=True, description="Ignore white space at both ends; any run of it inside counts as one space."
+        default=True,
+        description="Ignore white space at both ends; any white space inside counts as one space.",
     )
 
     def normal(self, text: str) -> str:
-        """The text in the form in which it is compared."""
+        """The text in the form that is compared."""
         if self.ignore_whitespace:
             text = " ".join(text.split())
         return text.casefold() if self.ignore_case else text
@@ -37,9 +38,9 @@ class Exact(TextJudge):
 
 
 class Contains(TextJudge):
-    """Reward 1 if the answer stands somewhere in the response, else 0.
+    """Reward 1 if the response contains the answer, else 0.
 
-    Any place counts, so the answer 4 is found in "42": judge numbers with `math`.
+    The answer 4 is found in "42", so judge numbers with `math`.
     """
 
     name = "contains"

@@ -1,14 +1,14 @@
-"""Runs one untrusted Python program with limits, behind walls. Imports the standard library alone.
+"""Runs one untrusted Python program with limits, behind walls: in Linux namespaces. Imports only the standard library.
 
-    launcher            gets the job as the first line of its stdin; the end of its stdin means: stop
-      └ keeper          process 1 of new namespaces: builds the walls, watches, reaps; when it ends, all in there ends
-          └ program     another user, no capabilities, limits, a system-call filter, a cgroup of its own
+    launcher            reads the job from the first line of its stdin, and stops when its stdin ends
+      └ keeper          process 1 of new namespaces: builds the walls, watches, reaps; when it ends, all inside ends
+          └ program     another user, no capabilities, limits, a system-call filter, its own cgroup
 
-Without namespaces (``walls`` false) the launcher is the keeper, and what its user may read stays open to the program.
+Without namespaces (``walls`` is false), the launcher is the keeper, and the program can read what its user can read.
 
-- `launcher`: the processes, and what they tell each other.
+- `launcher`: the processes, and the messages between them.
 - `walls`: namespaces, and a root of read-only folders.
-- `program`: what happens between the fork and the program's first line.
+- `program`: everything between the fork and the program's first line.
 - `calls`: the filter on system calls.
-- `watch`: ends a program that uses too much, as counted by `cgroup` (the kernel counts) or `usage` (we count).
+- `watch`: ends a program that exceeds a limit, as measured by `cgroup` (the kernel) or `usage` (counting in /proc).
 """

@@ -1,4 +1,5 @@
-"""Started by path, in isolated mode (``python -I -S …/ajet_sandbox/__main__.py``): only the standard library comes first."""
+"""Started by path, in isolated mode (``python -I -S …/ajet_sandbox/__main__.py``), so only the standard library is on the
+path before this package."""
 
 import os
 import sys

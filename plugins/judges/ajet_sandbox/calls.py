@@ -1,4 +1,4 @@
-"""The filter on system calls: no network, no namespaces, and no memory that the limits do not count."""
+"""The filter on system calls: no network, no namespaces, and no memory outside the limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from ajet_sandbox.linux import SECCOMP, NoWalls, failure, libc
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Machines with a filter, and what the kernel's filter calls them."""
+"""Architectures with a filter, and their numbers in the kernel's filter."""
 _DENIED = """
 ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, kcmp 312 272, personality 135 92,
 mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, setns 308 268, unshare 272 97, swapon 167 224,
@@ -21,21 +21,21 @@ setsockopt 54 208, vmsplice 278 75, io_setup 206 0, inotify_init1 294 26, inotif
 kexec_load 246 104, init_module 175 105, finit_module 313 273, open_by_handle_at 304 265, reboot 169 142,
 syslog 103 116, quotactl 179 60
 """
-"""Name, number on x86_64, number on aarch64. Among them what holds memory that belongs to no process: shared memory
-segments, larger socket buffers (setsockopt), pages of others in pipes (vmsplice), queues of events."""
-# io_uring_setup open_tree move_mount fsopen fspick pidfd_getfd mount_setattr memfd_secret: the same everywhere
+"""Name, number on x86_64, number on aarch64. They include calls that allocate memory outside any process: shared memory
+segments, larger socket buffers (setsockopt), pages of others in pipes (vmsplice), event queues."""
+# io_uring_setup open_tree move_mount fsopen fspick pidfd_getfd mount_setattr memfd_secret: the same numbers on both
 _SAME = (425, 428, 429, 430, 433, 438, 442, 447)
 _CLONE3 = 435
 _CLONE, _MMAP, _SOCKETPAIR, _FCNTL, _SIGACTION = (56, 220), (9, 222), (53, 199), (72, 25), (13, 134)
-"""On x86_64 and aarch64."""
+"""Numbers on x86_64 and aarch64."""
 _NEW_ANYTHING = 0x7E020000
-"""The flags of clone that make namespaces."""
+"""The flags of clone that create namespaces."""
 _CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
 _MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _AF_UNIX, _F_SETPIPE_SZ, _SIGCHLD = 1, 1031, 17
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
-"""Instructions of the kernel's filter machine."""
+"""Instructions of the kernel's filter language (BPF)."""
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _REFUSE, _ABSENT = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 _NUMBER, _MACHINE = 0, 4
@@ -45,12 +45,12 @@ Step = tuple[int, int, int, int]
 
 
 def filtered() -> bool:
-    """Whether this machine's system calls can be filtered: the network is shut even without walls."""
+    """Whether this machine's system calls can be filtered. If so, there is no network even without namespaces."""
     return sys.platform == "linux" and platform.machine() in _ARCHITECTURES
 
 
 def filter_calls() -> None:
-    """Put this process and its children under the filter. Raises NoWalls."""
+    """Apply the filter to this process and its children. Raises NoWalls."""
     if not filtered():
         return
     steps = _steps()
@@ -75,8 +75,8 @@ def _steps() -> list[Step]:
     steps += [
         (_EQUAL, 0, 1, _CLONE3),
         (_GIVE, 0, 0, _ABSENT),
-    ]  # its flags are out of sight; clone is tried next
-    # Namespaces; and threads with open files of their own, which would be hard to find.
+    ]  # the filter cannot see its flags; the C library then tries clone
+    # Refuse namespaces, and threads with their own file tables, whose open files would be hard to find.
     steps += _refused_if(
         _CLONE[column],
         [
@@ -86,16 +86,16 @@ def _steps() -> list[Step]:
             (_ANY_BIT, 1, 0, _CLONE_FILES),
         ],
     )
-    # Memory shared without a file: it may lie where no process has it mapped, and /proc does not say how much there is.
+    # Refuse shared memory without a file: it can exist while no process maps it, and /proc does not show its size.
     steps += _refused_if(
         _MMAP[column],
         [(_LOAD, 0, 0, _argument(3)), (_ANY_BIT, 0, 2, _MAP_ANONYMOUS), (_ANY_BIT, 0, 1, _MAP_SHARED)],
     )
-    # A pair of connected sockets is fine (asyncio needs one); TIPC has pairs, too.
+    # Allow pairs of connected Unix sockets, which asyncio needs, but not those of other families, such as TIPC.
     steps += _refused_if(_SOCKETPAIR[column], [(_LOAD, 0, 0, _argument(0)), (_EQUAL, 1, 0, _AF_UNIX)])
     steps += _refused_if(_FCNTL[column], [(_LOAD, 0, 0, _argument(1)), (_EQUAL, 0, 1, _F_SETPIPE_SZ)])
-    # Who ignores the end of its children has them reaped by the kernel, which then forgets their processor time.
-    # Asking for the current action (a null pointer) is fine.
+    # The kernel reaps the children of a process that ignores SIGCHLD, and their CPU time is lost. Reading the current
+    # action (a null pointer) is allowed.
     new_action = _argument(1)
     steps += _refused_if(
         _SIGACTION[column],
@@ -112,12 +112,12 @@ def _steps() -> list[Step]:
 
 
 def _argument(index: int) -> int:
-    """Where the low half of a call's argument lies; both machines are little-endian."""
+    """Offset of the low half of a call's argument; both architectures are little-endian."""
     return 16 + 8 * index
 
 
 def _refused_if(call: int, condition: list[Step]) -> list[Step]:
-    """Refuse a call if its arguments meet a condition, which ends by skipping one step where they do not."""
+    """Refuse a call if its arguments meet a condition. The condition must end by skipping one step if they do not."""
     return [
         (_EQUAL, 0, len(condition) + 2, call),
         *condition,

@@ -1,7 +1,7 @@
-"""A cgroup (version 2) of the program's own: the kernel counts and limits what all its processes use, under any user.
+"""A cgroup (version 2) for the program: the kernel counts and limits what all its processes use, under any user.
 
-A cgroup can be made in any whose children get limits of memory and of processes, and that this user may write to: as root
-of a machine, or where a part of the tree is the user's, as in a service or scope of a systemd user session.
+It can be created in any cgroup that this user can write to and that passes memory and process limits to its children:
+as root of a machine, or in a subtree that belongs to the user, such as a service or scope of a systemd user session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ajet_sandbox.usage import Use
 PREFIX = "ajet-sandbox-"
 _NEEDED = {"memory", "pids"}
 _PATIENCE = 2.0
-"""Seconds that the kernel may take to end what is in a cgroup."""
+"""Seconds that the kernel may take to end the processes of a cgroup."""
 
 
 class Cgroup:
@@ -27,22 +27,22 @@ class Cgroup:
     mechanism = "cgroup v2"
 
     def __init__(self, parent: int, name: str) -> None:
-        """``parent``: file descriptor of the folder in which to make it. Raises OSError."""
+        """``parent``: file descriptor of the folder to create it in. Raises OSError."""
         self._parent, self._name = parent, name
         os.mkdir(name, dir_fd=parent)
         self._folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=parent)
         fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def limit(self, memory: int, processes: int) -> None:
-        """Set bytes of memory, without any swap, and the number of processes and threads. Raises OSError."""
+        """Limit memory (bytes, no swap) and the number of processes and threads. Raises OSError."""
         _write(self._folder, "memory.max", memory)
         _write(self._folder, "memory.oom.group", 1)
         _write(self._folder, "pids.max", processes)
-        if os.access("memory.swap.max", os.F_OK, dir_fd=self._folder):  # else this kernel knows no swap
+        if os.access("memory.swap.max", os.F_OK, dir_fd=self._folder):  # else this kernel has no swap
             _write(self._folder, "memory.swap.max", 0)
 
     def enter(self) -> None:
-        """Move this process, the later program, into the cgroup."""
+        """Move this process, which becomes the program, into the cgroup."""
         _write(self._folder, "cgroup.procs", 0)
 
     def look(self) -> Use:
@@ -53,12 +53,12 @@ class Cgroup:
         )
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel ended the program at its limit of memory."""
+        """Whether the kernel ended the program at its memory limit."""
         return self._fields("memory.events")["oom_kill"] != "0"
 
     def remove(self) -> None:
-        """End what is still in it, and remove it."""
-        with suppress(OSError):  # kernels before 5.14; the caller ends what it knows
+        """End the processes in it, and remove it."""
+        with suppress(OSError):  # kernels before 5.14 lack it; the caller ends the processes it knows
             _write(self._folder, "cgroup.kill", 1)
         until = time.monotonic() + _PATIENCE
         while time.monotonic() < until:
@@ -75,7 +75,8 @@ class Cgroup:
 
 
 def make_cgroup(memory: int, processes: int) -> Cgroup | None:
-    """A new cgroup with these limits; None if this process can have none. Removes those that others left behind."""
+    """A new cgroup with these limits (bytes, processes); None if this process cannot create one. Also removes abandoned
+    ones."""
     for path in _own_and_above():
         try:
             parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -98,7 +99,7 @@ def make_cgroup(memory: int, processes: int) -> Cgroup | None:
 
 
 def _own_and_above() -> Iterator[str]:
-    """Folders of this process's cgroup and of those above it, as far as they are mounted."""
+    """The folders of this process's cgroup and of its parents, if mounted."""
     try:
         with open("/proc/self/cgroup") as file:
             own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), "")
@@ -118,7 +119,7 @@ def _own_and_above() -> Iterator[str]:
 
 
 def _gives_limits(parent: int) -> bool:
-    """Whether cgroups in a folder get limits, and this process may move others there."""
+    """Whether cgroups in a folder get limits, and this process can move processes there."""
     try:
         given = _read(parent, "cgroup.subtree_control").split()
     except OSError:
@@ -127,7 +128,7 @@ def _gives_limits(parent: int) -> bool:
 
 
 def _made(parent: int) -> Cgroup | None:
-    for _ in range(3):  # another process may take a new one for abandoned, before it is locked
+    for _ in range(3):  # another launcher may remove a new one as abandoned before it is locked
         with suppress(OSError):
             return Cgroup(parent, f"{PREFIX}{os.urandom(8).hex()}")
     return None

@@ -1,4 +1,4 @@
-"""The processes of a sandbox, and what they tell each other."""
+"""The processes of a sandbox, and the messages between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MiB = 1 << 20
 
 
 def main() -> None:
-    """Run what the first line of stdin says; write what became of it, as JSON, to the file descriptor in argv."""
+    """Run the job in the first line of stdin; write its result, as JSON, to the file descriptor in argv."""
     status = int(sys.argv[1])
     os.set_inheritable(status, False)
     line = sys.stdin.buffer.readline()
@@ -32,7 +32,7 @@ def main() -> None:
         return
     job = json.loads(line)
     try:
-        ended = _behind_walls(job) if job["walls"] else _in_the_open(job)
+        ended = _behind_walls(job) if job["walls"] else _without_walls(job)
     except NoWalls as error:
         ended = {"unavailable": str(error)}
     os.write(status, json.dumps(ended).encode())
@@ -58,61 +58,61 @@ def _behind_walls(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept(job: dict[str, Any], owner: int | None, cgroup: Cgroup | None) -> dict[str, Any]:
-    """What becomes of the program, as its keeper says. Raises NoWalls."""
-    told, tell = os.pipe()
+    """The program's result, as its keeper reports it. Raises NoWalls."""
+    reader, writer = os.pipe()
     keeper = os.fork()
     if keeper == 0:
-        os.close(told)
-        guarded(lambda: _keep(job, tell, owner, cgroup), tell)
-    os.close(tell)
-    deadline = time.monotonic() + job["seconds"] + 5.0  # the keeper has its own; this is for a stuck one
-    said = b""
+        os.close(reader)
+        guarded(lambda: _keep(job, writer, owner, cgroup), writer)
+    os.close(writer)
+    deadline = time.monotonic() + job["seconds"] + 5.0  # the keeper enforces the limit, unless it hangs
+    report = b""
     while True:
         left = deadline - time.monotonic()
-        ready, _, _ = select.select([told, 0], [], [], max(left, 0))
-        if told in ready:
-            part = os.read(told, 65536)
+        ready, _, _ = select.select([reader, 0], [], [], max(left, 0))
+        if reader in ready:
+            part = os.read(reader, 65536)
             if not part:
                 break
-            said += part
+            report += part
         elif not ready or not os.read(0, 1):
             os.kill(keeper, signal.SIGKILL)
-            said = b'{"cause": "stopped"}' if ready else b'{"cause": "time"}'
+            report = b'{"cause": "stopped"}' if ready else b'{"cause": "time"}'
             break
     os.waitpid(keeper, 0)
-    ended: dict[str, Any] = json.loads(said or b'{"cause": "killed"}')
+    ended: dict[str, Any] = json.loads(report or b'{"cause": "killed"}')
     if "unavailable" in ended:
         raise NoWalls(ended["unavailable"])
     return ended
 
 
-def _keep(job: dict[str, Any], tell: int, owner: int | None, cgroup: Cgroup | None) -> None:
-    """What process 1 does. It is never seen by the program: other rights, no memory to look at."""
+def _keep(job: dict[str, Any], writer: int, owner: int | None, cgroup: Cgroup | None) -> None:
+    """The work of process 1. The program cannot inspect it: it has other rights, and its memory is protected."""
     libc().prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as process 1 it then ignores it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 ignores signals with the default action
     nothing = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(nothing, 0)  # the program must not read what is written to us
+    os.dup2(nothing, 0)  # the program must not read the launcher's stdin
     build(job, owner)
     libc().prctl(DUMPABLE, 0, 0, 0, 0)
     os.environ.clear()
     meter: Meter = cgroup or Proc(_all_but_us, job["memory"] * MiB, owner, BOX)
     program = start(job, owner, BOX, meter.enter)
-    os.write(tell, json.dumps(watch(job, program, meter)).encode())
+    os.write(writer, json.dumps(watch(job, program, meter)).encode())
 
 
 def _all_but_us() -> list[Process]:
     return [process for process in process_table() if process.pid != 1]
 
 
-# ------------------------------------------------------------------ in the open
+# ------------------------------------------------------------------ without walls
 
 
-def _in_the_open(job: dict[str, Any]) -> dict[str, Any]:
-    """Limits and the filter, without walls. Every descendant comes to us when its parent ends."""
+def _without_walls(job: dict[str, Any]) -> dict[str, Any]:
+    """Limits and the filter, without walls. The launcher inherits every descendant whose parent ends."""
     owner = None
     if os.geteuid() == 0:
-        if not _for_everyone(job["python"]):
-            raise NoWalls(f"programs would run as root, because no other user may read {job['python']}")
+        if not _all_can_read(job["python"]):
+            raise NoWalls(f"programs would run as root, because no other user can read {job['python']}")
         owner = spare_id() if sys.platform == "linux" else NOBODY
         job["own_user"] = owner != NOBODY
     if sys.platform == "linux":
@@ -134,7 +134,7 @@ def _in_the_open(job: dict[str, Any]) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _for_everyone(path: str) -> bool:
+def _all_can_read(path: str) -> bool:
     while os.path.dirname(path) != path:
         if not os.stat(path).st_mode & 0o001:
             return False

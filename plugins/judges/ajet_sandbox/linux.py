@@ -1,4 +1,4 @@
-"""Calls of libc that Python has no name for."""
+"""Calls of the C library that Python's standard library does not wrap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PDEATHSIG, DUMPABLE, SECCOMP, NO_NEW_PRIVS, SUBREAPER = 1, 4, 22, 38, 36
 
 
 class NoWalls(Exception):
-    """This machine does not let us build them."""
+    """This machine cannot build the walls."""
 
 
 def libc() -> Any:
@@ -20,5 +20,5 @@ def libc() -> Any:
 
 
 def failure(call: str) -> str:
-    """The call that has just failed, and why."""
+    """The call that has just failed, and the reason."""
     return f"{call}: {os.strerror(ctypes.get_errno())}"

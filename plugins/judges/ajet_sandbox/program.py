@@ -1,4 +1,4 @@
-"""The program: its files, its limits, its filter, and its first line."""
+"""Starts the program: its files, limits, filter and command."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ MiB = 1 << 20
 
 
 def write_files(job: dict[str, Any], folder: str) -> None:
-    """The program's sources in its folder."""
+    """Write the program's sources into its folder."""
     for name, text in job["sources"].items():
         with open(os.path.join(folder, name), "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
 
 
 def give(folder: str, owner: int) -> None:
-    """Make a user the owner of a folder and all that it holds."""
+    """Make a user the owner of a folder and its contents."""
     for inside, _, names in os.walk(folder):
         for path in (inside, *(os.path.join(inside, n) for n in names)):
             os.chown(path, owner, owner)
 
 
 def start(job: dict[str, Any], owner: int | None, folder: str, enter: Callable[[], None]) -> int:
-    """Fork the program and return its process id when it has begun. The child calls ``enter`` (its cgroup) and becomes
-    the user ``owner``; where that is None, it has no rights to give up. Raises NoWalls."""
-    with tempfile.TemporaryFile(dir=folder) as fed:
-        fed.write(job["input"].encode("utf-8", "replace"))
-        fed.seek(0)
-        told, tell = os.pipe()
+    """Fork the program and return its process id once it runs. The child calls ``enter`` (its cgroup) and becomes the
+    user ``owner``; None if it has no rights to give up. Raises NoWalls."""
+    with tempfile.TemporaryFile(dir=folder) as stdin:
+        stdin.write(job["input"].encode("utf-8", "replace"))
+        stdin.seek(0)
+        reader, writer = os.pipe()
         program = os.fork()
         if program == 0:
-            guarded(lambda: _exec(job, owner, folder, fed.fileno(), enter), tell)
-    os.close(tell)
-    with open(told, "rb") as complaint:  # ends when the program begins
-        said = complaint.read()
-    if said:
+            guarded(lambda: _exec(job, owner, folder, stdin.fileno(), enter), writer)
+    os.close(writer)
+    with open(reader, "rb") as errors:  # ends when the program starts
+        error = errors.read()
+    if error:
         os.waitpid(program, 0)
-        raise NoWalls(json.loads(said)["unavailable"])
+        raise NoWalls(json.loads(error)["unavailable"])
     return program
 
 
-def _exec(job: dict[str, Any], owner: int | None, folder: str, fed: int, enter: Callable[[], None]) -> None:
+def _exec(job: dict[str, Any], owner: int | None, folder: str, stdin: int, enter: Callable[[], None]) -> None:
     os.setsid()
-    os.dup2(fed, 0)
+    os.dup2(stdin, 0)
     os.chdir(folder)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # if memory runs out all the same, this goes first
+        file.write("1000")  # if the machine runs out of memory, the kernel kills this first
     enter()
     if owner is not None:
         os.setgroups([])
         os.setresgid(owner, owner, owner)
         os.setresuid(owner, owner, owner)
-    for what, limit in _limits(job):
-        hard = resource.getrlimit(what)[1]
+    for kind, limit in _limits(job):
+        hard = resource.getrlimit(kind)[1]
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         try:
-            resource.setrlimit(what, (limit, limit))
+            resource.setrlimit(kind, (limit, limit))
         except (ValueError, OSError):
             if sys.platform == "linux":
                 raise
@@ -99,18 +99,19 @@ def _limits(job: dict[str, Any]) -> list[tuple[int, int]]:
             (resource.RLIMIT_MEMLOCK, 0),
             (resource.RLIMIT_SIGPENDING, 256),
         ]
-        if job["walls"] or job.get("own_user"):  # else it would count all that this user runs
+        if job["walls"] or job.get("own_user"):  # else it would count all processes of this user
             limits += [(resource.RLIMIT_NPROC, job["processes"])]
     return limits
 
 
-def guarded(work: Callable[[], None], tell: int) -> NoReturn:
-    """Work in a fork, which never returns into the caller's code."""
+def guarded(work: Callable[[], None], writer: int) -> NoReturn:
+    """Do the work of a forked child, report an error to ``writer``, and exit: the child never returns into the caller's
+    code."""
     try:
         work()
     except NoWalls as error:
-        os.write(tell, json.dumps({"unavailable": str(error)}).encode())
+        os.write(writer, json.dumps({"unavailable": str(error)}).encode())
     except BaseException as error:
-        os.write(tell, json.dumps({"unavailable": f"{type(error).__name__}: {error}"}).encode())
+        os.write(writer, json.dumps({"unavailable": f"{type(error).__name__}: {error}"}).encode())
     finally:
         os._exit(126)

@@ -1,4 +1,4 @@
-"""Linux namespaces with a root of their own: the system's programs, read-only, and one small folder to write to."""
+"""Linux namespaces with their own root: the system's programs, read-only, and one small writable folder."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ WALLS = NEW_NS | NEW_UTS | NEW_IPC | NEW_PID | NEW_NET
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 DETACH = 2
 ROOT = "/sys"
-"""Where the new root is put together: a folder that every Linux has and that no program needs."""
+"""Where the new root is built: a folder that every Linux has and that no program needs."""
 BOX = "/box"
 """The folder of the program."""
 NOBODY = 65534
 
 
 def leave(as_user: bool) -> int | None:
-    """Enter new namespaces; the user id for the program, None where it is the only one there is."""
+    """Enter new namespaces. Returns the user id for the program; None if the namespace has only one. Raises NoWalls."""
     if os.geteuid() == 0 and not as_user:
         if libc().unshare(WALLS) == 0:
             return spare_id()
         if ctypes.get_errno() != errno.EPERM:
             raise NoWalls(failure("unshare"))
-    if os.geteuid() == 0:  # root of a container that may not do what root may: go on as anyone
+    if os.geteuid() == 0:  # root of a container without root's rights: continue as an unprivileged user
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-        libc().prctl(DUMPABLE, 1, 0, 0, 0)  # else /proc/self is root's
+        libc().prctl(DUMPABLE, 1, 0, 0, 0)  # else /proc/self belongs to root
     user, group = os.geteuid(), os.getegid()
     if libc().unshare(WALLS | NEW_USER) != 0:
         raise NoWalls(failure("unshare"))
@@ -67,7 +67,7 @@ def spare_id() -> int:
 
 
 def build(job: dict[str, Any], owner: int | None) -> None:
-    """A root of the system's programs and libraries, read-only, and one small folder to write to."""
+    """Build a root of the system's programs and libraries, read-only, and one small writable folder. Raises NoWalls."""
     _mount(None, "/", None, REC | PRIVATE)
     sizes = f"size={job['files'] * MiB},nr_inodes=4096"
     _mount(job["mark"], ROOT, "tmpfs", NOSUID | NODEV, "size=1m,nr_inodes=512,mode=755")
@@ -80,7 +80,7 @@ def build(job: dict[str, Any], owner: int | None) -> None:
         "full",
         "random",
         "urandom",
-    ):  # not zero: to map it is to have memory that cannot be counted
+    ):  # not zero: mapping it gives memory that cannot be counted
         _show(f"/dev/{name}", read_only=False)
     for name in ("/proc", BOX):
         os.makedirs(ROOT + name, exist_ok=True)
@@ -94,7 +94,7 @@ def build(job: dict[str, Any], owner: int | None) -> None:
     os.chdir(ROOT)
     pivot_root = {"x86_64": 155, "aarch64": 41}.get(platform.machine())
     if pivot_root is None:
-        raise NoWalls(f"no walls are built on {platform.machine()} yet")
+        raise NoWalls(f"{platform.machine()} is not supported")
     if libc().syscall(pivot_root, b".", b".") != 0:
         raise NoWalls(failure("pivot_root"))
     if libc().umount2(b".", DETACH) != 0:
@@ -105,7 +105,7 @@ def build(job: dict[str, Any], owner: int | None) -> None:
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Existing paths, without those that lie inside others."""
+    """The existing paths, without those inside other ones."""
     found: list[str] = []
     for path in sorted({os.path.normpath(p) for p in paths if os.path.exists(p)}):
         if not any(path.startswith(f"{outer}/") for outer in found if not os.path.islink(outer)):
@@ -114,7 +114,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 
 def _show(path: str, *, read_only: bool = True) -> None:
-    """Let the new root have a path of the old one."""
+    """Make a path of the old root visible in the new one."""
     to = ROOT + path
     os.makedirs(os.path.dirname(to), exist_ok=True)
     if os.path.islink(path):
@@ -126,7 +126,7 @@ def _show(path: str, *, read_only: bool = True) -> None:
         os.close(os.open(to, os.O_CREAT | os.O_WRONLY, 0o644))
     _mount(path, to, None, BIND | REC)
     if read_only:
-        # A mount of another owner keeps the flags that it has: they must be given again.
+        # The flags of another owner's mount cannot be dropped, so a remount must repeat them.
         kept = {2: NOSUID, 4: NODEV, 8: NOEXEC, 1024: 1024, 2048: 2048, 4096: 1 << 21}
         has = os.statvfs(to).f_flag
         flags = sum(flag for bit, flag in kept.items() if has & bit)

@@ -1,4 +1,4 @@
-"""Ends a program that uses too much."""
+"""Ends a program that exceeds a limit."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from ajet_sandbox.usage import Use
 
 MiB = 1 << 20
 LOOK = 0.01
-"""Seconds between two looks at what the program uses."""
+"""Seconds between two measurements."""
 
 
 class Meter(Protocol):
-    """Counts what a program and its children use."""
+    """Measures what a program and its children use."""
 
     @property
     def mechanism(self) -> str:
-        """How it counts, in a few words for people."""
+        """How it measures, in a few words for people."""
 
     def enter(self) -> None:
-        """Called in the program's process before its first line: count it and its children."""
+        """Called in the program's process before its first line: start to measure it and its children."""
 
     def look(self) -> Use:
         """What is used now."""
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel ended the program at its limit of memory."""
+        """Whether the kernel ended the program at its memory limit."""
 
 
 def watch(job: dict[str, Any], program: int, meter: Meter, lifeline: int | None = None) -> dict[str, Any]:
-    """Wait until the program ends, or uses too much, or ``lifeline`` ends; return what became of it. What it leaves
-    behind is the caller's to end."""
+    """Wait until the program ends, exceeds a limit, or ``lifeline`` ends; return the result. The caller ends the
+    processes that are left."""
     started = time.monotonic()
     peak = 0
     while True:
@@ -45,14 +45,16 @@ def watch(job: dict[str, Any], program: int, meter: Meter, lifeline: int | None 
         if status is not None:
             return found | _outcome(status, job, using, meter)
         if using.cpu > job["cpu_seconds"]:
-            using = meter.look()  # a child that has just ended may have been counted with its parent, too
-        for cause, value, most in (
+            using = (
+                meter.look()
+            )  # a child that has just ended may have been counted twice, also with its parent
+        for cause, value, limit in (
             ("memory", using.memory, job["memory"] * MiB),
             ("processes", using.processes, job["processes"]),
             ("cpu", using.cpu, job["cpu_seconds"]),
             ("time", time.monotonic() - started, job["seconds"]),
         ):
-            if value > most:
+            if value > limit:
                 return found | {"cause": cause}
         if lifeline is None:
             time.sleep(LOOK)

@@ -1,7 +1,7 @@
 """LangGraph and LangChain: agent labels, an explicit chat model, and graphs as workflows.
 
-Plain use of ``ChatOpenAI`` inside a workflow needs nothing of this to be recorded: the core does it at the
-transport. Nothing of LangGraph is patched.
+Plain use of ``ChatOpenAI`` inside a workflow does not need this plugin: the core records it at the HTTP
+transport. LangGraph itself is not patched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["as_langchain_model"]
 def as_langchain_model(
     tuner: Tuner, *, agent: str | None = None, target: str | None = None, **options: Any
 ) -> ChatOpenAI:
-    """A ``ChatOpenAI`` that this episode answers, from any thread or task.
+    """A ``ChatOpenAI`` whose calls this episode answers, from any thread or task.
 
     ``agent`` and ``target`` label every call that the model makes; ``options`` are those of ``ChatOpenAI``
     (``max_tokens``, ``stop``, ``use_responses_api``, …).
@@ -49,7 +49,7 @@ def ajet_handles() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
-    """The innermost name that the user gave an agent or a node which leads to the call."""
+    """The innermost user-given name among the agents and nodes around the call."""
     runnables = sys.modules.get("langchain_core.runnables.config")
     config = runnables and runnables.var_child_runnable_config.get()
     return agent_name((config or {}).get("metadata") or {})
@@ -57,7 +57,7 @@ def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
 
 @hookimpl
 def ajet_workflows(workflow: Any) -> Workflow | None:
-    """A compiled graph as a workflow: the task's messages in, the text of the last message out."""
+    """A compiled graph as a workflow: it gets the task's messages and returns the text of the last message."""
     pregel = sys.modules.get("langgraph.pregel")
     if pregel is None or not isinstance(workflow, pregel.Pregel):
         return None

@@ -1,4 +1,4 @@
-"""A compiled graph given as workflow: ``workflow: my_agent:graph``."""
+"""A compiled graph as the workflow: ``workflow: my_agent:graph``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
-    """A workflow that invokes the graph. Raises ConfigError for a graph whose state has no
-    ``messages``."""
+    """A workflow that invokes the graph. Raises ConfigError if the graph's input has no ``messages``."""
     fields = _input_fields(graph)
     if "messages" not in fields:
         raise ConfigError(
@@ -28,7 +27,7 @@ def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
 
     async def run(task: Task) -> str:
         messages = [dict(m) for m in task.messages] or [{"role": "user", "content": task.query}]
-        # Where the graph has a checkpointer, each attempt is a thread of its own.
+        # With a checkpointer, each attempt is a new thread.
         thread = {"configurable": {"thread_id": secrets.token_hex(8)}}
         state = await graph.ainvoke({"messages": messages}, thread if graph.checkpointer else None)
         return str(state["messages"][-1].text)
@@ -37,8 +36,8 @@ def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
 
 
 def _input_fields(graph: Pregel[Any, Any, Any, Any]) -> Iterable[str]:
-    """The names of what a graph takes. Not by its JSON schema: pydantic makes none of a ``typing.TypedDict`` before
-    Python 3.12."""
-    builder = getattr(graph, "builder", None)  # of a StateGraph; functional graphs have none
+    """The names of a graph's input fields. Not from its JSON schema: before Python 3.12, pydantic cannot make one of
+    a ``typing.TypedDict``."""
+    builder = getattr(graph, "builder", None)  # a StateGraph has one, a functional graph has not
     schema = builder.input_schema if builder else graph.InputType
     return typing.get_type_hints(schema) if isinstance(schema, type) else ()

@@ -1,4 +1,4 @@
-"""An agent's name, read off the metadata of the run in which it calls its model."""
+"""An agent's name, from the metadata of the LangChain run in which it calls its model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _OF_PREBUILT = (
     *_OF_CREATE_AGENT,
     *("agent", "generate_structured_response", "pre_model_hook", "post_model_hook"),
 )
-"""Nodes that `create_agent` and `create_react_agent` name, not the user."""
+"""Names that `create_agent` and `create_react_agent` give to nodes."""
 
 
 def agent_name(metadata: Mapping[str, Any]) -> str | None:
-    """The innermost name that the user gave: of the agent, or of the node that makes the call. None outside any
+    """The innermost name that the user gave to an agent, or to the node that makes the call. None outside any
     graph.
 
     ``langgraph_checkpoint_ns`` lists the nodes from the outermost graph inwards, ``supervisor:<id>|agent:<id>``. The
-    ``name`` of a `create_agent` is in ``lc_agent_name``, which the graphs that it calls inherit, so it is the caller's
-    only where the call is made in a node of `create_agent` itself.
+    ``name`` given to `create_agent` is in ``lc_agent_name``, which the graphs that this agent calls inherit. So it names
+    the caller only if a node of `create_agent` itself makes the call.
     """
     space, node = metadata.get("langgraph_checkpoint_ns"), metadata.get("langgraph_node")
     nodes = (

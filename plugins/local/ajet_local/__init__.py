@@ -1,6 +1,6 @@
-"""The local backbone: Hugging Face models sampled and trained in this process.
+"""The local backbone: samples and trains Hugging Face models in this process.
 
-Importing this package imports neither torch nor transformers; its modules do, when a job runs.
+Importing this package imports neither torch nor transformers; its modules import them when a job runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ajet_recipes() -> Iterable[type[Recipe]]:
 
 @hookimpl
 def ajet_doctor() -> Iterable[tuple[str, str, str]]:
-    """Which device the local backbone would train on."""
+    """The version of torch and the device that the local backbone would use."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

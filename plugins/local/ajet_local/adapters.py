@@ -1,8 +1,8 @@
-"""LoRA adapters over one base model, one for each target, by peft.
+"""LoRA adapters (Hu et al., arXiv:2106.09685) over one base model, one for each target, by peft.
 
-peft puts layers of its own into the model, in place: they add what the active adapter makes of their
-input. The base weights are frozen, so any number of adapters stand on one copy of them, and the base model
-is what remains when none is active. A checkpoint holds adapters alone, in peft's layout, one folder each.
+peft replaces linear layers of the model by its own, in place: these add the active adapter's output to that of
+the base layer. The base weights are frozen and shared by all adapters; with no adapter active, the model is the
+base model. A checkpoint contains only the adapters, in peft's layout, one folder each.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 
 from ajet.types import AjetError, ConfigError
-from ajet_local.modeling import is_called
+from ajet_local.modeling import has_suffix
 
 if TYPE_CHECKING:
-    from ajet.job.config import LoraSettings
+    from ajet.learning.settings import LoraSettings
 
 FOLDER = "adapters"
-"""The folder in a checkpoint whose folders are adapters, by target."""
+"""Folder of a checkpoint that contains one folder per adapter, named after its target."""
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of an adapter, as peft names them."""
 
 
 class Adapters:
-    """The adapters of ``model``, a Hugging Face causal model that they change in place; none is active at first.
+    """The adapters of ``model``, a Hugging Face causal model that they change in place; at first none is active.
 
-    Their weights are float32, or what more precise type the model has. With the first one, the model's own
-    weights are frozen.
+    Their weights are float32, or have the model's type if that is more precise. Adding the first one freezes the
+    model's own weights.
     """
 
     def __init__(self, model: Any) -> None:
@@ -56,14 +56,14 @@ class Adapters:
         return tuple(map(_target, self._peft.peft_config)) if self._peft else ()
 
     def add(self, name: str, settings: LoraSettings, seed: int) -> None:
-        """A new adapter, which changes nothing yet; its weights are a function of seed and name. Raises
-        ConfigError if the model has no layers of the names that ``settings`` give."""
+        """Add a new adapter, which does not change the model's output yet; its weights are a function of seed and name.
+        Raises ConfigError if the model has no layers of the names in ``settings.modules``."""
         linear = self._linear_layers()
-        for end in settings.modules or ():
-            if not any(is_called(found, [end]) for found in linear):
-                known = ", ".join(sorted({found.rpartition(".")[2] for found in linear}))
+        for suffix in settings.modules or ():
+            if not any(has_suffix(layer, [suffix]) for layer in linear):
+                known = ", ".join(sorted({layer.rpartition(".")[2] for layer in linear}))
                 raise ConfigError(
-                    f"targets.{name}.lora.modules: no linear layer of the model is called {end!r}; it has {known}."
+                    f"targets.{name}.lora.modules: the model has no linear layer named {suffix!r}; it has {known}."
                 )
         config = LoraConfig(
             r=settings.rank,
@@ -76,18 +76,18 @@ class Adapters:
             self._put(name, config)
 
     def load(self, name: str, folder: Path) -> None:
-        """An adapter of peft's layout. Raises AjetError if it is none for this model."""
+        """Add an adapter from a folder in peft's layout. Raises AjetError if it does not fit this model."""
         self._put(name, _config(folder))
         self.restore(name, folder)
 
     def check_modules(self, name: str, settings: LoraSettings) -> None:
-        """Raises ConfigError if an adapter is over other layers than ``settings`` say."""
+        """Raise ConfigError if an adapter covers other layers than ``settings`` name."""
         layers = {n: m for n, m in self.model.named_modules() if isinstance(m, BaseTunerLayer)}
         adapted = {n for n, layer in layers.items() if _inner(name) in layer.lora_A}
-        if adapted != {n for n in self._linear_layers() if is_called(n, settings.modules)}:
-            ends = ", ".join(sorted({n.rpartition(".")[2] for n in adapted}))
+        if adapted != {n for n in self._linear_layers() if has_suffix(n, settings.modules)}:
+            suffixes = ", ".join(sorted({n.rpartition(".")[2] for n in adapted}))
             raise ConfigError(
-                f"targets.{name}.lora.modules: the existing adapter covers other layers: {ends}. Set it to these."
+                f"targets.{name}.lora.modules: the existing adapter covers other layers: {suffixes}. Set it to these."
             )
 
     def restore(self, name: str, folder: Path) -> None:
@@ -98,7 +98,7 @@ class Adapters:
         own = self._weights(name)
         if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
             raise AjetError(
-                f"adapter {folder}: its weights do not fit the model; was it trained on another one?"
+                f"adapter {folder}: its weights do not fit the model. Use the model that it was trained on."
             )
         set_peft_model_state_dict(self._peft, weights, adapter_name=_inner(name))
 
@@ -108,17 +108,17 @@ class Adapters:
         config = copy.copy(self._peft.peft_config[_inner(name)])
         config.inference_mode = True
         if not isinstance(config.target_modules, str):
-            config.target_modules = sorted(config.target_modules)  # sets have no order to repeat
+            config.target_modules = sorted(config.target_modules)  # the order of a set varies
         config.save_pretrained(str(folder))
         weights = {key: value.contiguous().cpu() for key, value in self._weights(name).items()}
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
     def activate(self, name: str | None) -> None:
-        """Let the model answer as an adapter, or without one. Raises ValueError if it has none of this name."""
+        """Make the model compute with an adapter, or without one. Raises ValueError for an unknown name."""
         self.check(name)
         if name == self.active or self._peft is None:
             return
-        # peft's own switch also says which weights are trained; here `train` does, for several at once.
+        # peft's own method would also change which weights are trained; `train` decides that, for several at once.
         for layer in self.model.modules():
             if isinstance(layer, BaseTunerLayer):
                 layer._disable_adapters = name is None
@@ -126,12 +126,12 @@ class Adapters:
         self.active = name
 
     def check(self, name: str | None) -> None:
-        """Raises ValueError if there is no adapter of this name."""
+        """Raise ValueError if there is no adapter of this name."""
         if name is not None and name not in self.names:
             raise ValueError(f"the model has no adapter {name!r}")
 
     def train(self, names: Collection[str]) -> None:
-        """Let gradients flow into these adapters, and into nothing else."""
+        """Let gradients flow into these adapters and nowhere else."""
         self.model.requires_grad_(False)
         for name in names:
             for parameter in self.parameters(name):
@@ -143,14 +143,14 @@ class Adapters:
         return [p for key, p in self.model.named_parameters() if part in key]
 
     def twin(self) -> Adapters:
-        """A second model over the same base tensors, with copies of the adapters and a switch of its own: what
-        one thread samples from while another one trains."""
-        mine = {id(p) for name in self.names for p in self.parameters(name)}
-        shared = {id(p): p for p in self.model.parameters() if id(p) not in mine}
+        """A second model that shares the base weights and has copies of the adapters and its own active adapter, so
+        that one thread can sample from it while another trains the first."""
+        copied = {id(p) for name in self.names for p in self.parameters(name)}
+        shared = {id(p): p for p in self.model.parameters() if id(p) not in copied}
         return copy.deepcopy(self, shared)
 
     def merge(self, name: str) -> Any:
-        """The plain model with an adapter's product in its weights. Nothing else here is of use afterwards."""
+        """The plain model with an adapter merged into its weights. Do not use this object afterwards."""
         self.activate(name)
         return self._peft.merge_and_unload(adapter_names=[_inner(name)])
 
@@ -160,13 +160,13 @@ class Adapters:
             if self._peft is not None:
                 self._peft.add_adapter(_inner(name), config)
             else:
-                with warnings.catch_warnings():  # it asks transformers by a name that gets another one
+                with warnings.catch_warnings():  # peft uses a name that transformers has deprecated
                     warnings.simplefilter("ignore", FutureWarning)
                     self._peft = get_peft_model(self.model, config, adapter_name=_inner(name))
         except ValueError as error:
             raise AjetError(f"the adapter {name!r} does not fit the model: {error}") from error
-        self.model.eval()  # as it was: new layers think that they are trained
-        self.active = name  # whatever it was, the switch is set anew
+        self.model.eval()  # new layers are in training mode
+        self.active = name  # peft activated it; now none shall be active
         self.activate(None)
         self.train(())
 
@@ -191,9 +191,11 @@ def prepare(
     wanted: Mapping[str, LoraSettings] | None,
     seed: int,
 ) -> Adapters | None:
-    """The adapters of a job: those of ``wanted``, from ``saved`` where they are there, else new ones. None
-    wanted means all that are saved. Returns None if there is none at all. Raises ConfigError where settings
-    and what was saved differ."""
+    """The adapters of a job: each of ``wanted`` is loaded from ``saved`` or, if it is not there, created.
+
+    ``wanted=None`` means all saved ones. Returns None if there are neither. Raises ConfigError if the settings differ
+    from those of a saved adapter.
+    """
     if not saved and not wanted:
         return None
     adapters = Adapters(model)
@@ -211,8 +213,8 @@ def prepare(
 
 
 def saved_adapters(source: str | Path) -> dict[str, Path]:
-    """The adapters in a checkpoint by name, or the single one of a folder in peft's layout; {} if ``source`` is
-    a whole model."""
+    """The folders of a checkpoint's adapters by name, or the one adapter of a folder in peft's layout; {} for a whole
+    model."""
     folder = Path(source).expanduser()
     if (folder / CONFIG).is_file():
         return {folder.resolve().name: folder}
@@ -220,10 +222,12 @@ def saved_adapters(source: str | Path) -> dict[str, Path]:
 
 
 def base_of(adapter: Path) -> str:
-    """The model that an adapter stands on. Raises AjetError if it does not say."""
+    """The base model of an adapter. Raises AjetError if the adapter names none, or a folder that does not exist."""
     base = _config(adapter).base_model_name_or_path
     if not base:
-        raise AjetError(f"adapter {adapter}: names no base model; set base_model_name_or_path in {CONFIG}.")
+        raise AjetError(
+            f"adapter {adapter}: does not name its base model. Set base_model_name_or_path in {CONFIG}."
+        )
     if Path(base).is_absolute() and not Path(base).is_dir():
         raise AjetError(
             f"adapter {adapter}: its base model {base} does not exist. Restore it, or set base_model_name_or_path in "
@@ -235,7 +239,7 @@ def base_of(adapter: Path) -> str:
 def _config(folder: Path) -> LoraConfig:
     config = PeftConfig.from_pretrained(str(folder))
     if not isinstance(config, LoraConfig):
-        raise AjetError(f"adapter {folder}: has the type {config.peft_type}, but only LoRA is supported.")
+        raise AjetError(f"adapter {folder}: its type is {config.peft_type}, but only LoRA is supported.")
     return config
 
 
@@ -256,7 +260,7 @@ def _alpha(settings: LoraSettings) -> float:
 
 
 def _inner(name: str) -> str:
-    """peft's name of a target's adapter: modules are attributes, and this is none of torch's."""
+    """peft's name of a target's adapter. It becomes an attribute of a module, so it must not be one of torch's names."""
     return f"target-{name}"
 
 

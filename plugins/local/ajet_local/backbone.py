@@ -1,4 +1,4 @@
-"""The `local` backbone and engine: their settings, and how a model becomes a trainer."""
+"""The `local` backbone and engine: their settings, and how a trainer is built from a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
-from ajet.job.models import find_recipe, model_source
+from ajet.job.models import check_vocabulary, find_recipe, model_source
 from ajet_local.sizes import format_size, parse_size
 from ajet_local.tensorboard import TensorBoard
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from ajet.interfaces.progress import Progress
-    from ajet.job.config import LoraSettings
-    from ajet.job.prepare import Job
-    from ajet.learning.settings import TrainSettings
+    from ajet.job.job import Job
+    from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet_local.adapters import Adapters
     from ajet_local.engine import LocalEngine
 
@@ -37,27 +36,27 @@ class OnDevice(Plugin):
     device: Device = Field("auto", description="Device of the model; auto chooses cuda, else mps, else cpu.")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="Data type of computations; auto: bfloat16 on cuda, else float32. Trained weights and their optimizer are "
-        "float32 in any case.",
+        description="Data type of computations; auto: bfloat16 on cuda, else float32. Trained weights and optimizer states are "
+        "always float32.",
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch chooses.")
     max_batch: int | None = Field(
         None, ge=1, description="Maximum requests that are sampled together; default: 64, on cuda 256."
     )
     cache_mib: int | None = Field(
         None,
         ge=1,
-        description="Most MiB for keys and values while sampling; default: a quarter of what is free, in training less where the rest "
+        description="Maximum MiB for keys and values while sampling; default: a quarter of the free memory, or less if training "
         "needs it.",
     )
     prefill_tokens: int = Field(
         1024,
         ge=1,
-        description="Maximum prompt tokens in one pass of sampling, so that no request waits long.",
+        description="Maximum prompt tokens in one forward pass of sampling; bounds how long other requests wait.",
     )
 
-    def place(self) -> tuple[torch.device, torch.dtype]:
-        """The device, and the type that the model computes in."""
+    def device_and_dtype(self) -> tuple[torch.device, torch.dtype]:
+        """The device, and the data type of computations."""
         import torch
 
         from ajet_local.modeling import default_device
@@ -73,8 +72,10 @@ class OnDevice(Plugin):
         adapters: Mapping[str, LoraSettings] | None,
         dtype: torch.dtype,
     ) -> tuple[Any, Any, Adapters | None]:
-        """Model, tokenizer and the model's adapters, from a model folder, a checkpoint or a Hugging Face id: those
-        of ``adapters``, of which the ones that a checkpoint holds go on from there; None means just what it holds.
+        """Model, tokenizer and adapters, from a model folder, a checkpoint or a Hugging Face id.
+
+        ``adapters`` are the wanted ones: those that a checkpoint contains are loaded, others are new. None means
+        exactly those of the checkpoint. Raises ConfigError if the checkpoint has adapters, but none of the wanted ones.
         """
         import torch
         from transformers.utils.logging import disable_progress_bar
@@ -86,14 +87,14 @@ class OnDevice(Plugin):
         share_heap()
         if self.threads:
             torch.set_num_threads(self.threads)
-        disable_progress_bar()  # a run has its own
+        disable_progress_bar()  # a run shows its own progress
         saved = saved_adapters(source)
         if saved and adapters is not None and not saved.keys() & adapters.keys():
             raise ConfigError(
                 f"model: {source} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
                 "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT."
             )
-        model, tokenizer = load_model(_base(source), self.place()[0], dtype)
+        model, tokenizer = load_model(_base(source), self.device_and_dtype()[0], dtype)
         return model, tokenizer, prepare(model, saved, adapters, seed)
 
     def engine(
@@ -105,13 +106,13 @@ class OnDevice(Plugin):
         deterministic: bool = False,
         cache_mib: int | None = None,
     ) -> LocalEngine:
-        """A `LocalEngine` with these settings; ``cache_mib`` is used where they say none."""
+        """A `LocalEngine` with these settings; ``cache_mib`` is the default of the setting of that name."""
         from ajet_local.engine import LocalEngine
 
         return LocalEngine(
             model,
             tokenizer,
-            max_batch=self.max_batch or {"cuda": 256}.get(self.place()[0].type, 64),
+            max_batch=self.max_batch or {"cuda": 256}.get(self.device_and_dtype()[0].type, 64),
             cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
@@ -129,15 +130,15 @@ class Local(OnDevice, Backbone):
     micro_batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: 16384, or what fits.",
+        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: 16384, or as many as fit.",
     )
     gradient_checkpointing: bool = Field(
-        False, description="Keep only each layer's input and recompute the rest: less memory, more time."
+        False, description="Store only each layer's input and recompute the rest: less memory, more time."
     )
     memory_limit: str | None = Field(
         None,
         description="Maximum device memory of the job, such as 2GiB; a job that needs more is refused. "
-        "Default: what is free.",
+        "Default: the free memory.",
     )
 
     @field_validator("memory_limit", mode="before")
@@ -158,7 +159,7 @@ class Local(OnDevice, Backbone):
             if not out_of_memory(error):
                 raise
             raise AjetError(
-                f"backbone.local: out of memory ({first_line(error)}). Set memory_limit to less than what is free, or lower "
+                f"backbone.local: out of memory ({first_line(error)}). Set memory_limit below the free memory, or lower "
                 "micro_batch_tokens, cache_mib or rollout.concurrency, or raise the limit of this process (ulimit -v)."
             ) from error
 
@@ -202,31 +203,38 @@ class Local(OnDevice, Backbone):
         if deterministic:
             os.environ.setdefault(
                 "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-            )  # else CUDA's products refuse to repeat
+            )  # cuBLAS is deterministic only with this setting
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(seed)
-        _, compute = self.place()
-        whole = not adapters  # then its weights are trained, and so float32
-        network, tokenizer, on_top = self.load(source, seed, adapters, torch.float32 if whole else compute)
-        sampled, of_sampled = network, on_top
-        if on_top is not None and train.asynchronous:  # sampling beside an update must not see half of it
-            of_sampled = on_top.twin()
-            sampled = of_sampled.model
+        _, compute = self.device_and_dtype()
+        whole = not adapters  # the model's own weights are trained, so they are float32
+        network, tokenizer, trained_adapters = self.load(
+            source, seed, adapters, torch.float32 if whole else compute
+        )
+        sampled, sampled_adapters = network, trained_adapters
+        if trained_adapters is not None and train.asynchronous:
+            # Sampling goes on during an update and must not see half of it.
+            sampled_adapters = trained_adapters.twin()
+            sampled = sampled_adapters.model
         elif whole and (train.asynchronous or compute != torch.float32):
             sampled = copy_in(network, compute)
         return LocalTrainer(
             network,
             tokenizer,
             self.engine(
-                sampled, tokenizer, of_sampled, deterministic=deterministic, cache_mib=max(cache >> 20, 1)
+                sampled,
+                tokenizer,
+                sampled_adapters,
+                deterministic=deterministic,
+                cache_mib=max(cache >> 20, 1),
             ),
             weight_decay=train.weight_decay,
             adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
             micro_batch_tokens=tokens,
             gradient_checkpointing=self.gradient_checkpointing,
-            reference=_reference(sampled, tokenizer, on_top, train, seed, progress),
-            adapters=on_top,
+            reference=_reference(sampled, tokenizer, trained_adapters, train, seed, progress),
+            adapters=trained_adapters,
             trained=names,
             autocast=compute if whole and compute != torch.float32 else None,
         )
@@ -239,11 +247,11 @@ class Local(OnDevice, Backbone):
         trained: Collection[str],
         progress: Progress,
     ) -> tuple[int, int]:
-        """Tokens of a micro-batch, and bytes of the sampler's cache, with which the job fits into memory. Raises
-        ConfigError if it cannot."""
+        """The tokens of a micro-batch and the bytes of the engine's cache with which the job fits into memory. Raises
+        ConfigError if it does not fit."""
         from ajet_local.memory import MOST_TOKENS, Demand, Shape, fit, free_memory, refuse, resident
 
-        device, compute = self.place()
+        device, compute = self.device_and_dtype()
         limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
         shape = Shape.of(_base(source))
         sizes = {name: shape.adapter_parameters(lora) for name, lora in adapters.items()}
@@ -272,7 +280,7 @@ class Local(OnDevice, Backbone):
         if demand.tokens < MOST_TOKENS or self.memory_limit:
             progress.say(
                 f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "
-                f"{demand.tokens} tokens and {format_size(demand.cache)} to sample with"
+                f"{demand.tokens} tokens and {format_size(demand.cache)} for the engine's cache"
             )
         return demand.tokens, demand.cache
 
@@ -284,7 +292,7 @@ class Local(OnDevice, Backbone):
 
 
 def _base(source: str | Path) -> str | Path:
-    """The whole model below a checkpoint of adapters; any other source itself."""
+    """The base model of a checkpoint of adapters; any other source unchanged."""
     from ajet_local.adapters import base_of, saved_adapters
 
     saved = saved_adapters(source)
@@ -294,30 +302,31 @@ def _base(source: str | Path) -> str | Path:
 def _reference(
     model: Any, tokenizer: Any, adapters: Adapters | None, train: TrainSettings, seed: int, progress: Progress
 ) -> Any:
-    """The frozen model of a KL penalty, or a teacher: ``train.reference``, else a copy of the initial
-    weights; None where the job needs neither, or where these are there anyway, below the adapters."""
+    """The frozen reference model, for a KL penalty or as a teacher: ``train.reference``, else a copy of the initial
+    weights. None if the job needs none, or if its adapters leave the initial weights in place. Raises ConfigError for
+    a reference with another tokenizer."""
     from ajet_local.export import load_whole
 
     if train.reference is None:
         return copy.deepcopy(model).requires_grad_(False) if train.kl and adapters is None else None
     source = model_source(train.reference, seed, progress)
     reference, its_tokenizer = load_whole(source, device=model.device, dtype=model.dtype)
-    if its_tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise ConfigError(
-            f"train.reference: {train.reference} has another tokenizer than the trained model, so it cannot judge "
-            "its tokens. Name a model of the same family."
-        )
+    check_vocabulary(train.reference, its_tokenizer.get_vocab(), tokenizer.get_vocab())
     return reference.requires_grad_(False)
 
 
 class LocalEnginePlugin(OnDevice, EnginePlugin):
-    """The local backbone's engine alone, for answering without training."""
+    """The local backbone's engine alone, to sample without training."""
 
     name = "local"
+    backbone = "local"
+    binding = frozenset({"device"})
 
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
-        return self.engine(*self.load(model_source(model, seed, progress), seed, None, self.place()[1]))
+        return self.engine(
+            *self.load(model_source(model, seed, progress), seed, None, self.device_and_dtype()[1])
+        )
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
         """See `EnginePlugin.tokenizer`."""

@@ -1,4 +1,4 @@
-"""One forward pass: its tokens and positions, and where its logits go."""
+"""One forward pass of sampling: its tokens and positions, and which completions get its logits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from ajet_local.slots import Bank
 
 
 class Batch:
-    """A token for each completion in ``banks``, then so many tokens of each node in ``chunks``."""
+    """A token for each completion in ``banks``, then the given number of tokens of each node in ``chunks``.
 
-    def __init__(self, banks: Sequence[Bank], chunks: Mapping[Node, int]) -> None:
+    ``awaiting`` lists the completions whose context ends with a node and is not computed yet.
+    """
+
+    def __init__(
+        self, banks: Sequence[Bank], chunks: Mapping[Node, int], awaiting: Mapping[Node, Sequence[Completion]]
+    ) -> None:
         self.running: list[Completion] = []
         decoding = []
         for bank in banks:
@@ -30,15 +35,16 @@ class Batch:
             self._size += count
         self._pass = Pass(decoding, self.chunks)
         self.answered = list(self.running)
-        """The completions that this pass brings logits for: what runs, and those whose context it ends."""
+        """The completions that get logits: the running ones, then those whose context this pass completes."""
         self._last = list(range(len(self.running)))
         for chunk in self.chunks:
             if chunk.node.filled + chunk.count == len(chunk.node.ids):
-                self.answered += chunk.node.awaiting
-                self._last += [chunk.span.stop - 1] * len(chunk.node.awaiting)
+                waiting = awaiting.get(chunk.node, ())
+                self.answered += waiting
+                self._last += [chunk.span.stop - 1] * len(waiting)
 
     def logits(self, model: Any) -> torch.Tensor:
-        """Run ``model``: float[len(answered), V]. Keys and values go where they belong."""
+        """Run ``model``: float[len(answered), V]. Its attention stores keys and values in the slots and nodes."""
         ids, positions = np.empty((2, 1, self._size), dtype=np.int64)
         ids[0, : len(self.running)] = [c.next_token for c in self.running]
         positions[0, : len(self.running)] = [c.length for c in self.running]
@@ -47,7 +53,7 @@ class Batch:
             ids[0, chunk.span] = node.ids[node.filled : node.filled + chunk.count]
             positions[0, chunk.span] = np.arange(chunk.count) + node.start + node.filled
         device = model.device
-        usual = model.config._attn_implementation
+        original = model.config._attn_implementation
         model.config._attn_implementation = ATTENTION
         try:
             logits: torch.Tensor = model(
@@ -60,5 +66,5 @@ class Batch:
                 cached=self._pass,
             ).logits[0]
         finally:
-            model.config._attn_implementation = usual
+            model.config._attn_implementation = original
         return logits

@@ -1,8 +1,8 @@
-"""Attention of one forward pass over decoding completions and chunks of prompts, side by side.
+"""Attention of one forward pass over decoding completions and chunks of prompts together.
 
 The pass is a single row of tokens without padding: first one for each decoding completion, then the
-chunks. The model's own layers run over it as it is; only attention knows who is who. Models reach it
-through the attention interface of transformers, by `ATTENTION`.
+chunks. Only attention distinguishes them; the model's other layers process the row as it is. Models call `attend`
+through the attention interface of transformers, under the name `ATTENTION`.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from ajet_local.kv_cache import Node
-from ajet_local.slots import EVERYBODY, Bank
+from ajet_local.slots import SHARED, Bank
 
 ATTENTION = "ajet_cached"
 
 
 class Decoding:
-    """The completions of a bank in this pass: tokens ``span`` of it."""
+    """The completions of a bank in this pass, as its tokens ``span``, which begin at ``start``."""
 
-    def __init__(self, bank: Bank, at: int) -> None:
+    def __init__(self, bank: Bank, start: int) -> None:
         device = bank.kv.device
-        place = [(slot, member) for slot, family in enumerate(bank.taken) for member in family.alive]
+        owners = [(slot, member) for slot, family in enumerate(bank.taken) for member in family.alive]
         columns = [family.used + n for family in bank.taken for n in range(len(family.alive))]
-        slots, members = torch.tensor(place, device=device).unbind(1)
+        slots, members = torch.tensor(owners, device=device).unbind(1)
         self.bank = bank
-        self.span = slice(at, at + len(place))
+        self.span = slice(start, start + len(owners))
         self.families = len(bank.taken)
         self.width = max(columns) + 1
         self.slots = slots
         self.columns = torch.tensor(columns, device=device)
         """int64[n]: the columns of the new tokens."""
         self.rows: torch.Tensor | None = None
-        """int64[n]: the completions' places if each family has all its members; None if it has."""
-        if len(place) < self.families * bank.size:
+        """int64[n]: each completion's row among families * size rows; None if every family is complete."""
+        if len(owners) < self.families * bank.size:
             self.rows = slots * bank.size + members
         bank.owner[slots, self.columns] = members.to(torch.int8)
         self.bias = self._bias()
 
     def _bias(self) -> torch.Tensor | None:
-        """[families, 1, size, width]: minus infinity where a column is not the member's to read; None if all
-        read all."""
+        """[families, 1, size, width]: minus infinity where a member must not read a column; None if all members read
+        all columns."""
         bank = self.bank
         owner = bank.owner[: self.families, None, : self.width]
         member = torch.arange(bank.size, dtype=torch.int8, device=owner.device)[:, None]
-        foreign = (owner != member) & (owner != EVERYBODY)
+        foreign = (owner != member) & (owner != SHARED)
         if bank.size == 1 and not foreign.any():
             return None
         bias = torch.zeros(foreign.shape, dtype=bank.kv.dtype, device=owner.device)
@@ -58,7 +58,7 @@ class Decoding:
     def read(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Keep the new keys and values and read them all: [n, H, D] for ``q`` [n, H, D], ``k``, ``v`` [n, heads, D]."""
+        """Store the new keys and values, and attend to all: [n, H, D] for ``q`` [n, H, D], ``k``, ``v`` [n, heads, D]."""
         keys, values = self.bank.kv[layer, :, : self.families]
         keys[self.slots, :, self.columns] = k
         values[self.slots, :, self.columns] = v
@@ -82,27 +82,27 @@ class Decoding:
 
 
 class Chunk:
-    """Tokens of a node that this pass computes: ``count`` of them, at ``at`` in the pass."""
+    """The ``count`` next tokens of a node, which this pass computes as its tokens from ``start`` on."""
 
-    def __init__(self, node: Node, count: int, at: int) -> None:
+    def __init__(self, node: Node, count: int, start: int) -> None:
         self.node = node
         self.count = count
-        self.span = slice(at, at + count)
+        self.span = slice(start, start + count)
         before = node.start + node.filled
         self.mask: torch.Tensor | None = None
-        """bool[count, keys]: which of the path's keys each token sees; None if none are before the chunk."""
+        """bool[count, keys]: which of the path's keys each token attends to; None if the chunk begins the path."""
         if before:
             every = torch.ones(count, before + count, dtype=torch.bool, device=node.kv.device)
             self.mask = every.tril(before)
 
     def keep(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Put keys and values [N, heads, D] of the chunk into the node."""
+        """Store the chunk's part of the pass's keys and values [N, heads, D] in the node."""
         begin, end = self.node.filled, self.node.filled + self.count
         self.node.kv[layer, 0, :, begin:end] = k[self.span].transpose(0, 1)
         self.node.kv[layer, 1, :, begin:end] = v[self.span].transpose(0, 1)
 
     def path(self, layer: int, part: int) -> torch.Tensor:
-        """[heads, tokens, D]: keys (part 0) or values (part 1) from the first token to the chunk's last."""
+        """[heads, tokens, D]: keys (part 0) or values (part 1) from the path's first token to the chunk's last."""
         own = self.node.kv[layer, part, :, : self.node.filled + self.count]
         above = [node.kv[layer, part] for node in self.node.path()][:0:-1]
         return torch.cat([*above, own], dim=1) if above else own
@@ -110,7 +110,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Who is where in one forward pass."""
+    """The parts of one forward pass."""
 
     decoding: Sequence[Decoding]
     chunks: Sequence[Chunk]
@@ -128,9 +128,11 @@ def attend(
     s_aux: Any = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """``query`` [1, H, N, D], ``key`` and ``value`` [1, heads, N, D] of the N tokens of ``cached``: keeps keys
-    and values, and returns what the tokens read, [1, N, H, D]. The engine sees to it that none is beyond a
-    sliding window."""
+    """An attention function of transformers: stores keys and values of the N tokens of ``cached``, and attends.
+
+    ``query`` is [1, H, N, D], ``key`` and ``value`` are [1, heads, N, D]; returns [1, N, H, D]. Sliding windows are
+    ignored, because the engine bounds contexts to one window. Raises NotImplementedError for softcap and sinks.
+    """
     if softcap is not None or s_aux is not None:
         raise NotImplementedError("the local engine samples from models with plain full attention only")
     layer = module.layer_idx
@@ -156,10 +158,10 @@ def attend(
 def _read_one(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, scaling: float
 ) -> torch.Tensor:
-    """Attention of one token for each slot: ``q`` [B, heads, H / heads, D], ``keys``, ``values`` [B, heads, S, D]."""
+    """Attention with one query token in each slot: ``q`` [B, heads, H / heads, D], ``keys``, ``values`` [B, heads, S, D]."""
     if q.dtype != torch.float32:
         return scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=scaling)
-    # Two products are quicker than the fused kernel, which is made for many queries.
+    # Two matrix products are faster than the fused kernel, which is made for many queries.
     scores = torch.bmm((q * scaling).flatten(0, 1), keys.flatten(0, 1).mT).view(*q.shape[:3], -1)
     if bias is not None:
         scores.add_(bias)

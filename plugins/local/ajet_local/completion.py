@@ -1,4 +1,4 @@
-"""One request on its way: what was asked, where the answer goes, what was sampled so far."""
+"""A request in progress: the request, what has been sampled so far, and where the answer goes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ajet_local.stopping import StopStrings
 
 @dataclass(slots=True, eq=False)
 class Completion:
-    """A request and its answer so far. ``limit`` is the most tokens that it may sample."""
+    """A request and its answer so far. ``limit`` is the maximum number of tokens to sample."""
 
     request: GenerateRequest
     tokenizer: Any
     limit: int
     future: asyncio.Future[Generation]
-    fresh: asyncio.Queue[GenerationDelta | None] | None = None
-    """Where each token goes at once, if it is to be streamed; None says that the future is done."""
+    deltas: asyncio.Queue[GenerationDelta | None] | None = None
+    """Receives each token at once if the request streams; None in the queue means that the future is done."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -32,9 +32,9 @@ class Completion:
     stop_strings: StopStrings = field(init=False)
 
     node: Node | None = None
-    """While it runs: the node of the prefix cache where its context ended when it was admitted."""
+    """While it runs: the node of the prefix cache where its context ended on admission."""
     length: int = 0
-    """So many tokens of the context have keys and values."""
+    """How many tokens of the context have keys and values."""
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.request.sampling)
@@ -46,7 +46,7 @@ class Completion:
 
     @property
     def next_token(self) -> int:
-        """The last token of the context: the one that the model has not seen yet."""
+        """The last token of the context, which the model has not processed yet."""
         return self.token_ids[-1] if self.token_ids else int(self.request.prompt_ids[-1])
 
     def context(self) -> Int32:
@@ -56,13 +56,13 @@ class Completion:
         return np.concatenate([self.request.prompt_ids, np.array(self.token_ids, dtype=np.int32)])
 
     def add(self, token: int, logprob: float, version: int) -> None:
-        """Take one sampled token; if it is the last, answer the request."""
+        """Append a sampled token; if it is the last one, answer the request."""
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
         reason = self._reason(token)
-        if self.fresh is not None:
-            self.fresh.put_nowait(
+        if self.deltas is not None:
+            self.deltas.put_nowait(
                 GenerationDelta(*_arrays([token], [logprob], [version]), finish_reason=reason)
             )
         if reason:
@@ -70,12 +70,12 @@ class Completion:
             self.future.set_result(Generation(*arrays, finish_reason=reason))
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error, unless it is answered or cancelled already."""
+        """Answer the request with an error, unless it is already answered or cancelled."""
         if self.alive:
             self.future.set_exception(error)
 
     def _reason(self, token: int) -> Literal["stop", "length"] | None:
-        """Why the completion ends with its last token, or None if it goes on."""
+        """Why the completion ends after its last token, or None if it continues."""
         if token in self.request.sampling.stop_token_ids or self.stop_strings.found(self.token_ids):
             return "stop"
         return "length" if len(self.token_ids) >= self.limit else None

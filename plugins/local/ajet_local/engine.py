@@ -1,9 +1,8 @@
-"""Sampling from a Hugging Face model, in tokens, on the loop where it was started.
+"""Samples tokens from a Hugging Face model, on the event loop where it was started.
 
-A worker task runs one step of the scheduler after another while there is work, and gives way after each,
-so that requests join and leave at any token. Everything runs on the loop's own thread. Requests that
-arrive in one turn of the loop are admitted together, in their order: what a lockstep scheduler needs for
-runs that are equal bit for bit.
+While there is work, a worker task runs scheduler steps and yields to the loop after each, so requests can join and
+leave at any token. Everything runs on the loop's thread. Requests that arrive in one turn of the loop are admitted
+together, in their order: deterministic runs need this to be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ log = logging.getLogger("ajet")
 
 _KINDS = {"full_attention", "sliding_attention"}
 SCORED_TOGETHER = 1024
-"""Tokens whose logits exist at a time while a text is scored."""
+"""Scoring computes the logits of this many tokens at a time."""
 BURST = 0.003
-"""Seconds between requests that belong to a burst: about what a pass costs, so that an idle engine never loses
-more by waiting for the next one than by a pass without it."""
+"""Maximum seconds between the requests of a burst: about one forward pass, so an idle engine never loses more by
+waiting for the next request than by a pass without it."""
 
 
 class LocalEngine:
-    """`ajet.interfaces.engine.Engine` over a Hugging Face causal model, which it shares with the trainer.
+    """`ajet.interfaces.engine.Engine` over a Hugging Face causal model, which it may share with the trainer.
 
-    ``max_batch`` bounds the requests that are sampled together, ``cache_mib`` the memory for keys and
-    values (default: a quarter of what the device has left), ``prefill_tokens`` the tokens of prompts in one step.
-    ``context_length`` defaults to what the model's positions reach, a sliding window at most. A ``deterministic`` engine forgets
-    its cache whenever it has nothing to do, so that what it samples depends on the requests of one burst
-    alone and on nothing that was cached, or not, before. ``adapters`` are those of the model, one of which
-    a request may name. Raises `AjetError` for a model whose attention it does not know.
+    ``max_batch`` bounds the requests sampled together, ``cache_mib`` the memory for keys and values (default: a
+    quarter of the device's free memory), ``prefill_tokens`` the prompt tokens of one step. ``context_length`` defaults
+    to the model's number of positions, and is at most its sliding window. A ``deterministic`` engine empties its cache
+    whenever it is idle, so its samples depend only on the requests of one burst, not on what was cached before.
+    ``adapters`` are the model's; a request may name one. Raises `AjetError` for a model whose attention it does not
+    support.
     """
 
     def __init__(
@@ -78,9 +77,8 @@ class LocalEngine:
 
     @property
     def version(self) -> int:
-        """The weight version that new tokens are labelled with. To set it, on the engine's loop, says that
-        the weights are others: all cached keys and values are dropped, and requests in flight go on with
-        newly computed ones."""
+        """The weight version of new tokens. Set it, on the engine's loop, when the weights have changed: this drops
+        all cached keys and values, and requests in flight continue with recomputed ones."""
         return self._version
 
     @version.setter
@@ -94,7 +92,7 @@ class LocalEngine:
         return self._adapters.names
 
     async def start(self) -> None:
-        """Start the worker on the running loop. Starting twice is an error of the caller."""
+        """Start the worker on the running loop. Raises RuntimeError if it is already started."""
         if self._worker is not None:
             raise RuntimeError("the engine is already started")
         self._wake = asyncio.Event()
@@ -105,21 +103,20 @@ class LocalEngine:
         return await self._submit(request).future
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
-        """As `generate`, token by token as they are sampled. Closing the iterator stops it."""
+        """Like `generate`, but yields each token when it is sampled. Closing the iterator stops it."""
         completion = self._submit(request)
-        fresh: asyncio.Queue[GenerationDelta | None] = asyncio.Queue()
-        completion.fresh = fresh
-        completion.future.add_done_callback(lambda _: fresh.put_nowait(None))
+        deltas: asyncio.Queue[GenerationDelta | None] = asyncio.Queue()
+        completion.deltas = deltas
+        completion.future.add_done_callback(lambda _: deltas.put_nowait(None))
         try:
-            while delta := await fresh.get():
+            while delta := await deltas.get():
                 yield delta
             completion.future.result()  # raises if the batch failed
         finally:
             completion.future.cancel()
 
     def _submit(self, request: GenerateRequest) -> Completion:
-        """Put a request into the queue. Raises RuntimeError if the engine is not running, ValueError if it
-        cannot be served."""
+        """Queue a request. Raises RuntimeError if the engine is not running, ValueError if the request is invalid."""
         if self._worker is None or self._wake is None or self._worker.done():
             raise RuntimeError("the engine is not running: await engine.start() on this loop first")
         limit = room_for(request, self.context_length, self._vocabulary)
@@ -131,14 +128,14 @@ class LocalEngine:
         return completion
 
     async def score(self, ids: Int32, temperature: float = 1.0, adapter: str | None = None) -> Float32:
-        """``log_softmax(logits / temperature)`` of given tokens, float32[T]; the first is NaN.
+        """``log_softmax(logits / temperature)`` of the tokens ``ids`` (int32[T]), float32[T]; the first is NaN.
 
-        Temperature 0 means 1, as for greedy calls. Raises ValueError beyond the context, and for an adapter
-        that the model does not have.
+        Temperature 0 means 1, as for greedy calls. Raises ValueError if ``ids`` is empty or longer than the context, and
+        for an unknown adapter.
         """
         ids = np.asarray(ids, dtype=np.int32)
         if not 0 < len(ids) <= self.context_length:
-            raise ValueError(f"cannot score {len(ids)} tokens: the context holds 1 to {self.context_length}")
+            raise ValueError(f"cannot score {len(ids)} tokens: the engine accepts 1 to {self.context_length}")
         self._adapters.activate(adapter)
         tokens = torch.as_tensor(ids, dtype=torch.long, device=self.model.device)[None]
         cache = DynamicCache(config=self.model.config)
@@ -153,7 +150,7 @@ class LocalEngine:
         return np.concatenate(scored)
 
     async def close(self) -> None:
-        """Stop the worker. Requests still open fail with RuntimeError. Closing twice is fine."""
+        """Stop the worker. Open requests fail with RuntimeError. Closing twice is allowed."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.cancel()
@@ -172,13 +169,13 @@ class LocalEngine:
             try:
                 self.scheduler.step(self._version)
             except Exception as error:
-                # It belongs to those who asked; the worker lives on.
+                # The requests of this step fail; the worker continues.
                 self.scheduler.fail(error, waiting=False)
             await asyncio.sleep(0)
 
     async def _gather(self) -> None:
-        """Wait until no further request arrives or all slots would be taken, so that a burst is admitted
-        together. In a deterministic engine no clock has a say, but the turns of the loop."""
+        """Wait until no further request arrives or the batch is full, so that a burst is admitted together. A
+        deterministic engine counts turns of the loop instead of seconds."""
         seen = -1
         while seen < len(self.scheduler.waiting) < self.scheduler.max_batch:
             seen = len(self.scheduler.waiting)
@@ -186,8 +183,8 @@ class LocalEngine:
 
 
 def _full_attention(model: Any) -> int:
-    """How many tokens a model attends to in full. A sliding window ends it: within one there is nothing to
-    slide. AjetError for a model whose attention is of another kind."""
+    """Over how many tokens a model has full attention: its sliding window if it has one, as nothing slides within
+    one. Raises AjetError for a model with another kind of attention."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])

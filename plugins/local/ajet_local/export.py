@@ -1,4 +1,4 @@
-"""Whole models of checkpoints: what `ajet export` writes, with an adapter merged into the weights."""
+"""What `ajet export` writes: the model of a checkpoint, with an adapter merged into the weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from ajet_local.adapters import Adapters, base_of, saved_adapters
 from ajet_local.modeling import load_model
 from ajet_local.trainer import STATE_FILE
 
-OF_TRAINING = (STATE_FILE, "ajet.json", "files.json")
-"""What a checkpoint holds besides the model."""
+TRAINING_FILES = (STATE_FILE, "ajet.json", "files.json")
+"""Files of a checkpoint that do not belong to the model."""
 
 
 def export(checkpoint: Path, output: Path, target: str | None) -> None:
-    """Write a checkpoint's model into the new folder ``output``: the same files if it is a whole one, else that
-    of the adapter ``target`` (needed only if there are several), in the type of the base weights. Raises
-    ConfigError."""
+    """Write a checkpoint's model into the new folder ``output``.
+
+    A whole model is copied. An adapter is merged into its base model, in the type of the base weights; ``target``
+    names the adapter if there are several. Raises ConfigError.
+    """
     if output.exists():
         raise ConfigError(f"{output} already exists; name a new folder.")
     if not checkpoint.is_dir():
@@ -37,12 +39,12 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
         )
     if not (checkpoint / "config.json").is_file():
         raise ConfigError(f"{checkpoint} is not a checkpoint: it has neither adapters nor a config.json.")
-    shutil.copytree(checkpoint, output, ignore=shutil.ignore_patterns(*OF_TRAINING))
+    shutil.copytree(checkpoint, output, ignore=shutil.ignore_patterns(*TRAINING_FILES))
 
 
 def load_whole(source: str | Path, target: str | None = None, **options: Any) -> tuple[Any, Any]:
-    """Model and tokenizer as in `load_model`; if ``source`` holds adapters, one of them, ``target`` or the only
-    one, is merged into the weights. Raises ConfigError if it is not clear which."""
+    """Model and tokenizer as from `load_model`. If ``source`` contains adapters, ``target`` or the only one is merged
+    into the weights. Raises ConfigError if ``target`` is unknown, or missing where there are several."""
     saved = saved_adapters(source)
     if not saved:
         return load_model(source, **options)

@@ -1,4 +1,4 @@
-"""One heap for all threads, so that memory which one of them freed serves the others."""
+"""One malloc arena for all threads, so that each can reuse memory that another has freed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import ctypes
 import sys
 
 M_ARENA_MAX = -8
-"""Of `mallopt` in glibc's malloc.h."""
+"""A parameter of `mallopt`, from glibc's malloc.h."""
 
 
 def share_heap() -> None:
-    """Let glibc's threads allocate from one arena; elsewhere nothing happens.
+    """Make glibc allocate from one arena; does nothing with other C libraries.
 
-    By default up to eight threads a core have one each. Sampling and updates run in several threads, with
-    tensors of ever new sizes: each arena keeps what one of them has ever needed, and a run grows by gigabytes.
+    By default there are up to eight arenas per core. Sampling and updates run in several threads, with tensors of
+    ever new sizes; each arena keeps its maximum, and a run's memory grows by gigabytes.
     """
     if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # absent in other C libraries
         if mallopt is not None:
             mallopt(M_ARENA_MAX, 1)

@@ -1,9 +1,9 @@
 """Keys and values of prefixes: a radix tree over token ids, in which every token is computed once.
 
-A node holds a run of tokens and their keys and values; its path from the root is a prefix. Prompts are
-added before they are computed, so requests that arrive together also share tokens that are not computed yet. Unused
-nodes are evicted from the leaves inwards, the least recently used first, by a logical clock, so that equal runs evict
-equally. The trees of different adapters share only the size limit.
+A node has a run of tokens with their keys and values; its path from the root is a prefix. Prompts are added before
+they are computed, so requests that arrive together share even those tokens. Unused nodes are evicted from the
+leaves inwards, the least recently used first. The clock is logical, so equal runs evict equally. Each adapter has
+its own tree; they share only the size limit.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ajet.types import Int32
 
-if TYPE_CHECKING:
-    from ajet_local.completion import Completion
-
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """What a token's keys and values are: ``[layers, 2, heads, tokens, head_dim]`` is their tensor."""
+    """The shape of keys and values: their tensors are ``[layers, 2, heads, tokens, head_dim]``."""
 
     layers: int
     heads: int
@@ -46,14 +43,14 @@ class KVLayout:
         return 2 * self.heads * self.head_dim * self.dtype.itemsize
 
     def zeros(self, *slots: int, tokens: int) -> torch.Tensor:
-        """Room for ``tokens``: [layers, 2, *slots, heads, tokens, head_dim]."""
+        """A zero tensor [layers, 2, *slots, heads, tokens, head_dim]."""
         shape = (self.layers, 2, *slots, self.heads, tokens, self.head_dim)
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Tokens ``[start, end)`` of every sequence that runs through it."""
+    """The tokens ``[start, end)`` of every sequence whose path includes this node."""
 
     ids: Int32
     kv: torch.Tensor
@@ -63,10 +60,8 @@ class Node:
     filled: int = 0
     children: dict[int, Node] = field(default_factory=dict)
     users: int = 0
-    """Running completions whose context ends in this node or below it."""
+    """How many running completions have a context that ends in this node or below it."""
     used_at: int = 0
-    awaiting: list[Completion] = field(default_factory=list)
-    """Those whose context ends with this node, until it is computed."""
 
     @property
     def start(self) -> int:
@@ -77,7 +72,7 @@ class Node:
         return self.filled == len(self.ids)
 
     def path(self) -> Iterator[Node]:
-        """The node and its ancestors, up to but without the root."""
+        """The node and its ancestors, from the deepest up, without the root."""
         node = self
         while node.parent is not None:
             yield node
@@ -85,7 +80,7 @@ class Node:
 
 
 class PrefixCache:
-    """The trees of all adapters. ``tokens`` is how many tokens they hold together."""
+    """The trees of all adapters. ``tokens`` is the number of tokens in all of them."""
 
     def __init__(self, layout: KVLayout) -> None:
         self.layout = layout
@@ -94,13 +89,13 @@ class PrefixCache:
         self._clock = 0
 
     def find(self, adapter: str | None, ids: Int32) -> Node:
-        """The deepest node whose path is a prefix of ``ids`` (int32[T]): splits one that is left midway."""
+        """The deepest node whose path is a prefix of ``ids`` (int32[T]); splits a node that matches only in part."""
         if adapter not in self._roots:
             self._roots[adapter] = Node(np.zeros(0, np.int32), self.layout.zeros(tokens=0), None, 0)
         return self._descend(self._roots[adapter], ids)
 
     def _descend(self, node: Node, ids: Int32) -> Node:
-        """The deepest node below ``node`` on the way of ``ids``."""
+        """The deepest node below ``node`` that ``ids`` reach."""
         while len(ids) and (child := node.children.get(int(ids[0]))):
             common = _common(child.ids, ids)
             if common < len(child.ids):
@@ -109,8 +104,8 @@ class PrefixCache:
         return node
 
     def add(self, parent: Node, ids: Int32, kv: torch.Tensor | None = None) -> Node:
-        """A new leaf below ``parent`` for ``ids`` (int32[T], T ≥ 1), which no child begins with. Without
-        ``kv`` it is still to be computed."""
+        """Add a leaf for ``ids`` (int32[T], T ≥ 1) below ``parent``, which has no child with the same first token.
+        Without ``kv`` the leaf is not computed yet."""
         room = self.layout.zeros(tokens=len(ids)) if kv is None else kv
         node = Node(ids, room, parent, parent.end + len(ids), 0 if kv is None else len(ids))
         parent.children[int(ids[0])] = node
@@ -120,20 +115,20 @@ class PrefixCache:
         return node
 
     def insert(self, parent: Node, ids: Int32, kv: torch.Tensor) -> Node:
-        """Keep the computed ``kv`` ([layers, 2, heads, T, head_dim]) of ``ids`` (int32[T]) below ``parent``, as
-        far as it is not there yet; returns the deepest node on their way. ``kv`` belongs to the cache from now on."""
+        """Store the part of ``kv`` ([layers, 2, heads, T, head_dim]) of ``ids`` (int32[T]) below ``parent`` that is not
+        stored yet; returns the deepest node that ``ids`` reach. The cache takes over ``kv``."""
         node = self._descend(parent, ids)
         known = node.end - parent.end
-        if known == len(ids) or not node.ready:  # nothing computed lies below what is still to be computed
+        if known == len(ids) or not node.ready:  # a computed node must not be below one that is not computed
             return node
         return self.add(node, ids[known:], kv[..., known:, :].contiguous())
 
     def pin(self, node: Node) -> None:
-        """One more completion runs on this path: it is not evicted."""
+        """Count one more completion on this path, which keeps it from being evicted."""
         self._count(node, 1)
 
     def unpin(self, node: Node) -> None:
-        """The opposite of `pin`."""
+        """Undo one `pin`."""
         self._count(node, -1)
 
     def _count(self, node: Node, change: int) -> None:
@@ -143,8 +138,8 @@ class PrefixCache:
             ancestor.used_at = self._clock
 
     def merge(self, node: Node) -> None:
-        """Make one of a leaf and those above it that lead nowhere else, while they are not much longer: the
-        history of a conversation stays a handful of nodes, and each token is copied a handful of times."""
+        """Join a leaf with its ancestors that have no other child, while these are not more than twice as long. A
+        conversation then stays a few nodes, and each of its tokens is copied a few times."""
         while (
             (upper := node.parent) is not None
             and upper.parent is not None
@@ -160,18 +155,18 @@ class PrefixCache:
             upper.parent.children[int(node.ids[0])] = node
 
     def remove(self, node: Node) -> None:
-        """Forget a leaf."""
+        """Remove a leaf."""
         assert node.parent is not None and not node.children
         del node.parent.children[int(node.ids[0])]
         self.tokens -= len(node.ids)
 
     def evict(self, tokens: int) -> None:
-        """Forget at least ``tokens`` tokens, if so many are in no use."""
-        # A sixteenth more than that, so that the search for leaves is not done for every token.
-        least = self.tokens - tokens - self.tokens // 16
+        """Remove at least ``tokens`` tokens, if that many are unused."""
+        # Evict a sixteenth more, so that not every new token needs a search for leaves.
+        target = self.tokens - tokens - self.tokens // 16
         leaves = [(n.used_at, id(n), n) for n in self._nodes() if not n.children and not n.users]
         heapq.heapify(leaves)
-        while leaves and self.tokens > least:
+        while leaves and self.tokens > target:
             leaf = heapq.heappop(leaves)[2]
             self.remove(leaf)
             parent = leaf.parent
@@ -179,7 +174,7 @@ class PrefixCache:
                 heapq.heappush(leaves, (parent.used_at, id(parent), parent))
 
     def clear(self) -> None:
-        """Forget everything. Completions that run on it must be admitted anew."""
+        """Remove everything. Running completions must be admitted again."""
         self._roots.clear()
         self.tokens = 0
 
@@ -191,8 +186,8 @@ class PrefixCache:
             stack.extend(node.children.values())
 
     def _split(self, node: Node, at: int) -> Node:
-        """Cut a node after ``at`` tokens; returns the new upper part. ``node`` stays the lower one, so those
-        who hold it still hold the same prefix."""
+        """Split a node after ``at`` tokens and return the new upper part. ``node`` becomes the lower part, so
+        references to it still mean the same prefix."""
         assert node.parent is not None
         upper = Node(node.ids[:at], node.kv[..., :at, :].clone(), node.parent, node.start + at)
         upper.filled, node.filled = min(at, node.filled), max(0, node.filled - at)

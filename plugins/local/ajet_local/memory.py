@@ -1,8 +1,8 @@
-"""How much memory a job will take, before anything of it is loaded, and what would make it fit.
+"""Estimate a job's memory before anything is loaded, and what would make it fit.
 
-The parts are those that last (weights, gradients, moments, copies, the sampler's cache) and what one
-micro-batch keeps for its backward pass. The latter is counted for a decoder layer of the Llama kind as
-autograd saves it; a token is assumed to be trained, so that its logits are there, too.
+The estimate is the sum of what lasts (weights, gradients, moments, copies, the engine's cache) and what autograd
+saves of one micro-batch for the backward pass. The latter is counted for a Llama-like decoder layer, assuming that
+every token is trained and so has logits.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ajet.types import AjetError, ConfigError
-from ajet_local.modeling import checked_source, first_line, is_called
+from ajet_local.modeling import checked_source, first_line, has_suffix
 from ajet_local.sizes import format_size
 
 if TYPE_CHECKING:
-    from ajet.job.config import LoraSettings
+    from ajet.learning.settings import LoraSettings
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
-"""Of a micro-batch that is chosen to fit. A longer sample is alone in one, and takes what it takes."""
+"""Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""
 LEAST_CACHED = 16384
-"""Tokens that the sampler's cache holds at least where its size is ours to choose: 8 sequences of 2048, say."""
+"""Minimum tokens in the engine's cache if its size is chosen to fit: for example 8 sequences of 2048."""
 FLOAT32 = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a model's config says of its size."""
+    """The sizes of a model, from its config."""
 
     parameters: int
     layers: int
@@ -41,15 +41,16 @@ class Shape:
     queries: int
     """Width of a token's queries, all heads together."""
     keys: int
+    """Width of a token's keys, all heads together."""
     inner: int
     """Width of the feed-forward layer."""
     vocabulary: int
     linear: Mapping[str, tuple[int, int]]
-    """Name -> (inputs, outputs) of every linear layer but the head."""
+    """Name -> (inputs, outputs) of every linear layer except the head."""
 
     @classmethod
     def of(cls, source: str | Path) -> Shape:
-        """From a model's config; no weights are loaded. Raises AjetError."""
+        """From a model's config, without loading weights. Raises AjetError if there is no such model."""
         try:
             config = AutoConfig.from_pretrained(checked_source(source))
         except (OSError, ValueError) as error:
@@ -59,7 +60,7 @@ class Shape:
 
     @classmethod
     def of_model(cls, model: Any) -> Shape:
-        """From a model, which may be on the device "meta"."""
+        """From a model, which may be on the device ``meta``."""
         config = model.config.get_text_config()
         heads = config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -80,64 +81,64 @@ class Shape:
         )
 
     def adapter_parameters(self, settings: LoraSettings) -> int:
-        """Of one adapter."""
+        """Number of parameters of one adapter."""
         return settings.rank * sum(
             inputs + outputs
             for name, (inputs, outputs) in self.linear.items()
-            if is_called(name, settings.modules)
+            if has_suffix(name, settings.modules)
         )
 
     def cached(self, tokens: int, number: int) -> int:
-        """Bytes of the keys and values of so many tokens, in numbers of so many bytes."""
+        """Bytes of the keys and values of ``tokens`` tokens, with ``number`` bytes for each number."""
         return tokens * self.layers * 2 * self.keys * number
 
     @property
     def layer_width(self) -> int:
-        """Numbers that a layer keeps of a token for its backward pass: two norms with their inputs and outputs,
-        those of queries and keys, attention over repeated keys and values, and four of the feed-forward layer."""
+        """How many numbers a layer saves for each token until the backward pass: inputs and outputs of two norms, those of
+        queries and keys, attention over repeated keys and values, and four of the feed-forward layer."""
         return 6 * self.hidden + 6 * self.queries + 2 * self.keys + 4 * self.inner
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A job as far as memory is concerned."""
+    """What decides the memory of a job."""
 
     shape: Shape
     tokens: int
-    """Of a micro-batch."""
+    """Tokens of a micro-batch."""
     cache: int
-    """Bytes of the sampler's keys and values, at most."""
+    """Maximum bytes of the engine's keys and values."""
     number: int = FLOAT32
-    """Bytes of a number that the model computes with."""
+    """Bytes of one number in the model's computations."""
     adapters: int | None = None
-    """Weights of all adapters together; None: all weights of the model are trained."""
+    """Number of weights of all adapters together; None: the model's own weights are trained."""
     trained: int = 0
-    """Weights of the adapters that are trained."""
+    """Number of weights of the trained adapters."""
     asynchronous: bool = False
     reference: int = 0
-    """Weights of a reference model."""
+    """Number of weights of the reference model."""
     checkpointing: bool = False
     entropy: bool = False
     program: int = 0
-    """Bytes that are taken already."""
+    """Bytes that the process already uses."""
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by what they are for."""
+        """Bytes of each part, by its name in messages."""
         whole = self.adapters is None
-        weights, moved = (self.shape.parameters, self.shape.parameters if whole else self.trained)
-        found = {
+        weights, trained = (self.shape.parameters, self.shape.parameters if whole else self.trained)
+        parts = {
             "the program": self.program,
             "weights": weights * (FLOAT32 if whole else self.number),
             "adapters": (self.adapters or 0) * FLOAT32,
-            "gradients": moved * FLOAT32,
-            "AdamW": 2 * moved * FLOAT32,
-            "the sampler's copy": self._copy(),
+            "gradients": trained * FLOAT32,
+            "AdamW": 2 * trained * FLOAT32,
+            "the engine's copy": self._copy(),
             "the reference": self.reference * self.number,
-            "the sampler's cache": self.cache,
+            "the engine's cache": self.cache,
             f"activations of {self.tokens} tokens": self.activations,
         }
-        return {name: size for name, size in found.items() if size}
+        return {name: size for name, size in parts.items() if size}
 
     @property
     def total(self) -> int:
@@ -145,7 +146,7 @@ class Demand:
 
     @property
     def saved(self) -> int:
-        """Bytes that autograd keeps of a micro-batch until the backward pass, without its logits."""
+        """Bytes that autograd saves of a micro-batch until the backward pass, without its logits."""
         layer = self.shape.layer_width * self.number
         if self.checkpointing:
             return self.tokens * (self.shape.layers * self.shape.hidden * self.number + layer)
@@ -153,8 +154,8 @@ class Demand:
 
     @property
     def activations(self) -> int:
-        """Bytes of a micro-batch at their most: what is saved, a layer's gradients, and the logits, scaled,
-        as logprobs, and once more as their gradient; the entropy needs two more of them."""
+        """Peak bytes of a micro-batch: what autograd saves, the gradients of one layer, and four tensors of logits: as
+        computed, scaled, as logprobs and their gradient. The entropy needs two more of these."""
         layer = self.tokens * self.shape.layer_width * self.number
         logits = self.tokens * self.shape.vocabulary * (self.number + (4 if self.entropy else 2) * FLOAT32)
         return self.saved + layer + logits
@@ -176,9 +177,9 @@ def fitting_tokens(demand: Demand, limit: int) -> int | None:
 
 
 def fit(demand: Demand, limit: int, *, tokens: int | None, cache: int | None) -> Demand:
-    """The demand with a micro-batch and a cache that fit into ``limit`` bytes. Those that are given stay; otherwise the
+    """The demand with a micro-batch and a cache that fit into ``limit`` bytes. Given sizes are kept. Otherwise the
     cache is a quarter of the limit, halved until there is room for the rest, down to `LEAST_CACHED` tokens. The result
-    may still exceed the limit. Callers compare `total` with it and raise `refuse`."""
+    may still exceed the limit: callers compare its `total` and raise `refuse`."""
     least = min(demand.shape.cached(LEAST_CACHED, demand.number), limit // 4) if cache is None else cache
     demand = replace(demand, cache=limit // 4 if cache is None else cache, tokens=tokens or FEWEST_TOKENS)
     while demand.total > limit and demand.cache > least:
@@ -187,7 +188,7 @@ def fit(demand: Demand, limit: int, *, tokens: int | None, cache: int | None) ->
 
 
 def refuse(demand: Demand, limit: int, why: str) -> ConfigError:
-    """The one line that says what the job needs, of which parts, and what would fit into ``limit`` bytes."""
+    """An error of one line: what the job needs, its parts, and what would make it fit into ``limit`` bytes."""
     parts = ", ".join(f"{name} {format_size(size)}" for name, size in demand.parts.items())
     return ConfigError(
         f"backbone.local: the job needs about {format_size(demand.total)}, but there are {format_size(limit)} ({why}): "
@@ -197,20 +198,20 @@ def refuse(demand: Demand, limit: int, why: str) -> ConfigError:
 
 def _remedy(demand: Demand, limit: int) -> str:
     changes = list(_changes(demand, limit))
-    alone = [text for text, fields in changes if replace(demand, **fields).total <= limit]
-    if alone:
-        return f"It would fit with {' or with '.join(alone)}."
+    sufficient = [text for text, fields in changes if replace(demand, **fields).total <= limit]
+    if sufficient:
+        return f"It would fit with {' or with '.join(sufficient)}."
     changed, texts = demand, []
     for text, fields in changes:
         changed = replace(changed, **fields)
         texts.append(text)
         if changed.total <= limit:
             return f"It would fit with {' and '.join(texts)} together."
-    return f"Nothing makes it fit: it takes at least {format_size(changed.total)}. Take a smaller model or raise the limit."
+    return f"Nothing makes it fit: it takes at least {format_size(changed.total)}. Use a smaller model or raise the limit."
 
 
 def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What can be changed, each with the fields that it changes."""
+    """Settings that would lower the demand, each with the fields of `Demand` that it changes."""
     tokens = fitting_tokens(demand, limit) or FEWEST_TOKENS
     if tokens < demand.tokens:
         yield f"micro_batch_tokens: {tokens}", {"tokens": tokens}
@@ -226,7 +227,7 @@ def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out."""
+    """Whether an error means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     system = isinstance(error, OSError) and error.errno == errno.ENOMEM
@@ -237,7 +238,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that the device has left."""
+    """Free bytes of the device; on a CPU at most what its container allows."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "mps":
@@ -247,13 +248,13 @@ def free_memory(device: torch.device) -> int:
 
 
 def resident() -> int:
-    """Bytes that this process has in the machine's memory; 0 where that is not known."""
+    """Bytes of memory that this process uses; 0 where that is unknown."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.is_file() else 0
 
 
 def _linux_limits() -> Iterator[int]:
-    """What is available, in the machine and in the container around."""
+    """Free bytes of the machine, and of the container that this process runs in."""
     meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if meminfo.is_file():
         for line in meminfo.read_text().splitlines():

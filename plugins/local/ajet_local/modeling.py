@@ -1,4 +1,4 @@
-"""Loading a causal language model and its tokenizer, with errors that say what a folder lacks."""
+"""Load a causal language model and its tokenizer, with errors that say what a folder lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNREADABLE = (
     SafetensorError,
     pickle.UnpicklingError,
 )
-"""What the libraries raise for files that are damaged or missing."""
+"""Exceptions of the libraries for damaged or missing files."""
 
 
 def default_device() -> torch.device:
@@ -45,11 +45,10 @@ def load_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str = torch.float32,
 ) -> tuple[Any, Any]:
-    """Model (in eval mode: no dropout, in sampling or in training) and tokenizer.
+    """The model (in eval mode: no dropout, neither in sampling nor in training) and its tokenizer.
 
-    ``name`` is a folder in the Hugging Face layout or the id of a model on the Hub. Weights are
-    float32 unless ``dtype`` says otherwise ("auto": as they are stored). Raises `AjetError` when the folder is missing or
-    incomplete, or the id cannot be fetched.
+    ``name`` is a folder in the Hugging Face layout or the id of a model on the Hub. Weights have the type ``dtype``
+    ("auto": the stored one). Raises `AjetError` if the folder is missing or incomplete, or the id cannot be fetched.
     """
     source = checked_source(name)
     try:
@@ -61,8 +60,8 @@ def load_model(
 
 
 def copy_in(model: Any, dtype: torch.dtype) -> Any:
-    """A copy whose weights are of another type, as `load_model` would have them: the frequencies of positions stay
-    what they are, as rounded ones would be other positions."""
+    """A copy with weights of another type, as `load_model` would load them. Only parameters are converted: rounding the
+    buffers of rotary frequencies would change the positions."""
     copied = copy.deepcopy(model)
     for parameter in copied.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -70,7 +69,7 @@ def copy_in(model: Any, dtype: torch.dtype) -> Any:
 
 
 def load_tokenizer(name: str | Path) -> tuple[Any, str]:
-    """Tokenizer of a model as in `load_model`, and the name of its architecture. Raises `AjetError`."""
+    """The tokenizer of a model, and the name of its architecture. Raises `AjetError` as `load_model` does."""
     folder = Path(name).expanduser()
     source = str(folder) if folder.is_dir() else str(name)
     check_available(source)
@@ -81,18 +80,18 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
 
 
 def context_length(model: Any) -> int:
-    """Most tokens the model's positions reach (``max_position_embeddings``)."""
+    """Maximum number of positions of the model (``max_position_embeddings``)."""
     return int(model.config.get_text_config().max_position_embeddings)
 
 
-def is_called(name: str, ends: Collection[str] | None) -> bool:
-    """Whether a module's name is one of ``ends`` or ends with one of them; all are, where none are given."""
-    return ends is None or any(name == end or name.endswith(f".{end}") for end in ends)
+def has_suffix(name: str, suffixes: Collection[str] | None) -> bool:
+    """Whether a module's dotted name ends with one of ``suffixes``; None matches every name."""
+    return suffixes is None or any(name == suffix or name.endswith(f".{suffix}") for suffix in suffixes)
 
 
 def enable_checkpointing(model: Any) -> None:
-    """Let `checkpointing` do something on ``model``."""
-    name = "activation_checkpointing_enable"  # the other is deprecated in newer versions of transformers
+    """Prepare ``model`` for `checkpointing`."""
+    name = "activation_checkpointing_enable"  # newer versions of transformers deprecate the other name
     enable = getattr(model, name, None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
 
@@ -105,10 +104,10 @@ def checkpointed_layers(model: Any) -> list[Any]:
 
 @contextmanager
 def checkpointing(model: Any) -> Iterator[None]:
-    """Within it, a model on which gradient checkpointing is enabled does it.
+    """A block in which a model prepared by `enable_checkpointing` checkpoints its gradients.
 
-    transformers asks whether a layer is training. The layers alone say so, not what is in them: there
-    is still no dropout.
+    transformers does so in layers whose ``training`` is true. It is set for the layers only, not for the modules in
+    them, so there is still no dropout.
     """
     layers = checkpointed_layers(model)
     for layer in layers:
@@ -121,7 +120,7 @@ def checkpointing(model: Any) -> Iterator[None]:
 
 
 def checked_source(name: str | Path) -> str:
-    """``name`` as Hugging Face wants it; folders are looked into before anything is loaded. Raises `AjetError`."""
+    """``name`` as Hugging Face accepts it. Raises `AjetError` for an incomplete folder, before anything is loaded."""
     folder = Path(name).expanduser()
     looks_like_a_path = (
         isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1
@@ -136,7 +135,7 @@ def checked_source(name: str | Path) -> str:
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         raise AjetError(
             f"model folder {folder}: no tokenizer ({', '.join(_TOKENIZER_FILES)}). "
-            f"Save the tokenizer of the model there: `tokenizer.save_pretrained({str(folder)!r})`."
+            f"Save the model's tokenizer there: `tokenizer.save_pretrained({str(folder)!r})`."
         )
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
         raise AjetError(
@@ -147,4 +146,5 @@ def checked_source(name: str | Path) -> str:
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error's message without a final period, or the name of its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Rows that begin alike: the system prompt and the tools are most of an agent's prompt."""
+"""The common prefix of rows: most of an agent's prompt is its system prompt and tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ajet.types import Int32
 def common_prefix(rows: Sequence[Int32], limit: int) -> int:
     """Length of the longest prefix, at most ``limit`` tokens, that all ``rows`` (int32[T_i]) share.
 
-    A single row shares nothing: 0.
+    0 for a single row.
     """
     if len(rows) < 2:
         return 0

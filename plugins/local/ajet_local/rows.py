@@ -18,7 +18,7 @@ from ajet_local.tokens import TrainedTokens
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
     """Split into groups of at most ``max_tokens`` tokens, padding included; a longer sample is alone.
 
-    Sorted by length (stable), so padding is small and the split is the same every time.
+    Samples are sorted by length (stable), so there is little padding and the split is reproducible.
     """
     groups: list[list[Sample]] = []
     for sample in sorted(samples, key=lambda s: len(s.token_ids)):
@@ -30,31 +30,31 @@ def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sampl
 
 
 def shares_prefixes(model: Any) -> bool:
-    """Whether what rows share is computed once: checkpointing layers have no cache for it."""
+    """Whether the common prefix of rows is computed once: not with gradient checkpointing, whose layers use no cache."""
     return not checkpointed_layers(model)
 
 
 def padded_size(samples: Sequence[Sample], *, sharing: bool) -> tuple[int, int]:
-    """How many tokens `trained_tokens` computes for these samples, and pairs of query and key; ``sharing`` as
-    `shares_prefixes` says."""
+    """How many tokens, and how many pairs of query and key, `trained_tokens` computes for these samples. ``sharing`` is
+    the result of `shares_prefixes`."""
     longest = max(len(s.token_ids) for s in samples)
     shared = _shared_prefix(samples) if sharing else 0
     own = len(samples) * (longest - shared)
-    if shared:  # attention to a cache has a mask, whose pairs are computed all
+    if shared:  # attention to a cache has a mask, so all pairs are computed
         return shared + own, _causal_pairs(shared) + own * longest
     return own, len(samples) * _causal_pairs(longest)
 
 
 def _causal_pairs(length: int) -> int:
-    """Of a row without a mask. The kernel skips later keys in blocks, so it computes some of them."""
+    """Computed pairs of a row without a mask. The kernel skips later keys in blocks, so it computes some of them."""
     return length * (length // 2 + min(length // 2, 300))
 
 
 def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need] = ()) -> TrainedTokens:
     """Run ``model`` over ``samples`` as padded rows; gradients flow into its parameters.
 
-    The prefix that all rows share is computed once, with gradients, through the key-value cache. Logits
-    exist only at positions that predict a trained token of some row.
+    The rows' common prefix is computed once, with gradients, through the key-value cache. Logits are computed only
+    at positions that predict a trained token of some row.
     """
     device = model.device
     rows, columns = np.nonzero(_padded([s.mask for s in samples]))
@@ -78,13 +78,13 @@ def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need
 
 
 def _shared_prefix(samples: Sequence[Sample]) -> int:
-    """How many tokens all rows begin with, before the one that predicts the first trained token."""
+    """Length of the rows' common prefix, at most up to the token that predicts the first trained one (exclusive)."""
     first_trained = min(int(s.mask.argmax()) for s in samples)
     return common_prefix([s.token_ids for s in samples], first_trained - 1)
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """[B, max T], padded with zeros on the right; causal attention keeps padding out of what counts."""
+    """[B, max T], padded with zeros on the right; with causal attention the padding affects no real token."""
     out = np.zeros((len(arrays), max(map(len, arrays))), dtype=arrays[0].dtype)
     for row, array in zip(out, arrays, strict=True):
         row[: len(array)] = array

@@ -1,4 +1,4 @@
-"""Drawing tokens from logits: one row, one request, one stream of random numbers."""
+"""Samples tokens from logits: each row belongs to one request, which has its own stream of random numbers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ajet.types import Sampling
 
 @dataclass(slots=True)
 class Sampler:
-    """The draws of one request. Its uniforms come from its own PCG64 stream, seeded by
-    ``sampling.seed`` (unseeded: by the system's entropy), so neighbours in a batch change nothing."""
+    """The random numbers of one request: its own PCG64 stream, seeded by ``sampling.seed`` (None: by the system's
+    entropy), so other requests in the batch do not affect it."""
 
     sampling: Sampling
     _random: np.random.Generator = field(init=False)
@@ -23,19 +23,19 @@ class Sampler:
         self._random = np.random.Generator(np.random.PCG64(self.sampling.seed))
 
     def uniform(self) -> float:
-        """The next number of the stream, in [0, 1). Greedy requests draw none."""
+        """The next number of the stream, in [0, 1); 0 for greedy requests, which draw none."""
         return 0.0 if self.sampling.greedy else float(self._random.random())
 
 
 def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int], list[float]]:
     """One token per row of ``logits`` (float[B, V]) by inverse CDF, with its logprob.
 
-    The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k and
-    top-p; greedy rows take the most likely token and record temperature 1. The CDF is summed in whole numbers, which
-    add up alike in any order: on CUDA, too, equal logits draw equal tokens.
+    The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k and top-p.
+    Greedy rows take the most likely token, with its logprob at temperature 1. The CDF is summed in integers, whose sum
+    does not depend on the order: equal logits give equal tokens, on CUDA too.
     """
     if logits.device.type == "mps":
-        logits = logits.cpu()  # it has no float64
+        logits = logits.cpu()  # mps has no float64
     device = logits.device
     settings = [sampler.sampling for sampler in samplers]
     temperatures = [1.0 if s.greedy else s.temperature for s in settings]
@@ -49,9 +49,9 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
     cdf = _parts(probs).cumsum(-1)
     uniforms = torch.tensor([s.uniform() for s in samplers], dtype=torch.float64, device=device)
     drawn = (uniforms[:, None] * cdf[:, -1:]).long()
-    # side="right" and a number below the total: a token of probability 0 is never drawn.
+    # right=True and a number below the total: a token of probability 0 is never drawn.
     tokens = torch.searchsorted(cdf, torch.minimum(drawn, cdf[:, -1:] - 1), right=True)
-    # Of logits that are not numbers any token will do: its logprob tells.
+    # NaN logits give an arbitrary token; its logprob is NaN, which the caller notices.
     tokens.clamp_(0, logits.shape[1] - 1)
     greedy = [row for row, sampling in enumerate(settings) if sampling.greedy]
     if greedy:
@@ -61,8 +61,8 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
 
 
 def _truncated(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """``probs`` (float32[V]) with what top-k and then top-p (nucleus: Holtzman et al., arXiv:1904.09751)
-    exclude set to 0. The most likely token always stays."""
+    """``probs`` (float32[V]) after top-k and then top-p (nucleus sampling: Holtzman et al., arXiv:1904.09751): excluded
+    tokens are 0. The most likely token is always kept."""
     ordered, order = probs.sort(descending=True, stable=True)
     keep = torch.ones_like(ordered, dtype=torch.bool)
     if sampling.top_k > 0:
@@ -76,5 +76,5 @@ def _truncated(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def _parts(probs: torch.Tensor) -> torch.Tensor:
-    """Probabilities (float32) in units of 2⁻⁵², int64: exact but for what is below, and sums of them are exact."""
+    """Probabilities (float32) in units of 2⁻⁵², rounded down, int64. Their sums are exact."""
     return (probs * 2.0**52).long()

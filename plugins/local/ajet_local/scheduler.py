@@ -1,8 +1,9 @@
-"""Continuous batching: who takes part in the next forward pass, and what becomes of its logits.
+"""Continuous batching (Orca, Yu et al., OSDI 2022): chooses what the next forward pass computes, and samples from its
+logits.
 
-Each step runs one pass for every adapter that has work: a token for each decoding completion, and beside
-them chunks of the prompts that are still to be computed. Completions join at any step and leave by the
-next. Everything is a function of the order of requests and the tokens drawn, and of no clock.
+Each step runs one pass for every adapter that has work: one token for each decoding completion, and chunks of
+prompts that are not computed yet. Completions can join at any step, and a finished one leaves at the next.
+Everything depends only on the order of requests and the sampled tokens, not on time.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ajet_local.slots import AHEAD, Slots
 
 
 class Scheduler:
-    """Runs completions. ``cache_bytes`` bounds the memory of keys and values, in cache and slots together,
-    except that one completion always runs; ``prefill_tokens`` bounds those of prompts in one pass."""
+    """Runs completions. ``cache_bytes`` bounds the memory of keys and values, in cache and slots together, but one
+    completion always runs; ``prefill_tokens`` bounds the prompt tokens of one pass."""
 
     def __init__(
         self,
@@ -39,10 +40,10 @@ class Scheduler:
         self.prefill_tokens = prefill_tokens
         self.waiting: deque[Completion] = deque()
         self.running: list[Completion] = []
-        """In the order of admission."""
+        """Oldest admission first."""
         self.layout = KVLayout.of(model)
         self.max_tokens = cache_bytes // (self.layout.layers * self.layout.layer_bytes)
-        """Tokens whose keys and values may be held."""
+        """Maximum number of tokens with keys and values in memory."""
         self.cache = PrefixCache(self.layout)
         self._lanes: dict[str | None, _Lane] = {}
 
@@ -52,14 +53,16 @@ class Scheduler:
 
     @property
     def held_tokens(self) -> int:
-        """Tokens for which memory is held, or will be when those who are admitted decode."""
+        """Tokens with memory in cache and slots, including the slots that admitted completions will need to decode."""
         lanes = self._lanes.values()
-        promised = sum(_slot_tokens(node.end) * len(node.awaiting) for lane in lanes for node in lane.pending)
+        promised = sum(
+            _slot_tokens(node.end) * len(waiting) for lane in lanes for node, waiting in lane.pending.items()
+        )
         return self.cache.tokens + promised + sum(lane.slots.tokens for lane in lanes)
 
     @torch.inference_mode()
     def step(self, version: int) -> None:
-        """One pass for every adapter with work; sampled tokens are labelled with ``version``."""
+        """Run one pass for every adapter that has work; sampled tokens get the weight version ``version``."""
         for completion in [c for c in self.running if not c.alive]:
             self._release(completion)
         self._admit()
@@ -70,7 +73,7 @@ class Scheduler:
                 lane.step(version)
 
     def restart(self) -> None:
-        """The weights are others: forget all keys and values. What runs is computed anew and goes on."""
+        """Drop all keys and values, because the weights changed. Running completions are recomputed and continue."""
         for completion in self.running:
             completion.node = None
         self.waiting.extendleft(reversed(self.running))
@@ -80,7 +83,7 @@ class Scheduler:
             lane.clear()
 
     def fail(self, error: Exception, *, waiting: bool) -> None:
-        """Answer all that run, and if wanted all that wait, with an error; start afresh."""
+        """Answer all running (and with ``waiting`` all waiting) completions with an error, and drop all keys and values."""
         failed = [*self.running, *(self.waiting if waiting else ())]
         self.running.clear()
         self.restart()
@@ -90,17 +93,17 @@ class Scheduler:
             completion.fail(error)
 
     def _admit(self) -> None:
-        """Let those who wait in, in order, as long as slots and memory last."""
+        """Admit waiting completions, in order, while the batch and the memory have room."""
         while self.waiting and len(self.running) < self.max_batch:
             completion = self.waiting.popleft()
             if not completion.alive:
                 continue
-            alone = not self.running
-            self.running.append(completion)  # so that `fail` answers it, whatever fails from here on
+            first = not self.running
+            self.running.append(completion)  # first, so that `fail` answers it if anything below fails
             adapter, ids = completion.request.adapter, completion.context()
             node = self.cache.find(adapter, ids)
             self.cache.pin(node)
-            if not alone and not self._make_room(len(ids) - node.end + _slot_tokens(len(ids))):
+            if not first and not self._make_room(len(ids) - node.end + _slot_tokens(len(ids))):
                 self.cache.unpin(node)
                 self.waiting.appendleft(self.running.pop())
                 return
@@ -115,7 +118,7 @@ class Scheduler:
             self._lanes[adapter].admit(completion)
 
     def _bound(self) -> None:
-        """Hold no more than is allowed: unused entries are evicted first, then the youngest completion."""
+        """Enforce the memory limit: evict unused cache entries first, then the completion admitted last."""
         for lane in self._lanes.values():
             lane.slots.grow()
         while not self._make_room(0) and len(self.running) > 1:
@@ -124,7 +127,7 @@ class Scheduler:
             self.waiting.appendleft(youngest)
 
     def _make_room(self, tokens: int) -> bool:
-        """Whether so many more tokens may be held, after evicting unused ones."""
+        """Evict unused entries if necessary; return whether there is memory for ``tokens`` more tokens."""
         excess = self.held_tokens + tokens - self.max_tokens
         if excess > 0:
             for lane in self._lanes.values():
@@ -133,7 +136,7 @@ class Scheduler:
         return self.held_tokens + tokens <= self.max_tokens
 
     def _release(self, completion: Completion) -> None:
-        """Take it out of the batch; its keys and values stay in the cache."""
+        """Remove a completion from the batch; its keys and values stay in the cache."""
         self.running.remove(completion)
         self._lanes[completion.request.adapter].release(completion)
 
@@ -145,27 +148,25 @@ class _Lane:
         self.scheduler = scheduler
         self.cache = scheduler.cache
         self.slots = Slots(scheduler.layout)
-        self.pending: list[Node] = []
-        """Where contexts end that are still to be computed, first come first."""
+        self.pending: dict[Node, list[Completion]] = {}
+        """The nodes where uncomputed contexts end, oldest first, each with the completions that wait for it."""
 
     @property
     def busy(self) -> bool:
         return bool(self.pending or self.slots.banks)
 
     def admit(self, completion: Completion) -> None:
-        """Begin with a completion that is pinned to its node."""
+        """Start a completion, whose node is already pinned."""
         node = completion.node
         assert node is not None
-        if node.ready:  # all is there but the logits: its last token is computed once more
+        if node.ready:  # only logits are missing, so its last token is computed again
             completion.length = node.end - 1
             self.slots.join(completion)
         else:
-            if node not in self.pending:
-                self.pending.append(node)
-            node.awaiting.append(completion)
+            self.pending.setdefault(node, []).append(completion)
 
     def release(self, completion: Completion) -> None:
-        """End one: what it computed goes into the cache, what it alone waited for is dropped."""
+        """Stop a completion: cache what it computed, and drop the nodes that only it waited for."""
         node, completion.node = completion.node, None
         assert node is not None
         if completion in self.slots:
@@ -177,30 +178,31 @@ class _Lane:
             self.cache.unpin(node)
             self.cache.merge(end)
             return
-        if completion in node.awaiting:  # else its first token was its last
-            node.awaiting.remove(completion)
+        waiting = self.pending.get(node, [])
+        if completion in waiting:  # otherwise its first token was also its last
+            waiting.remove(completion)
         self.cache.unpin(node)
         while not node.ready and not node.users and not node.children:
             assert node.parent is not None
-            if node in self.pending:
-                self.pending.remove(node)
+            self.pending.pop(node, None)
             self.cache.remove(node)
             node = node.parent
 
     def clear(self) -> None:
+        """Drop all completions; the caller clears the cache."""
         self.pending.clear()
         self.slots.clear()
 
     def step(self, version: int) -> None:
-        """One forward pass, and a token for each completion whose logits it brings."""
-        batch = Batch(self.slots.banks, self._chunks())
+        """Run one forward pass, and sample a token for each completion that gets logits."""
+        batch = Batch(self.slots.banks, self._chunks(), self.pending)
         logits = batch.logits(self.scheduler.model)
         self.slots.advance()
         for completion in batch.running:
             completion.length += 1
         for chunk in batch.chunks:
             chunk.node.filled += chunk.count
-        self.pending = [node for node in self.pending if not node.ready]
+        self.pending = {node: waiting for node, waiting in self.pending.items() if not node.ready}
         if not batch.answered:
             return
         tokens, logprobs = sample(logits, [c.sampler for c in batch.answered])
@@ -209,18 +211,16 @@ class _Lane:
                 completion.add(token, logprob, version)
         for completion in batch.answered[len(batch.running) :]:
             assert completion.node is not None
-            completion.node.awaiting.remove(completion)
             if completion.alive:
                 completion.length = completion.node.end
                 self.slots.join(completion)
 
     def _chunks(self) -> dict[Node, int]:
-        """How many tokens of which nodes the next pass computes, ancestors first. If not all of them, the
-        oldest prompt gets half of the room and the shortest ones the rest: no request waits forever, and
-        few wait long."""
+        """How many tokens of which nodes the next pass computes, ancestors first. If not all fit, the oldest prompt gets
+        half of the tokens and the shortest ones the rest: no request waits forever, and few wait long."""
         counts: dict[Node, int] = {}
         left = self.scheduler.prefill_tokens
-        queue = self.pending
+        queue = list(self.pending)
         if sum(map(_missing, queue)) > left:
             left -= _take(queue[0], left // 2, counts)
             queue = sorted(queue, key=_missing)
@@ -230,17 +230,17 @@ class _Lane:
 
 
 def _slot_tokens(length: int) -> int:
-    """Tokens for which a slot takes memory at most, for a context of so many."""
+    """Maximum number of tokens that a slot allocates for a context of ``length`` tokens."""
     return 2 * (length + AHEAD)
 
 
 def _missing(node: Node) -> int:
-    """Tokens of the path that are not computed yet."""
+    """How many tokens of a node's path are not computed yet."""
     return sum(len(part.ids) - part.filled for part in node.path())
 
 
 def _take(node: Node, most: int, counts: dict[Node, int]) -> int:
-    """Add up to ``most`` tokens of a path to ``counts``; returns how many."""
+    """Add up to ``most`` uncomputed tokens of a node's path to ``counts``; return how many."""
     taken = 0
     for part in reversed([*node.path()]):
         missing = len(part.ids) - part.filled - counts.get(part, 0)
@@ -248,5 +248,5 @@ def _take(node: Node, most: int, counts: dict[Node, int]) -> int:
             counts[part] = counts.get(part, 0) + count
             taken += count
         if count < missing:
-            break  # what lies below needs all of it
+            break  # deeper nodes need all of this one
     return taken

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Reads and writes memory sizes such as ``2GiB``."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(size: float) -> str:
-    """``1.5 GiB``, ``20 MiB``"""
+    """Bytes as text, such as ``1.5 GiB`` or ``20 MiB``."""
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"

@@ -1,4 +1,4 @@
-"""When a completion ends: stop tokens, stop strings, the limit of tokens."""
+"""Finds stop strings in a completion while it is sampled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class StopStrings:
-    """Looks for stop strings in a growing completion, decoding each token a bounded number of times.
+    """Finds stop strings in a growing completion, decoding each token a bounded number of times.
 
-    Tokens may hold parts of a character, so the last few stay open until they decode to whole
-    text (the two-offset scheme of Hugging Face's text-generation-inference).
+    A token may be part of a character, so the last tokens are decoded again until they give complete characters (the
+    two-offset scheme of Hugging Face's text-generation-inference).
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
@@ -18,12 +18,13 @@ class StopStrings:
         self._stop = tuple(text for text in stop if text)
         self._longest = max(map(len, self._stop), default=0)
         self._tail = ""
-        self._settled = 0  # ids before here are in the tail
-        self._context = 0  # where decoding starts, so that spaces between tokens come out right
+        self._settled = 0  # the text of the ids before this index is final
+        self._context = (
+            0  # decoding starts at this index, before `_settled`, to get the spaces between tokens right
+        )
 
     def found(self, ids: Sequence[int]) -> bool:
-        """Whether a stop string has appeared by the end of ``ids``: the completion so far, which
-        has grown by one token since the last call."""
+        """Whether ``ids`` contain a stop string. ``ids`` is the completion so far, one token longer than in the last call."""
         if not self._stop:
             return False
         known = self._decode(ids[self._context : self._settled])

@@ -11,7 +11,7 @@ from ajet import Logger
 
 
 class TensorBoard(Logger):
-    """Event files under ``tensorboard/`` in the run folder: ``tensorboard --logdir RUN``."""
+    """Writes event files to ``tensorboard/`` in the run folder. View them with ``tensorboard --logdir RUN``."""
 
     name = "tensorboard"
     _writer: Any = PrivateAttr(None)

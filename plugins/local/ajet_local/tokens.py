@@ -1,4 +1,4 @@
-"""The trained tokens of a micro-batch as losses see them, whether rows or a tree gave their logits."""
+"""The trained tokens of a micro-batch in the form that losses take, from the logits of rows or of a tree."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from ajet.types import Float32, LossTokens, Need, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedTokens(LossTokens):
-    """The trained tokens of some samples, flattened sample by sample. All tensors are [N]."""
+    """The N trained tokens of some samples, concatenated sample by sample. All tensors are [N]."""
 
     weights: torch.Tensor
 
     @classmethod
     def of(cls, samples: Sequence[Sample], logits: torch.Tensor, needs: Collection[Need] = ()) -> Self:
-        """``logits [N, V]`` are those that predict the tokens; gradients flow into them from ``new`` and
-        ``entropy``.
+        """The trained tokens of ``samples``, where ``logits`` (float[N, V]) predict them. Gradients flow into ``logits``
+        from ``new`` and ``entropy``.
 
-        ``new[i] = log_softmax(logits / temperature)[token]`` in float32, or what more precise type the
-        logits have. Of the optional arrays those in ``needs`` are there; where samples do not bring
-        ``before``, the weights still are those before.
+        ``new[i] = log_softmax(logits / temperature)[token]`` in float32, or in the type of the logits if that is more
+        precise. Optional tensors that are not in ``needs`` are None. If the samples have no ``before``, it is ``new``: the
+        weights have not changed yet.
         """
 
         def flat(arrays: Sequence[np.ndarray]) -> torch.Tensor:
             parts = [array[s.mask] for array, s in zip(arrays, samples, strict=True)]
             return torch.as_tensor(np.concatenate(parts), device=logits.device)
 
-        def brought(arrays: Sequence[Float32 | None]) -> torch.Tensor | None:
-            there = [array for array in arrays if array is not None]
-            return flat(there) if there else None
+        def optional(arrays: Sequence[Float32 | None]) -> torch.Tensor | None:
+            given = [array for array in arrays if array is not None]
+            return flat(given) if given else None
 
         temperatures = flat([_temperatures(s) for s in samples])
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperatures[:, None]
         logprobs = torch.log_softmax(exact, dim=-1)
         new = logprobs.gather(1, flat([s.token_ids for s in samples]).long()[:, None])[:, 0]
-        before = brought([s.before for s in samples]) if "before" in needs else None
+        before = optional([s.before for s in samples]) if "before" in needs else None
         return cls(
             new=new,
             calls=torch.as_tensor(_calls(samples), device=logits.device),
@@ -48,12 +48,12 @@ class TrainedTokens(LossTokens):
             advantages=flat([s.advantages for s in samples]),
             weights=flat([s.weights for s in samples]),
             before=new.detach() if before is None and "before" in needs else before,
-            reference=brought([s.reference for s in samples]) if "reference" in needs else None,
+            reference=optional([s.reference for s in samples]) if "reference" in needs else None,
             entropy=-(logprobs.exp() * logprobs).sum(-1) if "entropy" in needs else None,
         )
 
-    def place(self, index: int, samples: Sequence[Sample]) -> str:
-        """Where trained token ``index`` lies, for error messages."""
+    def describe(self, index: int, samples: Sequence[Sample]) -> str:
+        """The episode and position of trained token ``index``, for error messages. Raises IndexError."""
         for sample in samples:
             positions = np.flatnonzero(sample.mask)
             if index < len(positions):
@@ -63,7 +63,7 @@ class TrainedTokens(LossTokens):
 
 
 def _temperatures(sample: Sample) -> Float32:
-    """float32[T]: the temperature of each token's span; 1 outside of spans and in greedy ones."""
+    """float32[T]: the temperature of each token's span; 1 outside spans and in greedy spans."""
     temperatures = np.ones(len(sample.token_ids), dtype=np.float32)
     for span in sample.spans:
         temperatures[span.start : span.end] = span.temperature or 1.0
@@ -71,7 +71,7 @@ def _temperatures(sample: Sample) -> Float32:
 
 
 def _calls(samples: Sequence[Sample]) -> np.ndarray:
-    """int64[N]: the calls of the trained tokens, numbered from 0 in their order."""
+    """int64[N]: the call of each trained token. Calls are numbered from 0 in the order of the tokens."""
     keys = []
     first = 0
     for sample in samples:

@@ -1,4 +1,4 @@
-"""The trainer: samples in, AdamW steps out, on the model that the engine samples from, or on its adapters."""
+"""The trainer: AdamW steps on samples, for the model that the engine samples from, or for its adapters."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ajet_local.trees import enable_trees
 log = logging.getLogger("ajet")
 
 STATE_FILE = "trainer.pt"
-"""In a checkpoint: the optimizers' states and the weight version."""
+"""The file of a checkpoint with the optimizers' states and the weight version."""
 
 
 @dataclass(slots=True)
 class _Sums:
-    """What an update of one optimizer's weights adds up over its mini-batches."""
+    """Sums over the mini-batches of an update, for the weights of one optimizer."""
 
     loss: float = 0.0
     grad_norm: float = 0.0
@@ -47,7 +47,7 @@ class _Sums:
 
     @classmethod
     def of(cls, parts: Iterable[_Sums]) -> _Sums:
-        """All of them together."""
+        """The sums of several optimizers combined."""
         total = cls()
         for part in parts:
             for name in cls.__slots__:
@@ -58,29 +58,27 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class _Learner:
-    """What one optimizer moves: all weights of the model, or those of one adapter."""
+    """The weights of one optimizer: all of the model, or those of one adapter."""
 
     parameters: Sequence[torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
 
 
 class LocalTrainer:
-    """`ajet.interfaces.backbone.Trainer` for a Hugging Face causal model, shared with ``engine``; or, for asynchronous
-    runs, beside the engine's own, which `publish` brings up to date.
+    """`ajet.interfaces.backbone.Trainer` for a Hugging Face causal model. ``engine`` samples from the same model or, in
+    asynchronous runs, from its own copy, which `publish` updates.
 
-    Serves reinforcement learning and supervised fine-tuning alike: what differs is the batch's
-    loss, advantages and weights. AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are
-    clipped to the global norm ``max_grad_norm``. Samples are computed as trees, every token that they share
-    once, where the model can and it pays (`ajet_local.plan`), else as padded rows. ``micro_batch_tokens``
-    bounds the tokens of one forward pass, ``gradient_checkpointing`` keeps only each layer's input and
-    computes the rest again: both change memory, not results. ``reference`` is a frozen model on the same
-    device, which fills `Sample.reference` for losses that need it.
+    Reinforcement learning and supervised fine-tuning differ only in the batch's loss, advantages and weights. The
+    optimizer is AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are clipped to the global norm
+    ``max_grad_norm``. Samples are computed as trees, each shared token once, if the model supports that and it costs
+    less (`ajet_local.plan`), else as padded rows. ``micro_batch_tokens`` bounds the tokens of one forward pass;
+    ``gradient_checkpointing`` stores only each layer's input and recomputes the rest. Both affect memory, not results.
+    ``reference`` is a frozen model on the same device, which fills `Sample.reference` for losses that need it.
 
-    With ``adapters``, those of ``model``, the model's own weights stay as they are and each adapter in
-    ``trained`` (default: all) learns from the samples that name it, as if it were alone: its gradients are
-    clipped to their own norm, its optimizer has its own state, and it takes no step where it has no credit.
-    The reference is then the model without an adapter, if no other is given. ``autocast`` is the type that the
-    model computes in where its weights, being trained, are of a more precise one.
+    With ``adapters``, those of ``model``, the model's own weights are frozen. Each adapter in ``trained`` (default:
+    all) learns from the samples that name it, as if it were alone: it has its own gradient norm and optimizer state,
+    and takes no step in a mini-batch without credit for it. The default reference is then the model without an adapter.
+    ``autocast`` is the type of computations if the trained weights have a more precise one.
     """
 
     def __init__(
@@ -109,17 +107,17 @@ class LocalTrainer:
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
         for name, network in (("", model), ("the reference model: ", reference)):
-            cannot = enable_trees(network) if network is not None else ""
-            if cannot:
-                log.warning("%ssamples are computed as rows, not as trees: %s.", name, cannot.rstrip("."))
+            reason = enable_trees(network) if network is not None else ""
+            if reason:
+                log.warning("%ssamples are computed as rows, not as trees: %s.", name, reason.rstrip("."))
         if gradient_checkpointing:
             enable_checkpointing(model)
 
         def learner(parameters: Iterable[torch.nn.Parameter]) -> _Learner:
-            moved = [p for p in parameters if p.requires_grad]
+            trainable = [p for p in parameters if p.requires_grad]
             fused = model.device.type in ("cpu", "cuda")
             settings = {"betas": betas, "weight_decay": weight_decay, "eps": adam_epsilon, "fused": fused}
-            return _Learner(moved, torch.optim.AdamW(moved, **settings))
+            return _Learner(trainable, torch.optim.AdamW(trainable, **settings))
 
         self._learners: dict[str | None, _Learner] = {}
         if adapters is None:
@@ -135,17 +133,21 @@ class LocalTrainer:
         return self.engine.version
 
     def update(self, batch: Batch) -> Metrics:
-        """One AdamW step per mini-batch, and per adapter in it, on ``Σ weights · loss`` over its trained tokens.
+        """Take one AdamW step for each mini-batch and adapter in it, on ``Σ weights · loss`` over its trained tokens.
 
-        Samples without credit are not computed (where `Batch.zero_costs_nothing`), and a mini-batch of
-        none but such takes no step: not even the optimizer's momentum moves the weights. Returns ``loss``
-        and ``grad_norm`` (means over the steps taken), ``optimizer_steps``, ``tokens_trained`` and
-        ``tokens_zero_advantage`` (together all masked tokens of the mini-batches), ``logprob_diff_max``:
-        max |new − old| in the first mini-batch computed, when the weights are still the sampling ones (0 if
-        nothing was sampled), and, where the loss needs them, the means over tokens of ``entropy`` and of
-        ``reference_kl``, new − reference; with several adapters also ``loss/<adapter>`` and
-        ``grad_norm/<adapter>``. Raises FloatingPointError at a non-finite loss or gradient, before any step of
-        the mini-batch that has it, and ValueError for a sample whose adapter is not trained.
+        Samples without credit are not computed (if `Batch.zero_costs_nothing`). A mini-batch of only such samples takes
+        no step, so that the optimizer's momentum does not change the weights either. Returns these metrics:
+
+        - ``loss`` and ``grad_norm``: means over the steps taken; with several adapters also ``loss/<adapter>`` and
+          ``grad_norm/<adapter>``
+        - ``optimizer_steps``, ``tokens_trained`` and ``tokens_zero_advantage``; the latter two add up to all masked
+          tokens of the mini-batches
+        - ``logprob_diff_max``: max |new − old| in the first computed mini-batch, before the weights change; 0 if nothing
+          was sampled
+        - ``entropy`` and ``reference_kl`` (new − reference), if the loss needs them: means over tokens
+
+        Raises FloatingPointError for a non-finite loss or gradient, before any step of its mini-batch, and ValueError
+        for a sample whose adapter is not trained.
         """
         for learner in self._learners.values():
             for group in learner.optimizer.param_groups:
@@ -153,8 +155,8 @@ class LocalTrainer:
         sums_of: dict[str | None, _Sums] = {name: _Sums() for name in self._learners}
         samples = self._prepared(batch)
         for number, indices in enumerate(batch.mini_batches, 1):
-            place = f"mini-batch {number} of {len(batch.mini_batches)}"
-            self._mini_batch([samples[i] for i in indices], batch, sums_of, place)
+            title = f"mini-batch {number} of {len(batch.mini_batches)}"
+            self._mini_batch([samples[i] for i in indices], batch, sums_of, title)
         sums = _Sums.of(sums_of.values())
         trained = max(sums.trained, 1)
         metrics = {
@@ -174,19 +176,19 @@ class LocalTrainer:
         return metrics
 
     def _prepared(self, batch: Batch) -> Sequence[Sample]:
-        """The batch's samples, with the logprobs that its loss needs and that they do not bring."""
+        """The batch's samples, with the logprobs added that its loss needs and they lack."""
         samples = list(batch.samples)
         for unknown in {s.adapter for s in samples} - self._learners.keys():
             raise ValueError(f"a sample trains {_named(unknown)}, which this trainer does not train")
         if not {"before", "reference"} & set(batch.needs):
             return samples
-        live = [i for i, s in enumerate(samples) if _counts(s, batch)]
+        live = [i for i, s in enumerate(samples) if _has_credit(s, batch)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
             found = self._reference_logprobs([samples[i] for i in missing])
             for i, logprobs in zip(missing, found, strict=True):
                 samples[i] = replace(samples[i], reference=logprobs)
-        if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `new` is just that
+        if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `before` is `new`
             for adapter in self._learners:
                 own = [i for i in live if samples[i].adapter == adapter]
                 self._activate(adapter)
@@ -201,7 +203,7 @@ class LocalTrainer:
             return score(self.reference, samples, self.micro_batch_tokens)
         if self.adapters is None:
             raise AjetError(
-                "the loss needs a reference model, but this trainer has none: set train.kl or train.reference."
+                "the loss needs a reference model, but this trainer has none. Set train.kl or train.reference."
             )
         self._activate(None)
         return score(self.model, samples, self.micro_batch_tokens)
@@ -216,13 +218,13 @@ class LocalTrainer:
             self.adapters.activate(adapter)
 
     def _mini_batch(
-        self, samples: Sequence[Sample], batch: Batch, sums_of: dict[str | None, _Sums], place: str
+        self, samples: Sequence[Sample], batch: Batch, sums_of: dict[str | None, _Sums], title: str
     ) -> None:
-        """The gradients of all adapters first, then their steps: either all that have credit step, or none."""
+        """Compute the gradients of all adapters before any step, so that an error leaves all of them unchanged."""
         stepping = []
         for adapter, learner in self._learners.items():
             own = [s for s in samples if s.adapter == adapter]
-            live = [s for s in own if _counts(s, batch)]
+            live = [s for s in own if _has_credit(s, batch)]
             sums = sums_of[adapter]
             trained = sum(int(s.mask.sum()) for s in live)
             sums.trained += trained
@@ -230,21 +232,21 @@ class LocalTrainer:
             learner.optimizer.zero_grad(set_to_none=True)
             if live:
                 self._activate(adapter)
-                self._gradients(learner, live, batch, sums, place)
+                self._gradients(learner, live, batch, sums, title)
                 stepping.append(learner)
         for learner in stepping:
             learner.optimizer.step()
             learner.optimizer.zero_grad(set_to_none=True)
 
     def _gradients(
-        self, learner: _Learner, samples: Sequence[Sample], batch: Batch, sums: _Sums, place: str
+        self, learner: _Learner, samples: Sequence[Sample], batch: Batch, sums: _Sums, title: str
     ) -> None:
-        """The clipped gradients of samples that all train the active adapter."""
+        """Compute the clipped gradients of samples that all train the active adapter."""
         for micro_batch in plan(self.model, samples, self.micro_batch_tokens):
             with checkpointing(self.model):
                 with self._computing():
                     tokens = micro_batch.tokens(self.model, batch.needs)
-                total = _total_loss(batch.loss, tokens, micro_batch.samples, place)
+                total = _total_loss(batch.loss, tokens, micro_batch.samples, title)
                 total.backward()
             sums.loss += total.item()
             if tokens.entropy is not None:
@@ -255,13 +257,13 @@ class LocalTrainer:
                 sums.logprob_diff_max = max(sums.logprob_diff_max, _largest_difference(tokens))
         norm = torch.nn.utils.clip_grad_norm_(learner.parameters, self.max_grad_norm)
         if not torch.isfinite(norm):
-            raise FloatingPointError(f"the gradient's norm is {norm.item()} in {place}; no step was taken")
+            raise FloatingPointError(f"the gradient's norm is {norm.item()} in {title}; no step was taken")
         sums.steps += 1
         sums.grad_norm += norm.item()
 
     async def publish(self) -> int:
-        """Bring the weights to the engine, on its own loop, if it does not sample from these anyway; the
-        version rises. Frozen weights that its model shares with this one stay where they are."""
+        """Copy the weights to the engine's model, unless it is the same model, and increase the weight version. Call it
+        on the engine's loop. Weights that both models share are not copied."""
         self._copy_to_engine()
         self.engine.version += 1
         return self.engine.version
@@ -274,8 +276,8 @@ class LocalTrainer:
                         theirs.copy_(ours)
 
     def save(self, path: Path) -> None:
-        """Write tokenizer, `STATE_FILE`, and the model (Hugging Face layout) or, where adapters are trained, all
-        adapters (peft's layout, each in a folder of its own) into ``path``. Raises OSError if the disk refuses."""
+        """Write the tokenizer, `STATE_FILE` and the model (Hugging Face layout) into the folder ``path``; if adapters are
+        trained, all adapters (peft's layout, one folder each) instead of the model. Raises OSError."""
         path.mkdir(parents=True, exist_ok=True)
         optimizers = {name: learner.optimizer.state_dict() for name, learner in self._learners.items()}
         with _system_errors():
@@ -289,10 +291,10 @@ class LocalTrainer:
                 torch.save({"optimizers": optimizers, "version": self.version}, file)
 
     def load(self, path: Path) -> None:
-        """Restore what `save` wrote, bit for bit, for the engine too.
+        """Restore what `save` wrote, bit for bit, also in the engine.
 
-        Raises `AjetError` when ``path`` was not written by `save`, or for other adapters, and `CheckpointDamaged` when
-        a file of it cannot be read.
+        Raises `AjetError` if ``path`` was not written by `save`, or has other adapters, and `CheckpointDamaged` if a file
+        cannot be read.
         """
         if not (path / STATE_FILE).is_file():
             raise AjetError(f"checkpoint {path}: no {STATE_FILE}. Give a folder written by this backbone.")
@@ -320,7 +322,7 @@ class LocalTrainer:
 
 @contextmanager
 def _system_errors() -> Iterator[None]:
-    """A block that writes files by libraries whose errors hide that of the system: it is raised instead."""
+    """A block whose libraries wrap errors of the system when they write files; raises the OSError itself."""
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
@@ -337,8 +339,8 @@ def _system_errors() -> Iterator[None]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """A block that reads a part of a checkpoint. Raises CheckpointDamaged if that is not possible, unless the machine
-    is to blame."""
+    """A block that reads a part of a checkpoint. Raises CheckpointDamaged if that fails for another reason than memory
+    or the file system."""
     try:
         yield
     except UNREADABLE as error:
@@ -348,7 +350,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _means(suffix: str, sums: _Sums) -> Metrics:
-    """Over the steps taken."""
+    """The metrics that are means over the steps taken."""
     steps = max(sums.steps, 1)
     return {f"loss{suffix}": sums.loss / steps, f"grad_norm{suffix}": sums.grad_norm / steps}
 
@@ -357,20 +359,21 @@ def _named(adapter: str | None) -> str:
     return "all weights" if adapter is None else f"the adapter {adapter!r}"
 
 
-def _counts(sample: Sample, batch: Batch) -> bool:
-    """Whether the loss of a sample moves any weight: by zero weight · advantage everywhere, the gradient is 0."""
+def _has_credit(sample: Sample, batch: Batch) -> bool:
+    """Whether a sample must be computed. It need not be if weight · advantage is 0 everywhere and the batch's loss then has
+    no gradient."""
     credit = sample.mask & (sample.weights * sample.advantages != 0)
     return bool(np.any(credit)) or not batch.zero_costs_nothing
 
 
-def _total_loss(loss: Loss, tokens: TrainedTokens, samples: Sequence[Sample], place: str) -> torch.Tensor:
-    """``Σ weights · loss`` of a micro-batch; FloatingPointError names its first non-finite token."""
+def _total_loss(loss: Loss, tokens: TrainedTokens, samples: Sequence[Sample], title: str) -> torch.Tensor:
+    """``Σ weights · loss`` of a micro-batch. Raises FloatingPointError, which names the first non-finite token."""
     weighted = tokens.weights * loss(torch, tokens)
     bad = torch.nonzero(~torch.isfinite(weighted.detach()))
     if len(bad):
         index = int(bad[0])
         raise FloatingPointError(
-            f"non-finite loss ({weighted[index].item()}) in {place}, {tokens.place(index, samples)}: "
+            f"non-finite loss ({weighted[index].item()}) in {title}, {tokens.describe(index, samples)}: "
             f"logprob {tokens.new[index].item():.4g} new, {tokens.old[index].item():.4g} old, "
             f"advantage {tokens.advantages[index].item():.4g}, weight {tokens.weights[index].item():.4g}"
         )

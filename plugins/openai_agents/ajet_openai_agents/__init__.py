@@ -1,6 +1,6 @@
 """The OpenAI Agents SDK: agent labels, no uploaded traces, no websockets.
 
-Its calls, on the Responses wire by default, are recorded by the core at the transport.
+The core records its calls at the HTTP transport; by default they use the Responses wire.
 """
 
 from __future__ import annotations
@@ -8,15 +8,11 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from contextvars import ContextVar
 from typing import Any
 
 from ajet import hookimpl
 from ajet.utils.patching import when_imported
-
-running: ContextVar[dict[str, str] | None] = ContextVar("ajet_openai_agents_run", default=None)
-"""``{"agent": name}`` of the innermost run. A dict that is written to, as the SDK runs hooks in tasks of
-their own, which cannot set a context variable of the run."""
+from ajet_openai_agents.current_run import running
 
 
 @hookimpl

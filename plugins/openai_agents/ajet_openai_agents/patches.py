@@ -1,4 +1,4 @@
-"""What is changed of the Agents SDK while a job runs: runs note whose turn it is, traces stay here."""
+"""Patches of the Agents SDK while a job runs: runs note whose turn it is, and traces are not uploaded."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 
 from ajet import AjetError
 from ajet.utils.patching import replaced
-from ajet_openai_agents import running
+from ajet_openai_agents.current_run import running
 
 RUNS = ("run", "run_sync", "run_streamed")
 
 
 @contextmanager
 def agents_named(agents: ModuleType) -> Iterator[None]:
-    """Tell the agents apart: runs note whose turn it is."""
+    """Make runs note the agent whose turn it is."""
     hooks = _labelling_hooks(agents.lifecycle.RunHooksBase)
     runs = {name: classmethod(_named(vars(agents.Runner)[name].__func__, hooks)) for name in RUNS}
     with replaced(agents.Runner, **runs):
@@ -27,25 +27,25 @@ def agents_named(agents: ModuleType) -> Iterator[None]:
 
 @contextmanager
 def websockets_refused(agents: ModuleType) -> Iterator[None]:
-    """Refuse the websocket transport, which capture does not see."""
+    """Refuse the websocket transport, which capture cannot record."""
     with replaced(agents.OpenAIResponsesWSModel, get_response=_refuse, stream_response=_refuse):
         yield
 
 
 @contextmanager
 def traces_kept_here(agents: ModuleType) -> Iterator[None]:
-    """Upload no traces: the default processor would send prompts and answers to OpenAI. The user's own
+    """Disable the upload of traces: the default processor would send prompts and answers to OpenAI. The user's own
     processors stay."""
     from agents.tracing.processors import default_processor
 
     uploader = default_processor()
     processors = getattr(agents.tracing.get_trace_provider(), "_multi_processor", None)
-    found = getattr(processors, "_processors", ())
-    agents.set_trace_processors([processor for processor in found if processor is not uploader])
+    registered = getattr(processors, "_processors", ())
+    agents.set_trace_processors([processor for processor in registered if processor is not uploader])
     try:
         yield
     finally:
-        if uploader in found:
+        if uploader in registered:
             agents.add_trace_processor(uploader)
 
 
@@ -53,7 +53,7 @@ PATCHES = (agents_named, websockets_refused, traces_kept_here)
 
 
 def _named(original: Callable[..., Any], hooks: Any) -> Callable[..., Any]:
-    """A method of ``Runner`` that passes our hooks, with the user's own inside."""
+    """A method of ``Runner`` that passes our hooks, which call the user's."""
     signature = inspect.signature(original)
 
     def prepared(args: Any, kwargs: Any) -> tuple[dict[str, str], inspect.BoundArguments]:
@@ -84,10 +84,10 @@ def _named(original: Callable[..., Any], hooks: Any) -> Callable[..., Any]:
 
 
 def _labelling_hooks(base: type) -> Callable[[dict[str, str], Any], Any]:
-    """A subclass of the SDK's ``RunHooks`` that notes the agent of each model call and hands everything
-    on to the user's hooks."""
+    """A function that makes hooks: they note the agent of each model call and forward every event to the user's
+    hooks."""
 
-    def handing_on(name: str) -> Callable[..., Awaitable[None]]:
+    def forwarding(name: str) -> Callable[..., Awaitable[None]]:
         async def event(self: Any, *args: Any, **kwargs: Any) -> None:
             if self.inner is not None:
                 await getattr(self.inner, name)(*args, **kwargs)
@@ -99,12 +99,12 @@ def _labelling_hooks(base: type) -> Callable[[dict[str, str], Any], Any]:
         if self.inner is not None:
             await self.inner.on_llm_start(context, agent, *args, **kwargs)
 
-    events: dict[str, Any] = {name: handing_on(name) for name in dir(base) if name.startswith("on_")}
+    events: dict[str, Any] = {name: forwarding(name) for name in dir(base) if name.startswith("on_")}
     cls = type("LabellingHooks", (base,), {**events, "on_llm_start": on_llm_start})
 
     def make(run: dict[str, str], inner: Any) -> Any:
         if inner is not None and not isinstance(inner, base):
-            return inner  # the SDK's own error is the best one
+            return inner  # the SDK rejects it with a good error
         hooks = cls()
         hooks.run, hooks.inner = run, inner
         return hooks

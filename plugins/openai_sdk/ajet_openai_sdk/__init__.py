@@ -1,6 +1,6 @@
 """The OpenAI SDK: an explicit client handle, and what `ajet doctor` says about the installed version.
 
-Plain use of the SDK inside a workflow needs nothing of this: the core records it at the transport.
+Plain use of the SDK inside a workflow does not need this plugin: the core records it at the HTTP transport.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def as_openai_client(
 def as_openai_client(
     tuner: Tuner, *, agent: str | None = None, target: str | None = None, asynchronous: bool = True
 ) -> AsyncOpenAI | OpenAI:
-    """A client of the OpenAI SDK that this episode answers, from any thread or task.
+    """A client of the OpenAI SDK whose calls this episode answers, from any thread or task.
 
-    ``agent`` and ``target`` label every call that the client makes; without them the core decides as for
-    any other call. Timeouts and retries are the SDK's own, so that an agent behaves here as it does
-    against a server. Make one client an episode: building one costs some milliseconds.
+    ``agent`` and ``target`` label every call that the client makes; without them, the core chooses
+    as for any other call. Timeouts and retries are the SDK's own, so an agent behaves as it does against a
+    server. Make one client per episode: building one takes some milliseconds.
     """
     import openai
 

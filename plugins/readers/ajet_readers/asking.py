@@ -1,4 +1,4 @@
-"""What readers share that ask a model: answers that are journaled under the whole request."""
+"""For readers that ask a model: answers, stored under a key over the whole request."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from ajet.services.answers import AnswerStore
 from ajet.services.llm_client import Client, Endpoint, Usage
-from ajet_readers.journal import Journal
 
 T = TypeVar("T")
 
 
 class Caller:
-    """An open endpoint; each call is made at most once in the life of its journal."""
+    """An open endpoint; a call whose answer is stored is not made again."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     @property
     def spent(self) -> Usage:
-        """Of all calls so far."""
+        """The usage of all calls so far."""
         return self._client.spent
 
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], *, number: int = 0, temperature: float = 0.0
     ) -> str:
-        """The model's answer as text; another ``number`` asks the same anew. Raises EndpointFailed."""
+        """The model's answer as text. Another ``number`` makes the same request again. Raises EndpointFailed."""
         request = {"messages": list(messages), "temperature": temperature}
         text, _ = await self._client.chat(lambda: request, self._key(request, number), str)
         return text
@@ -41,22 +41,21 @@ class Caller:
         return await self._client.embed(texts, [self._key({"input": text}, 0) for text in texts])
 
     def _key(self, request: Mapping[str, Any], number: int) -> str:
-        """What makes a call the same call: all of its request, but not the address, so that nothing is paid
-        for twice when a server moves."""
+        """Identifies a call: its whole request without the address, so answers stay valid when a server moves."""
         endpoint = self._client.endpoint
         whole = [endpoint.model, request, endpoint.parameters, number]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:32]
 
 
 @asynccontextmanager
-async def calling(endpoint: Endpoint, journal: Journal) -> AsyncIterator[Caller]:
-    """A block with a caller."""
+async def calling(endpoint: Endpoint, journal: AnswerStore) -> AsyncIterator[Caller]:
+    """Open an endpoint for a block."""
     async with endpoint.calling(journal) as client:
         yield Caller(client)
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, also where a loop is running already, as in a notebook."""
+    """Run a coroutine and return its result, also while an event loop is running, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -66,7 +65,7 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 def json_in(text: str) -> Any:
-    """The first JSON object or array in a model's answer, whatever stands around it. Raises ValueError."""
+    """The first JSON object or array in a model's answer; text around it is ignored. Raises ValueError."""
     start = min((i for i in (text.find("{"), text.find("[")) if i >= 0), default=-1)
     if start < 0:
         raise ValueError("no JSON in the answer")

@@ -14,7 +14,7 @@ from ajet.interfaces.reader import SelectingReader
 class EnvironmentTasks(SelectingReader):
     """The tasks that an environment service lists for a split.
 
-    A task's ``metadata["environment"]`` say what to create, so that a workflow opens its environment with
+    A task's ``metadata["environment"]`` describes its environment; a workflow opens it with
     ``ajet.environments.environment(task)``.
     """
 
@@ -28,7 +28,7 @@ class EnvironmentTasks(SelectingReader):
     )
 
     def source(self) -> Iterator[Task]:
-        """One task an id. Raises ConfigError where the service is not there or knows no such split."""
+        """One task per id. Raises ConfigError if the service cannot be reached, or does not have the split."""
         from ajet.environments import EnvironmentFailed, task_ids
 
         try:
@@ -38,8 +38,8 @@ class EnvironmentTasks(SelectingReader):
         if not found:
             raise ConfigError(f"{self.url}: the split {self.split!r} of {self.env_type!r} is empty.")
         about = {"url": self.url, "env_type": self.env_type, "params": dict(self.params)}
-        for name in found:
-            environment = {**about, "task_id": name}
+        for task_id in found:
+            environment = {**about, "task_id": task_id}
             yield Task(
-                id=f"{self.env_type}-{name}", metadata={"environment": environment, "split": self.split}
+                id=f"{self.env_type}-{task_id}", metadata={"environment": environment, "split": self.split}
             )

@@ -9,7 +9,7 @@ from ajet import ConfigError
 
 
 def needs(module: str, extra: str) -> Any:
-    """An optional library's module. Raises ConfigError that says how to install it."""
+    """The module of an optional library. Raises ConfigError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -16,8 +16,8 @@ from ajet_readers.extras import needs
 class Gymnasium(SelectingReader):
     """The seeds ``seed`` … ``seed + count - 1`` of a Gymnasium environment, one task each.
 
-    A task's metadata say how to make its world: ``gymnasium.make(env, **options).reset(seed=seed)``.
-    Validate on other seeds than are trained.
+    A task's metadata is what makes its world: ``gymnasium.make(env, **options).reset(seed=seed)``. Validate on
+    seeds that are not trained on.
     """
 
     name = "gymnasium"
@@ -29,7 +29,7 @@ class Gymnasium(SelectingReader):
     query: str = Field("", description="The question of every task.")
 
     def source(self) -> Iterator[Task]:
-        """One task a seed. Raises ConfigError for an environment or options that Gymnasium does not take."""
+        """One task per seed. Raises ConfigError for an environment or options that Gymnasium does not accept."""
         self._check()
         for seed in range(self.seed, self.seed + self.count):
             yield Task(

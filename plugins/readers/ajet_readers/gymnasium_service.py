@@ -2,8 +2,8 @@
 
     python -m ajet_readers.gymnasium_service FrozenLake-v1 --options '{"is_slippery": false}' --port 8080
 
-The state is the world's ``ansi`` picture where it has one, else its observation. The agent's message does the
-last action that it names, by name or number. The score is the sum of rewards.
+The state is the world's ``ansi`` rendering if it has one, else its observation. The last action that the agent's
+message names, by name or number, is performed. The score is the sum of rewards.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def served(
     actions: Sequence[str] | None = None,
     seeds: int = 1000,
 ) -> type[ServedEnvironment]:
-    """A Gymnasium environment with discrete actions as one to serve. Its ``env_type`` is ``env``; its tasks are
-    seeds: the first ``seeds`` for the split `train`, as many further ones for `test`.
+    """A Gymnasium environment with discrete actions, as a class to serve. Its ``env_type`` is ``env``; its tasks are
+    seeds: the first ``seeds`` for the split `train`, the same number of further ones for `test`.
 
-    ``actions`` name the actions, in their order; known for FrozenLake, Taxi, CliffWalking and Blackjack, else
-    they are numbers. Raises gymnasium's error for an environment that it does not know, TypeError where actions
-    are not discrete, ValueError for names that are not one word for each of them.
+    ``actions`` names the actions in order. The default names are words for FrozenLake, Taxi, CliffWalking and
+    Blackjack, else numbers. Raises gymnasium's error for an unknown environment, TypeError if the actions are not
+    discrete, ValueError unless there is one word for each action.
     """
     made = _make(env, options or {})
     space = made.action_space
@@ -64,12 +64,12 @@ def served(
 
 
 class GymnasiumEnvironment(ServedEnvironment):
-    """Base of what `served` makes. A task's id is the seed; ``params["options"]`` lie over the options."""
+    """Base of the classes that `served` makes. A task's id is the seed; ``params["options"]`` override the options."""
 
     given_options: ClassVar[dict[str, Any]]
     action_names: ClassVar[tuple[str, ...]]
     numbers: ClassVar[dict[str, int]]
-    """Of actions, by their names in lower case and as text."""
+    """Each action's number, by its lower-case name and by the number as text."""
     train_seeds: ClassVar[int]
 
     def __init__(self, task_id: str, params: Mapping[str, Any]) -> None:
@@ -79,21 +79,21 @@ class GymnasiumEnvironment(ServedEnvironment):
 
     @classmethod
     def task_ids(cls, split: str, params: Mapping[str, Any]) -> list[str]:
-        """Seeds: those of `test` follow those of `train`."""
+        """The seeds of a split: those of `test` follow those of `train`."""
         if split not in ("train", "test"):
             raise LookupError(f"no split {split!r}; there are 'train' and 'test'")
         first = 0 if split == "train" else cls.train_seeds
         return [str(seed) for seed in range(first, first + cls.train_seeds)]
 
     def start(self) -> State:
-        """The world as its seed makes it."""
+        """Reset the world with the task's seed."""
         observation, _ = self._world.reset(seed=int(self.task_id))
         return self._state(observation, 0.0, False)
 
     def step(self, message: Mapping[str, Any]) -> State:
-        """Do the last action that the message names; without one the world stays as it is."""
-        said = str(message.get("content") or "").lower()
-        words = [word for word in re.findall(r"\w+", said) if word in self.numbers]
+        """Perform the last action that the message names; without one, the world does not change."""
+        content = str(message.get("content") or "").lower()
+        words = [word for word in re.findall(r"\w+", content) if word in self.numbers]
         if not words:
             return State(({"role": "user", "content": f"Name an action: {', '.join(self.action_names)}."},))
         observation, reward, terminated, truncated, _ = self._world.step(self.numbers[words[-1]])
@@ -111,7 +111,9 @@ class GymnasiumEnvironment(ServedEnvironment):
     def _state(self, observation: Any, reward: float, over: bool) -> State:
         picture = self._world.render() if self._world.render_mode == "ansi" else None
         shown = picture if isinstance(picture, str) else str(observation)
-        shown = re.sub(r"\x1b\[[0-9;]*m([^\x1b]*)\x1b\[0m", r"[\1]", shown).strip()  # colour marks the place
+        shown = re.sub(
+            r"\x1b\[[0-9;]*m([^\x1b]*)\x1b\[0m", r"[\1]", shown
+        ).strip()  # colour marks the agent's position
         return State(({"role": "user", "content": shown},), reward, over)
 
 
@@ -122,7 +124,7 @@ def _make(env: str, options: Mapping[str, Any]) -> Any:
 
 
 def _modes(gymnasium: Any, env: str) -> Sequence[str]:
-    """The ways in which an environment can be shown."""
+    """The render modes of an environment."""
     from importlib import import_module
 
     entry = gymnasium.spec(env).entry_point
@@ -134,21 +136,23 @@ def _modes(gymnasium: Any, env: str) -> Sequence[str]:
 
 
 def main() -> None:
-    """The command."""
+    """The command line."""
     parser = argparse.ArgumentParser(
         "python -m ajet_readers.gymnasium_service", description="Serve Gymnasium."
     )
     parser.add_argument("env", help="id of the environment")
-    parser.add_argument("--options", type=json.loads, default={}, help="keywords for gymnasium.make, as JSON")
+    parser.add_argument(
+        "--options", type=json.loads, default={}, help="keyword arguments for gymnasium.make, as JSON"
+    )
     parser.add_argument("--actions", help="names of the actions in their order, separated by commas")
-    parser.add_argument("--seeds", type=int, default=1000, help="tasks of each split")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of tasks in each split")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8080, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=8080, help="0 chooses a free port")
     asked = parser.parse_args()
     actions = asked.actions.split(",") if asked.actions else None
     try:
         environment = served(asked.env, asked.options, actions, asked.seeds)
-    except Exception as error:  # gymnasium's own, and whatever the environment's constructor raises
+    except Exception as error:  # gymnasium's errors, and any that the environment's constructor raises
         sys.exit(f"error: {asked.env}: {type(error).__name__}: {' '.join(str(error).split())}")
     try:
         serve(environment, host=asked.host, port=asked.port)

@@ -21,9 +21,9 @@ _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "
 class HuggingFace(RecordReader):
     """Records of a data set, through the library `datasets`.
 
-    ``path`` is a data set's id on the hub, a folder (its files' names say the split: train.parquet,
-    test.jsonl, …; also what ``save_to_disk`` wrote), or one Parquet, JSON, CSV or Arrow file. Dates become text; what
-    no JSON can hold (images, bytes) is an error, unless ``columns`` leaves it out.
+    ``path`` is a data set's id on the hub, a folder, or one Parquet, JSON, CSV or Arrow file. A folder holds what
+    ``save_to_disk`` wrote, or files named by their splits (train.parquet, test.jsonl, …). Dates become text. Values
+    that JSON cannot represent (images, bytes) are an error, unless ``columns`` leaves them out.
     """
 
     name = "huggingface"
@@ -33,7 +33,7 @@ class HuggingFace(RecordReader):
     )
     subset: str | None = Field(None, description="Configuration of the data set, if it has several.")
     split: str = Field("train", description="train, test, …; also slices such as train[:1000].")
-    columns: tuple[str, ...] | None = Field(None, description="Read only these columns; absent: all.")
+    columns: tuple[str, ...] | None = Field(None, description="Read only these columns; default: all.")
     revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
     streaming: bool = Field(
         False, description="Read during the download, without storing the data set on disk."
@@ -51,20 +51,20 @@ class HuggingFace(RecordReader):
             raise
         except GeneratorExit:
             raise
-        except Exception as error:  # the library has a dozen of its own, without a common base
+        except Exception as error:  # the library raises a dozen types without a common base
             raise ConfigError(f"{self._place()}: {_reason(error)}") from error
 
     def record(self, entry: Any, place: str) -> dict[str, Any]:
-        """The row as JSON has it: tasks travel to journals and to other processes."""
+        """The row as JSON values: tasks are written to journals and sent to other processes."""
         return {name: _plain(value, f"{place}: column {name!r}") for name, value in entry.items()}
 
     def _load(self) -> Any:
         datasets = needs("datasets", "huggingface")
-        place = Path(self.path)
-        if not place.exists() and (place.is_absolute() or self.path.startswith(".")):
+        local = Path(self.path)
+        if not local.exists() and (local.is_absolute() or self.path.startswith(".")):
             raise ConfigError(f"{self.path}: no such file or folder. Check the reader's `path`.")
-        if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
-            saved = datasets.load_from_disk(str(place))
+        if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():
+            saved = datasets.load_from_disk(str(local))
             if not isinstance(saved, dict):
                 return saved
             if self.split not in saved:
@@ -72,15 +72,15 @@ class HuggingFace(RecordReader):
                     f"{self.path}: no split {self.split!r}; it has {', '.join(map(repr, saved))}. Set the reader's `split`."
                 )
             return saved[self.split]
-        if place.is_file():
-            builder = _BUILDERS.get(place.with_suffix("").suffix if place.suffix == ".gz" else place.suffix)
+        if local.is_file():
+            builder = _BUILDERS.get(local.with_suffix("").suffix if local.suffix == ".gz" else local.suffix)
             if builder is None:
                 raise ConfigError(
-                    f"{self.path}: {place.suffix or 'no suffix'} is not a format of `huggingface`; it reads {', '.join(_BUILDERS)}."
+                    f"{self.path}: {local.suffix or 'no suffix'} is not a format of `huggingface`; it reads {', '.join(_BUILDERS)}."
                 )
             files: dict[str, Any] = {
                 "path": builder,
-                "data_files": {self.split.partition("[")[0]: str(place)},
+                "data_files": {self.split.partition("[")[0]: str(local)},
             }
         else:
             files = {"path": self.path, "name": self.subset, "revision": self.revision}
@@ -108,15 +108,15 @@ def _plain(value: Any, place: str) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     raise ConfigError(
-        f"{place} contains {type(value).__name__}, which a task cannot. Name the columns to read in the reader's `columns`."
+        f"{place} contains {type(value).__name__}, which a task cannot contain. Name the columns to read in the reader's `columns`."
     )
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in one line; the cause says more where the library wraps it."""
+    """What went wrong, in one line, with the cause if the library wraps one."""
     text = " ".join(str(error).split())
     if error.__cause__ is not None:
         text = f"{text}: {' '.join(str(error.__cause__).split())}"
     if "BatchSize must be greater than 0" in text:
-        return "it is empty: its Parquet file holds no rows."
+        return "it is empty: its Parquet file contains no rows."
     return f"{type(error).__name__}: {text[:400]}"

@@ -1,7 +1,7 @@
 """Tasks from a file with one JSON object a line.
 
-A fault in the data is an error with file and line unless the job says otherwise: a training set that
-shrinks in silence is worse than one that does not load.
+A fault in the data is an error with file and line, unless the job sets `on_error: skip`: a training set that
+silently shrinks is worse than one that does not load.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ajet_readers.records import RecordReader, kind_of
 
 MiB = 1 << 20
 LONGEST = 64 * MiB
-"""Bytes of a line that are read, unless a reader says otherwise."""
+"""Default maximum of a line, in bytes."""
 _MOST_PACKED = 200
-"""How many times its size a .gz file may unpack to: JSON packs into a fiftieth at best, a bomb into a thousandth."""
+"""Maximum ratio of a .gz file's unpacked size to its size: at best 50 for JSON, 1000 for a decompression bomb."""
 _HARMLESS = 16 * MiB
-"""Bytes that every .gz file may unpack to."""
+"""Bytes to which any .gz file may unpack."""
 _ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -35,12 +35,12 @@ class JsonLines(RecordReader):
     """One task a line, from a .jsonl or .jsonl.gz file.
 
     ``id``, ``query``, ``answer`` and ``messages`` name the fields of a record, also nested ones
-    (``extra.answer``); whatever else it holds becomes the task's metadata.
+    (``extra.answer``); all other fields become the task's metadata.
     """
 
     name = "jsonl"
 
-    path: Path = Field(description="The file; `.gz` is unpacked while reading.")
+    path: Path = Field(description="The file; a `.gz` file is unpacked while reading.")
     max_line: int = Field(LONGEST // MiB, ge=1, description="Maximum MiB of a line.")
 
     def entries(self) -> Iterator[tuple[str, bytes]]:
@@ -50,7 +50,7 @@ class JsonLines(RecordReader):
                 yield f"{self.path}:{number}", line
 
     def record(self, entry: Any, place: str) -> dict[str, Any]:
-        """The line's JSON object, whose texts can be written as UTF-8."""
+        """The line's JSON object. Raises ConfigError also for a text that UTF-8 cannot encode."""
         remedy = "Fix the line or set `on_error: skip`."
         if too_long(entry, self.max_line * MiB):
             raise ConfigError(
@@ -65,9 +65,9 @@ class JsonLines(RecordReader):
 
 
 def read_lines(path: Path, field: str = "path", most: int = LONGEST) -> Iterator[bytes]:
-    """Lines as bytes, split at newlines only: JSON strings may hold other Unicode line ends. Of a line that is `too_long`
-    for ``most`` bytes comes the beginning; the rest is passed over without loading it. Raises ConfigError for a file
-    that cannot be read, with the reader's ``field`` that names it."""
+    """Lines as bytes, split at newlines only: JSON strings may contain other Unicode line ends. Only the beginning of a
+    line that is `too_long` for ``most`` bytes is yielded; the rest is skipped without loading it. Raises ConfigError
+    for a file that cannot be read, with the reader's ``field`` that names it."""
     try:
         packed = path.suffix == ".gz"
         with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb") as file:
@@ -81,7 +81,7 @@ def read_lines(path: Path, field: str = "path", most: int = LONGEST) -> Iterator
 
 
 def too_long(line: bytes, most: int) -> bool:
-    """Whether this is only the beginning of a line, as `read_lines` yields it."""
+    """Whether `read_lines` yielded only the beginning of this line."""
     return len(line) > most and not line.endswith(b"\n")
 
 
@@ -112,7 +112,10 @@ def parse_line(line: bytes, place: str, remedy: str, most: int = LONGEST) -> dic
         ) from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{place}: not JSON ({error.msg} at column {error.colno}). {remedy}") from None
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, nesting without end
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # numbers with thousands of digits, nesting that is too deep
         raise ConfigError(f"{place}: not JSON that can be read ({error}). {remedy}") from None
     if not isinstance(record, dict):
         raise ConfigError(f"{place}: {kind_of(record)}, not a JSON object. Each line must be one {{…}}.")

@@ -1,4 +1,4 @@
-"""Near-duplicates among texts: by the words they share, or by an embedding model."""
+"""Near-duplicates among texts: by shared sequences of characters, or by an embedding model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _PERMUTATIONS = 128
 
 
 def first_of_each(texts: Sequence[str], similarity: float) -> list[int]:
-    """Indices of the texts whose shingles (runs of five characters) have a Jaccard index below
-    ``similarity`` with those of every text kept before. Texts with other numbers are other texts.
+    """Indices of the texts whose shingles (sequences of five characters) have a Jaccard index below ``similarity``
+    with those of every text kept before. Texts that differ in their numbers are never duplicates.
 
-    MinHash finds the candidates, their shingles decide, so that nothing is dropped by chance.
+    MinHash (Broder 1997) finds the candidates; the Jaccard index of their shingles decides, so no text is dropped by
+    chance.
     """
     lsh_module = needs("datasketch", "generated")
     index = lsh_module.MinHashLSH(threshold=max(0.1, similarity - 0.15), num_perm=_PERMUTATIONS)
@@ -36,7 +37,7 @@ def first_of_each(texts: Sequence[str], similarity: float) -> list[int]:
 
 
 def first_of_each_meaning(vectors: Sequence[Sequence[float]], similarity: float) -> list[int]:
-    """Indices of the vectors whose cosine with every one kept before is below ``similarity``."""
+    """Indices of the vectors whose cosine with every vector kept before is below ``similarity``."""
     import numpy as np
 
     kept: list[int] = []
@@ -53,7 +54,7 @@ def first_of_each_meaning(vectors: Sequence[Sequence[float]], similarity: float)
 
 
 def plain(text: str) -> str:
-    """A text without what does not tell two apart: case, punctuation, white space."""
+    """A text without case and punctuation, for comparisons."""
     return "".join(c if c.isalnum() else " " for c in text.casefold()).strip()
 
 

@@ -13,13 +13,13 @@ from ajet import Reader, Task
 class RandomTasks(Reader):
     """Seeded dummy tasks with answers: "Which is larger, 12 or 7?".
 
-    Task ``i`` of a seed is the same whatever the count, so a longer list only adds tasks.
+    Task ``i`` of a seed does not depend on the count, so a larger count only adds tasks.
     """
 
     name = "random"
 
     count: int = Field(default=16, ge=1, description="Number of tasks.")
-    seed: int = Field(default=0, description="Another seed gives other tasks, with other ids.")
+    seed: int = Field(default=0, description="Random seed; another seed gives other tasks with other ids.")
 
     def tasks(self) -> Iterator[Task]:
         for index in range(self.count):

@@ -1,4 +1,4 @@
-"""Tasks that the library reasoning-gym makes: a hundred families of puzzles with verifiable answers."""
+"""Tasks from the library reasoning-gym: a hundred families of puzzles with verifiable answers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ajet.utils.suggest import nearest
 from ajet_readers.extras import needs
 
 MOST = 1_000_000
-"""Tasks of one seed. The library draws task i of seed s by s + i, so that neighbouring seeds would share all
-but one of their tasks: ours lie this far apart."""
+"""Maximum tasks per seed. The library draws task i of seed s from s + i, so neighbouring seeds would share all but one
+of their tasks. Our seeds are therefore multiplied by this number."""
 
 
 class ReasoningGym(SelectingReader):
     """Generated puzzles of one family of reasoning-gym (countdown, knights_knaves, …).
 
-    The answer is one that is right; where others are right too, score with the library itself: the task's
-    ``metadata["entry"]`` is what its ``score_answer`` wants. Train and validate on different seeds.
+    The answer is one correct answer. If a puzzle has several, score with the library's ``score_answer``, which takes
+    the task's ``metadata["entry"]``. Train and validate on different seeds.
     """
 
     name = "reasoning_gym"
 
     dataset: str = Field(description="The family's name.")
     size: int = Field(500, ge=1, le=MOST, description="Number of tasks.")
-    seed: int = Field(0, ge=0, le=4000, description="Another seed gives other tasks, none in common.")
+    seed: int = Field(0, ge=0, le=4000, description="Random seed; different seeds have no task in common.")
     options: dict[str, Any] = Field({}, description="Settings of the family: sizes, difficulty, …")
 
     def source(self) -> Iterator[Task]:
-        """The family's entries. Raises ConfigError for an unknown family, or settings it does not take."""
+        """The family's entries. Raises ConfigError for an unknown family, or options that it does not accept."""
         library = needs("reasoning_gym", "reasoning_gym")
         families = needs("reasoning_gym.factory", "reasoning_gym").DATASETS
         if self.dataset not in families:
@@ -58,12 +58,12 @@ class ReasoningGym(SelectingReader):
 
 
 def _tuples(options: dict[str, Any]) -> dict[str, Any]:
-    """YAML has lists only; some families ask for tuples."""
+    """YAML has only lists, and some families require tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 def _plain(entry: Any) -> dict[str, Any]:
-    """An entry as JSON has it: tasks travel to journals and to other processes."""
+    """An entry as JSON values: tasks are written to journals and sent to other processes."""
     plain: dict[str, Any] = json.loads(json.dumps(entry, default=_as_json))
     return plain
 

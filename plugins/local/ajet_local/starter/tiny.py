@@ -1,4 +1,4 @@
-"""Recipes of small chat models that are made from nothing, on chats that code writes."""
+"""The base of recipes that train small chat models from scratch, on generated chats."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ log = logging.getLogger("ajet")
 
 BETAS = (0.9, 0.98)
 CHECK_EVERY = 30
+"""Steps between trials of a phase's goal."""
 TASKS_FILE = "tasks.txt"
-"""All tasks that the transcripts gave away, one a line, sorted."""
+"""File in the model's folder with all tasks that training has seen, one per line, sorted."""
 
 
 class TinyRecipe(Recipe):
-    """A model of Qwen3's architecture, by default with 1.3 million parameters, that learns in `phases`.
+    """A model of Qwen3's architecture, by default with 1.3 million parameters, trained in `phases`.
 
-    Equal seeds and equal numbers of torch threads give equal bits.
+    Equal seeds and equal numbers of torch threads give the same weights, bit for bit.
     """
 
     vocabulary: ClassVar[int] = 512
@@ -40,11 +41,11 @@ class TinyRecipe(Recipe):
 
     @abstractmethod
     def corpus(self, rng: random.Random) -> Iterator[Transcript]:
-        """Chats whose words the tokenizer should know: some hundred."""
+        """A few hundred chats, from which the tokenizer is trained."""
 
     @abstractmethod
     def phases(self) -> Sequence[Phase]:
-        """What is learned, in this order."""
+        """The phases of training, in their order."""
 
     def tokenizer(self, seed: int) -> tuple[Any, str]:
         """See `Recipe.tokenizer`."""
@@ -53,7 +54,7 @@ class TinyRecipe(Recipe):
         return build_tokenizer(self.corpus(random.Random(seed)), self.vocabulary), "qwen3"
 
     def architecture(self, tokenizer: Any) -> Any:
-        """The model's shape; heads of 32, which vLLM and verl can run on a CPU."""
+        """The model's config. The head size of 32 works with vLLM and verl on a CPU."""
         from transformers import Qwen3Config
 
         return Qwen3Config(
@@ -72,7 +73,7 @@ class TinyRecipe(Recipe):
         )
 
     def build(self, folder: Path, seed: int, progress: Progress) -> None:
-        """Write model, tokenizer and `TASKS_FILE`."""
+        """Train the model, and write it, its tokenizer and `TASKS_FILE` into ``folder``."""
         import torch
         from renderers.configs import Qwen3RendererConfig
         from renderers.qwen3 import Qwen3Renderer
@@ -104,7 +105,7 @@ class TinyRecipe(Recipe):
 def _steps(
     phase: Phase, trainer: LocalTrainer, renderer: Any, seed: int, used: set[str]
 ) -> Iterator[Metrics]:
-    """Run the phase, yielding each step's metrics, until its goal is met or its cap is reached."""
+    """Run the phase until its goal is met or its cap is reached, and yield each step's metrics."""
     from ajet_local.starter.phases import batches
 
     goal = phase.goal
@@ -117,7 +118,7 @@ def _steps(
         if goal and due and goal.met(metrics["accuracy"]):
             return
     if goal:
-        log.warning("%s: stopped at its maximum of steps before reaching its goal", phase.name)
+        log.warning("phase %s: reached its maximum of steps before its goal", phase.name)
 
 
 def _try(goal: Goal, trainer: LocalTrainer, renderer: Any, rng: random.Random) -> float:

@@ -1,6 +1,6 @@
-"""A tokenizer for chats that code writes: byte-level BPE over them, with Qwen3's special tokens.
+"""A tokenizer trained on generated chats: byte-level BPE with Qwen3's special tokens.
 
-Text is split as Qwen splits it (digits singly), so what works here works with its models.
+Text is split as by Qwen's tokenizers (each digit separately), so what works here also works with Qwen's models.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from ajet_local.starter.transcripts import Transcript
 
 UNKNOWN = "<|unknown|>"
-"""Never produced by a byte-level tokenizer; renderers tell missing tokens by it."""
+"""A byte-level tokenizer never produces it; renderers recognise missing tokens by it."""
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", UNKNOWN)
-"""Not text: left out by ``decode(skip_special_tokens=True)``."""
+"""Tokens that ``decode(skip_special_tokens=True)`` omits."""
 TEXT_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 
 SPLIT = (
@@ -78,12 +78,12 @@ CHAT_TEMPLATE = r"""
 {%- if enable_thinking is defined and not enable_thinking -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}
 {%- endif -%}
 """.strip()
-"""Qwen3's chat layout in our words: renders the same tokens as `renderers.Qwen3Renderer`."""
+"""Our own template of Qwen3's chat format: it renders the same tokens as `renderers.Qwen3Renderer`."""
 
 
 def build_tokenizer(transcripts: Iterable[Transcript], size: int) -> Any:
-    """Train a tokenizer on chats, so that their common words become tokens of their own. Its length is
-    ``size``, so the model needs no padding rows, unless the chats have too few different words."""
+    """Train a tokenizer on chats, so that their common words become single tokens. It has exactly ``size`` tokens, so
+    the embedding needs no padding, or fewer if the chats have too few different words."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

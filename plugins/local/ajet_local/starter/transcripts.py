@@ -1,4 +1,4 @@
-"""Chats that code writes, as samples for supervised learning."""
+"""Generated chats as samples for supervised learning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Chat = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A chat with its tools, and the tasks that it gives away (their ids, say), which must not be held out."""
+    """A chat with its tools, and the tasks whose solution it contains, which must not be held out."""
 
     messages: Chat
     tools: tuple[dict[str, Any], ...] = ()
@@ -24,7 +24,7 @@ class Transcript:
 
 
 def tool_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The assistant's call of a tool, as a chat completions message."""
+    """The assistant's message with one tool call, in the format of chat completions."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {
         "role": "assistant",
@@ -34,10 +34,10 @@ def tool_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_sample(renderer: Any, transcript: Transcript) -> Sample:
-    """The transcript in tokens, the assistant's marked: the very ids that the agent's calls produce.
+    """The transcript as token ids, exactly those of the agent's calls, with the assistant's tokens masked for training.
 
-    Rendered as history (a user turn follows, and is cut off again), because Qwen3's template puts
-    an empty think block into the last answer only. Advantages and weights are 1; logprobs NaN.
+    It is rendered with a user turn after it, which is cut off again, because Qwen3's template adds an empty think
+    block to the last answer. Advantages and weights are 1, logprobs NaN.
     """
     count = len(transcript.messages)
     messages = [*transcript.messages, {"role": "user", "content": ""}]
@@ -48,7 +48,7 @@ def to_sample(renderer: Any, transcript: Transcript) -> Sample:
 
 
 def make_sample(token_ids: Sequence[int], mask: np.ndarray) -> Sample:
-    """A sample for supervised learning: advantages and weights 1, no sampling logprobs."""
+    """A sample for supervised learning from T ids and ``mask`` (bool[T]): advantages and weights 1, logprobs NaN."""
     length = len(token_ids)
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     return Sample(

@@ -1,4 +1,4 @@
-"""Trying the starter on its tasks: two turns with the calculator, straight through the engine."""
+"""Runs the calculator model on its tasks: two turns with the tool, directly through the engine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from ajet.types import GenerateRequest, Generation, Int32, Sampling
 from ajet_local.starter.sums import TOOL, evaluate, opening, task_expression
 
 CHECK_TASKS = 256
+"""Problems of one trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One call of the model: what it read and what it wrote."""
+    """One call of the model: its prompt and its answer."""
 
     prompt_ids: Int32
     generation: Generation
@@ -28,7 +29,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An episode: its turns, the expression it called the tool with (None: no valid call), its answer."""
+    """An attempt at a problem: its turns, the expression passed to the tool (None: no valid call), the answer."""
 
     turns: tuple[Turn, ...]
     called: str | None
@@ -40,7 +41,7 @@ class Attempt:
 
 
 async def attempt(engine: Engine, renderer: Any, expression: str, temperature: float, seed: int) -> Attempt:
-    """Let the model work on one problem. Equal seeds give equal attempts; temperature 0 is greedy."""
+    """Run the model on one problem. Equal seeds give equal attempts; temperature 0 is greedy."""
     turns: list[Turn] = []
 
     async def turn(prompt: list[int]) -> Any:
@@ -72,7 +73,7 @@ async def attempt(engine: Engine, renderer: Any, expression: str, temperature: f
 
 
 def called_expression(response: Any) -> str | None:
-    """The expression of the one well-formed calculator call in a parsed response, else None."""
+    """The expression of a parsed response's calculator call; None unless there is exactly one valid call."""
     if len(response.tool_calls) != 1 or response.tool_calls[0].name != TOOL["function"]["name"]:
         return None
     arguments = response.tool_calls[0].arguments
@@ -88,7 +89,7 @@ def called_expression(response: Any) -> str | None:
 async def accuracy(
     engine: Engine, renderer: Any, expressions: Sequence[str], temperature: float, seed: int = 0
 ) -> float:
-    """Share of ``expressions`` solved, one attempt each."""
+    """Share of ``expressions`` that are solved, with one attempt each."""
     attempts = await asyncio.gather(
         *(attempt(engine, renderer, e, temperature, seed + i) for i, e in enumerate(expressions))
     )
@@ -96,6 +97,6 @@ async def accuracy(
 
 
 async def sampled_accuracy(engine: Engine, renderer: Any, rng: random.Random) -> float:
-    """Sampled accuracy on `CHECK_TASKS` fresh problems, none of them held out."""
+    """Accuracy at temperature 1 on `CHECK_TASKS` new problems, none of them held out."""
     expressions = [task_expression(rng) for _ in range(CHECK_TASKS)]
     return await accuracy(engine, renderer, expressions, temperature=1.0)

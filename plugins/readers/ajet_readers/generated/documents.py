@@ -15,10 +15,10 @@ from ajet_readers.extras import needs
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a document. Equal texts have equal keys, wherever they stand."""
+    """A part of a document. Equal texts have equal keys, whatever document they come from."""
 
     source: str
-    """The document's path below the folder of documents."""
+    """The document's path, relative to the folder of documents."""
     text: str
 
     @property
@@ -27,9 +27,9 @@ class Chunk:
 
 
 def read_chunks(path: Path, characters: int) -> list[Chunk]:
-    """The chunks of a document, or of all documents below a folder, each text once.
+    """The chunks of a document, or of all documents in a folder; each text occurs once.
 
-    Raises ConfigError naming the file that cannot be read, and where there is none.
+    Raises ConfigError that names a file that cannot be read, or if there are no documents.
     """
     chunks: dict[str, Chunk] = {}
     for file in _documents(path):
@@ -41,14 +41,14 @@ def read_chunks(path: Path, characters: int) -> list[Chunk]:
 
 
 def read_document(file: Path) -> str:
-    """The text of a document. Raises ConfigError for a file that cannot be read or holds no text."""
+    """The text of a document. Raises ConfigError if the file cannot be read or contains no text."""
     try:
         text = _PARSERS[file.suffix.lower()](file)
     except ConfigError:
         raise
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start + 1}).") from None
-    except Exception as error:  # each parser has errors of its own
+    except Exception as error:  # each parser raises its own types
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"{file}: cannot be read as {file.suffix} ({type(error).__name__}: {reason})."
@@ -61,8 +61,8 @@ def read_document(file: Path) -> str:
 
 
 def split_text(text: str, characters: int) -> Iterator[str]:
-    """Whole paragraphs, as many as fit; a longer paragraph is split at ends of sentences, a longer sentence
-    anywhere."""
+    """Chunks of whole paragraphs, as many as fit. A paragraph that is too long is split between sentences, a sentence
+    that is too long anywhere."""
     held = ""
     for piece in _pieces(text, characters):
         if held and len(held) + 2 + len(piece) > characters:
@@ -98,7 +98,9 @@ def _pieces(text: str, characters: int) -> Iterator[str]:
 def _documents(path: Path) -> list[Path]:
     if path.is_file():
         if path.suffix.lower() not in _PARSERS:
-            raise ConfigError(f"{path}: {path.suffix or 'no suffix'} is not supported; {_KNOWN} are.")
+            raise ConfigError(
+                f"{path}: {path.suffix or 'no suffix'} is not supported; supported are {_KNOWN}."
+            )
         return [path]
     if not path.is_dir():
         raise ConfigError(f"{path}: no such file or folder. Check the reader's `documents`.")
@@ -108,7 +110,7 @@ def _documents(path: Path) -> list[Path]:
         if file.is_file() and file.suffix.lower() in _PARSERS and not _is_hidden(file.relative_to(path))
     )
     if not files:
-        raise ConfigError(f"{path}: no documents in it; {_KNOWN} are read.")
+        raise ConfigError(f"{path}: contains no documents; supported are {_KNOWN}.")
     return files
 
 

@@ -1,5 +1,5 @@
-"""What the model is asked, and how its answers are read. The texts given are data, never instructions:
-they travel as JSON strings."""
+"""The requests to the model, and parsers of its answers. Texts of the user are data, never instructions: they are
+sent as JSON strings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ask_for_quality(pairs: Sequence[Pair], text: str | None) -> Messages:
 
 
 def read_pairs(answer: str) -> list[Pair]:
-    """The tasks in an answer. Raises ValueError where it is malformed."""
+    """The tasks in an answer. Raises ValueError if it is malformed."""
     found = json_in(answer)
     items = found.get("tasks") if isinstance(found, Mapping) else found
     if not isinstance(items, list):
@@ -79,7 +79,7 @@ def read_pairs(answer: str) -> list[Pair]:
 
 
 def read_scores(answer: str, count: int) -> list[float]:
-    """The scores in an answer. Raises ValueError where it is malformed."""
+    """The scores in an answer, one per task. Raises ValueError if it is malformed."""
     found = json_in(answer)
     scores = found.get("scores") if isinstance(found, Mapping) else found
     if not isinstance(scores, list) or len(scores) != count:

@@ -1,4 +1,4 @@
-"""Material to requests, answers to tasks."""
+"""From documents and examples to requests, and from answers to tasks."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ajet import AjetError, ConfigError, Task
 from ajet.interfaces.progress import current_progress
 from ajet.interfaces.reader import content_id
+from ajet.services.answers import AnswerStore
 from ajet_readers.asking import Caller, calling, finished
 from ajet_readers.generated import prompts
 from ajet_readers.generated.documents import read_chunks
 from ajet_readers.generated.prompts import Pair
-from ajet_readers.journal import Journal
+from ajet_readers.generated.settings import GeneratedSettings
 from ajet_readers.jsonl import JsonLines
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning, plain
 
-if TYPE_CHECKING:
-    from ajet_readers.generated import Generated
-
 T = TypeVar("T")
-_ATTEMPTS = 3  # at an answer that can be read
+_ATTEMPTS = 3
+"""Requests until an answer can be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one request is made of: a chunk of a document, or examples alone."""
+    """The material of one request: a chunk of a document, or examples alone."""
 
     source: str
     chunk: str
@@ -37,16 +36,18 @@ class Unit:
     number: int = 0
 
 
-def generate(settings: Generated) -> list[Task]:
-    """All tasks of a reader. Raises AjetError where the endpoint fails, and ConfigError for documents or
-    examples that cannot be read."""
+def generate(settings: GeneratedSettings) -> list[Task]:
+    """All tasks of a reader. Raises AjetError if the endpoint fails, and ConfigError for documents or examples that
+    cannot be read."""
     examples = _examples(settings)
     units = _units(settings, examples)
     return finished(_generate(settings, units, examples))
 
 
-async def _generate(settings: Generated, units: Sequence[Unit], examples: Sequence[Pair]) -> list[Task]:
-    with Journal(settings.cache / "answers.jsonl") as journal:
+async def _generate(
+    settings: GeneratedSettings, units: Sequence[Unit], examples: Sequence[Pair]
+) -> list[Task]:
+    with AnswerStore(settings.cache / "answers.sqlite", exclusive=True) as journal:
         async with calling(settings.model, journal) as caller:
             made = await _all(settings, units, caller)
         tasks = [
@@ -65,10 +66,10 @@ async def _generate(settings: Generated, units: Sequence[Unit], examples: Sequen
     return kept
 
 
-def _units(settings: Generated, examples: Sequence[Pair]) -> list[Unit]:
+def _units(settings: GeneratedSettings, examples: Sequence[Pair]) -> list[Unit]:
     chunks = read_chunks(settings.documents, settings.chunk_characters) if settings.documents else []
     if chunks:
-        # The chunk chooses its examples, so that it is asked the same wherever it stands.
+        # The chunk's key chooses its examples, so its request does not depend on its position.
         return [Unit(c.source, c.key, c.text, _shots(settings, examples, c.key)) for c in chunks]
     batches = -(-settings.variations // settings.per_chunk)
     return [
@@ -76,7 +77,7 @@ def _units(settings: Generated, examples: Sequence[Pair]) -> list[Unit]:
     ]
 
 
-def _examples(settings: Generated) -> list[Pair]:
+def _examples(settings: GeneratedSettings) -> list[Pair]:
     if settings.examples is None:
         return []
     if not settings.examples.is_file():
@@ -90,17 +91,17 @@ def _examples(settings: Generated) -> list[Pair]:
     return [Pair(task.query, str(task.metadata["answer"])) for task in tasks]
 
 
-def _shots(settings: Generated, examples: Sequence[Pair], seed: str) -> tuple[Pair, ...]:
+def _shots(settings: GeneratedSettings, examples: Sequence[Pair], seed: str) -> tuple[Pair, ...]:
     return tuple(random.Random(seed).sample(examples, min(settings.shots, len(examples))))
 
 
-async def _make(settings: Generated, unit: Unit, caller: Caller) -> list[Pair] | None:
-    """The tasks of one unit that pass the check; None if no answer could be read."""
+async def _make(settings: GeneratedSettings, unit: Unit, caller: Caller) -> list[Pair] | None:
+    """The tasks of one unit that pass the quality check; None if no answer could be parsed."""
     if unit.text is None:
         ask = prompts.ask_of_examples(unit.shots, settings.per_chunk, settings.instructions)
     else:
         ask = prompts.ask_of_chunk(unit.text, unit.shots, settings.per_chunk, settings.instructions)
-    pairs = await _readable(caller, ask, prompts.read_pairs, unit.number, settings.temperature)
+    pairs = await _parsed(caller, ask, prompts.read_pairs, unit.number, settings.temperature)
     if pairs is None:
         return None
     pairs = pairs[: settings.per_chunk]
@@ -108,16 +109,16 @@ async def _make(settings: Generated, unit: Unit, caller: Caller) -> list[Pair] |
         return pairs
     check = prompts.ask_for_quality(pairs, unit.text)
     count = len(pairs)
-    scores = await _readable(caller, check, lambda text: prompts.read_scores(text, count), unit.number, 0.0)
+    scores = await _parsed(caller, check, lambda text: prompts.read_scores(text, count), unit.number, 0.0)
     if scores is None:
         return None
     return [pair for pair, score in zip(pairs, scores, strict=True) if score >= settings.quality]
 
 
 async def _different(
-    settings: Generated, tasks: list[Task], examples: Sequence[Pair], journal: Journal
+    settings: GeneratedSettings, tasks: list[Task], examples: Sequence[Pair], journal: AnswerStore
 ) -> list[Task]:
-    """The tasks without repetitions, of the examples neither: the first of similar ones stays."""
+    """The tasks without repetitions of each other or of the examples; the first of similar tasks stays."""
     known = {plain(pair.question) for pair in examples}
     unique: list[Task] = []
     for task in tasks:
@@ -132,10 +133,10 @@ async def _different(
     return [unique[i] for i in first_of_each_meaning(vectors, settings.similarity)]
 
 
-async def _readable(
+async def _parsed(
     caller: Caller, messages: prompts.Messages, read: Callable[[str], T], number: int, temperature: float
 ) -> T | None:
-    """What an answer says, asking anew while it cannot be read; None after the last attempt."""
+    """A parsed answer. An answer that cannot be parsed is requested again; None after the last attempt."""
     for attempt in range(_ATTEMPTS):
         answer = await caller.chat(messages, number=number * _ATTEMPTS + attempt, temperature=temperature)
         try:
@@ -145,8 +146,8 @@ async def _readable(
     return None
 
 
-async def _all(settings: Generated, units: Sequence[Unit], caller: Caller) -> list[list[Pair]]:
-    """What every unit gives, in their order. The first failure ends all."""
+async def _all(settings: GeneratedSettings, units: Sequence[Unit], caller: Caller) -> list[list[Pair]]:
+    """The tasks of every unit, in order. The first failure cancels the rest."""
     progress = current_progress()
     done = tasks = 0
 
@@ -164,7 +165,7 @@ async def _all(settings: Generated, units: Sequence[Unit], caller: Caller) -> li
         raise failures.exceptions[0] from None
     made = [task.result() for task in running]
     if given_up := made.count(None):
-        progress.say(f"{given_up} requests without an answer that could be read in {_ATTEMPTS} attempts")
+        progress.say(f"{given_up} requests had no readable answer in {_ATTEMPTS} attempts")
         if given_up == len(units):
             raise AjetError(
                 "generated: no answer of the model could be read as tasks; does it follow instructions and write JSON?"

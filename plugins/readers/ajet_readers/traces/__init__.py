@@ -1,4 +1,4 @@
-"""Tasks from what a program in production was asked, with what its users thought of the answers."""
+"""Tasks from recorded LLM calls of a program in production, with its users' feedback on the answers."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ajet import ConfigError, Task
 from ajet.interfaces.progress import current_progress
 from ajet.interfaces.reader import SelectingReader
 
-if TYPE_CHECKING:  # the rest of the package is loaded when it is needed: `ajet --help` is to be quick
+if TYPE_CHECKING:  # loaded only when used, so that `ajet --help` stays fast
     from ajet_readers.traces.trace import Trace
 
 
 class Traces(SelectingReader):
-    """One task a trace: what the user asked first, in the order of time.
+    """One task per trace: the user's question in its first call. Tasks are in order of time.
 
-    Reads AgentScope Studio's database, OpenTelemetry spans of generative AI (OTLP JSON, or one span a line)
-    and logs of OpenAI's APIs, a file or a folder of them. The task's ``metadata`` hold the
-    ``response`` that was given, ``feedback`` (score 0 to 1, comments) and, by ``answers``, an ``answer``.
+    Reads a file or a folder of files: AgentScope Studio's database, OpenTelemetry spans of generative AI (OTLP JSON,
+    or one span per line) and logs of OpenAI's APIs. The task's ``metadata`` contains the ``response``, ``feedback``
+    (score from 0 to 1, comments) and, depending on ``answers``, an ``answer``.
     """
 
     name = "traces"
 
     path: Path = Field(description="A file, or a folder of files.")
     format: Literal["studio", "otel", "openai"] | None = Field(
-        None, description="studio, otel or openai; absent: by each file's content."
+        None, description="studio, otel or openai; default: detected from each file's content."
     )
     feedback: Path | None = Field(
         None,
@@ -40,14 +40,14 @@ class Traces(SelectingReader):
     answers: Literal["liked", "all", "none"] = Field(
         "liked",
         description="Which responses become the task's `answer`: those with a score of at least 0.5, all, or none. "
-        "A user's correction always does.",
+        "A user's correction always becomes the answer.",
     )
     filters: tuple[dict[str, Any], ...] = Field(
         (),
         description="Filters that select traces, applied in order: {type: succeeded, feedback, length, pattern, near_duplicates "
         "or llm, …}.",
     )
-    cache: Path = Field(Path(".ajet/traces"), description="Folder with the journal of models' answers.")
+    cache: Path = Field(Path(".ajet/traces"), description="Folder that stores models' answers.")
 
     @model_validator(mode="after")
     def _scale_is_one(self) -> Self:
@@ -65,36 +65,36 @@ class Traces(SelectingReader):
         return filters
 
     def source(self) -> Iterator[Task]:
-        """The traces that pass the filters. Raises ConfigError with the place of what cannot be read."""
+        """The traces that pass the filters. Raises ConfigError that names the file and the part that cannot be read."""
         from ajet_readers.traces.feedback import read_feedback_file
         from ajet_readers.traces.sources import read_traces
         from ajet_readers.traces.trace import assemble, with_feedback
 
         found = read_traces(self.path, self.format, self.scale)
-        given = [] if self.feedback is None else list(read_feedback_file(self.feedback, self.scale))
-        traces = assemble(with_feedback(found, given))
+        added = [] if self.feedback is None else list(read_feedback_file(self.feedback, self.scale))
+        traces = assemble(with_feedback(found, added))
         known = {name for trace in traces for name in trace.names}
-        if lost := sum(names.isdisjoint(known) for names, _ in given):
+        if unmatched := sum(names.isdisjoint(known) for names, _ in added):
             current_progress().say(
-                f"{self.feedback}: {lost} of {len(given)} lines name no trace that was read"
+                f"{self.feedback}: {unmatched} of {len(added)} lines match no trace that was read"
             )
         traces = [trace for trace in traces if trace.query]
         if not traces:
             raise ConfigError(
-                f"{self.path}: no trace with a user's question in it. Does the exporter record the messages' content?"
+                f"{self.path}: no trace contains a user's question. Does the exporter record the messages' content?"
             )
         yield from map(self._task, self._chosen(traces))
 
     def _chosen(self, traces: list[Trace]) -> Sequence[Trace]:
-        from ajet_readers.journal import Journal
+        from ajet.services.answers import AnswerStore
         from ajet_readers.traces.filters import build_filters
 
-        told = [f"{len(traces)} traces"]
-        with Journal(self.cache / "answers.jsonl") as journal:
-            for choice in build_filters(self.filters):
-                traces = choice.keep(traces, journal)
-                told.append(f"{choice.type} {len(traces)}")
-        current_progress().say(f"traces: {' → '.join(told)}")
+        counts = [f"{len(traces)} traces"]
+        with AnswerStore(self.cache / "answers.sqlite", exclusive=True) as journal:
+            for trace_filter in build_filters(self.filters):
+                traces = trace_filter.keep(traces, journal)
+                counts.append(f"{trace_filter.type} {len(traces)}")
+        current_progress().say(f"traces: {' → '.join(counts)}")
         return traces
 
     def _task(self, trace: Trace) -> Task:

@@ -1,4 +1,4 @@
-"""Feedback in the forms in which it is found: scores, thumbs, labels, comments, corrections."""
+"""Feedback in its usual forms: scores, thumbs, labels, comments, corrections."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ Scale = tuple[float, float]
 
 
 def read_feedback(record: Mapping[str, Any], scale: Scale) -> Feedback | None:
-    """The feedback in a record; None if it holds none. A score outside the scale counts as its end.
-    Raises ValueError for a score or a thumb that is none."""
+    """The feedback in a record; None if there is none. A score outside the scale is set to its nearest end. Raises
+    ValueError for a value that is not a score or a thumb."""
     score = _score(_first(record, _SCORES), scale)
     if score is None:
         score = _thumb(_first(record, _THUMBS))
@@ -62,7 +62,7 @@ def read_feedback(record: Mapping[str, Any], scale: Scale) -> Feedback | None:
 
 
 def read_feedback_file(path: Path, scale: Scale) -> Iterator[tuple[frozenset[str], Feedback]]:
-    """(names of what it is about, feedback) of each line. Raises ConfigError with file and line."""
+    """Yield (ids of the trace or call, feedback) for each line. Raises ConfigError with file and line."""
     for number, line in enumerate(read_lines(path, "feedback"), start=1):
         if not line.strip():
             continue
@@ -74,9 +74,11 @@ def read_feedback_file(path: Path, scale: Scale) -> Iterator[tuple[frozenset[str
         except ValueError as error:
             raise ConfigError(f"{place}: {error}.") from None
         if not names:
-            raise ConfigError(f"{place}: names no trace; add one of {', '.join(_NAMES)}.")
+            raise ConfigError(f"{place}: does not name a trace; add one of {', '.join(_NAMES)}.")
         if feedback is None:
-            raise ConfigError(f"{place}: no feedback in it; add a score, thumbs, a comment or a correction.")
+            raise ConfigError(
+                f"{place}: contains no feedback; add a score, thumbs, a comment or a correction."
+            )
         yield names, feedback
 
 

@@ -1,4 +1,4 @@
-"""Which traces become tasks: filters that the job chains."""
+"""Filters that choose which traces become tasks; the job lists them in order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from ajet.interfaces.base import Settings
+from ajet.services.answers import AnswerStore
 from ajet.services.llm_client import Endpoint
 from ajet.utils.suggest import nearest
 from ajet_readers.asking import Caller, calling, finished, json_in
-from ajet_readers.journal import Journal
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning
 from ajet_readers.traces.trace import Trace
 
@@ -28,45 +28,45 @@ _QUESTION = (
 
 
 class TraceFilter(Settings):
-    """Base of filters: of some traces, in their order, those that stay."""
+    """Base of filters, which remove traces and keep the order of the rest."""
 
-    type: str = Field(description="Its name.")
+    type: str = Field(description="Name of the filter.")
 
     @abstractmethod
-    def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
-        """Those that stay. Raises AjetError where a model that decides cannot be reached."""
+    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+        """The traces that stay. Raises AjetError if a model that the filter asks cannot be reached."""
 
 
 class Succeeded(TraceFilter):
-    """Traces whose last call did not fail and was answered."""
+    """Traces whose last call did not fail and that have a response."""
 
-    def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
+    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
         """See `TraceFilter.keep`."""
         return [t for t in traces if not t.failed and t.response]
 
 
 class Scored(TraceFilter):
-    """Traces by their users' feedback."""
+    """Traces selected by their users' feedback."""
 
     min: float = Field(0.0, ge=0, le=1, description="Minimum mean score.")
     max: float = Field(1.0, ge=0, le=1, description="Maximum mean score: 0.5 selects bad traces.")
     missing: Literal["keep", "drop"] = Field("drop", description="What happens to traces without a score.")
 
-    def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
+    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
         """See `TraceFilter.keep`."""
         unscored = self.missing == "keep"
         return [t for t in traces if (unscored if t.score is None else self.min <= t.score <= self.max)]
 
 
 class Length(TraceFilter):
-    """Traces by the length of the question and the number of calls."""
+    """Traces selected by the length of the question and the number of calls."""
 
-    min_characters: int = Field(1, ge=0, description="Shortest question.")
-    max_characters: int = Field(20_000, ge=1, description="Longest question.")
-    min_calls: int = Field(1, ge=1, description="Minimum calls of a model.")
-    max_calls: int = Field(1_000, ge=1, description="Maximum calls of a model.")
+    min_characters: int = Field(1, ge=0, description="Minimum length of the question.")
+    max_characters: int = Field(20_000, ge=1, description="Maximum length of the question.")
+    min_calls: int = Field(1, ge=1, description="Minimum number of model calls.")
+    max_calls: int = Field(1_000, ge=1, description="Maximum number of model calls.")
 
-    def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
+    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
         """See `TraceFilter.keep`."""
         return [
             t
@@ -77,7 +77,7 @@ class Length(TraceFilter):
 
 
 class Pattern(TraceFilter):
-    """Traces by a regular expression."""
+    """Traces selected by a regular expression."""
 
     pattern: str = Field(description="Regular expression; case is ignored.")
     of: Literal["query", "response", "model"] = Field("query", description="The text to search.")
@@ -92,7 +92,7 @@ class Pattern(TraceFilter):
             raise ValueError(f"not a regular expression ({error})") from None
         return pattern
 
-    def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
+    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
         """See `TraceFilter.keep`."""
 
         def text(trace: Trace) -> str:
@@ -102,16 +102,15 @@ class Pattern(TraceFilter):
 
 
 class NearDuplicates(TraceFilter):
-    """The first of traces whose questions are alike."""
+    """The first of each set of traces with similar questions."""
 
-    similarity: float = Field(
-        0.8, gt=0, le=1, description="Similarity from which the later trace is dropped."
-    )
+    similarity: float = Field(0.8, gt=0, le=1, description="Similarity at which the later trace is dropped.")
     embeddings: Endpoint | None = Field(
-        None, description="Embedding model whose cosine is the similarity; absent: shared character runs."
+        None,
+        description="Embedding model whose cosine is the similarity; default: shared character sequences.",
     )
 
-    def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
+    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
         """See `TraceFilter.keep`."""
         texts = [t.query for t in traces]
         if self.embeddings is None:
@@ -120,28 +119,28 @@ class NearDuplicates(TraceFilter):
         return [traces[i] for i in first_of_each_meaning(vectors, self.similarity)]
 
     async def _embedded(
-        self, endpoint: Endpoint, texts: Sequence[str], journal: Journal
+        self, endpoint: Endpoint, texts: Sequence[str], journal: AnswerStore
     ) -> list[list[float]]:
         async with calling(endpoint, journal) as caller:
             return await caller.embed(texts)
 
 
 class Asked(TraceFilter):
-    """Traces that a model finds good; each is asked about once in the life of the cache."""
+    """Traces that a model scores well. Each score is requested once and then cached."""
 
-    model: Endpoint = Field(description="The model that is asked.")
+    model: Endpoint = Field(description="The model that scores traces.")
     criterion: str = Field(
         "The user's request is clear, complete by itself, and could be worked on again.",
         description="Definition of a good trace.",
     )
     min: float = Field(0.5, ge=0, le=1, description="Minimum score.")
 
-    def keep(self, traces: Sequence[Trace], journal: Journal) -> list[Trace]:
+    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
         """See `TraceFilter.keep`."""
         scores = finished(self._scores(traces, journal))
         return [t for t, given in zip(traces, scores, strict=True) if given >= self.min]
 
-    async def _scores(self, traces: Sequence[Trace], journal: Journal) -> list[float]:
+    async def _scores(self, traces: Sequence[Trace], journal: AnswerStore) -> list[float]:
         async with calling(self.model, journal) as caller:
             return await asyncio.gather(*(self._score(trace, caller) for trace in traces))
 
@@ -170,7 +169,7 @@ _KINDS: dict[str, type[TraceFilter]] = {
 
 
 def build_filters(specs: Sequence[Mapping[str, Any]]) -> list[TraceFilter]:
-    """The filters of a job. Raises ValueError that says which one is unknown or has wrong fields."""
+    """The filters of a job. Raises ValueError that names an unknown filter or a wrong field."""
     built = []
     for number, spec in enumerate(specs):
         kind = _KINDS.get(str(spec.get("type")))

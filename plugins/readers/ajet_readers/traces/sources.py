@@ -1,4 +1,4 @@
-"""The files that hold traces: AgentScope Studio's database, OpenTelemetry exports, logs of OpenAI calls."""
+"""Files that contain traces: AgentScope Studio's database, OpenTelemetry exports, logs of OpenAI calls."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SQLITE = b"SQLite format 3\x00"
 
 
 def read_traces(path: Path, form: Format | None, scale: Scale) -> Found:
-    """Everything in a file, or in all files below a folder. Raises ConfigError with the place of what
-    cannot be read."""
+    """All calls and feedback in a file, or in all files of a folder. Raises ConfigError that names the file and the part
+    that cannot be read."""
     found = Found()
     for file in _files(path):
         (_READERS[form] if form else _reader_of(file))(file, found, scale)
@@ -37,14 +37,12 @@ def _files(path: Path) -> list[Path]:
         raise ConfigError(f"{path}: no such file or folder. Check the reader's `path`.")
     files = sorted(f for f in path.rglob("*") if f.is_file() and f.suffix in _SUFFIXES)
     if not files:
-        raise ConfigError(
-            f"{path}: no traces in it; files that end with {', '.join(sorted(_SUFFIXES))} are read."
-        )
+        raise ConfigError(f"{path}: contains no traces; files may end with {', '.join(sorted(_SUFFIXES))}.")
     return files
 
 
 def _reader_of(file: Path) -> Callable[[Path, Found, Scale], None]:
-    """By content: a database, spans, or else logs."""
+    """The reader for a file's content: a database, spans, or else logs."""
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) == _SQLITE:
             return _studio
@@ -58,7 +56,7 @@ def _reader_of(file: Path) -> Callable[[Path, Found, Scale], None]:
 
 
 def _studio(file: Path, found: Found, scale: Scale) -> None:
-    """The table of spans of AgentScope Studio."""
+    """Read AgentScope Studio's table of spans."""
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
             database.row_factory = sqlite3.Row
@@ -92,7 +90,7 @@ def _studio(file: Path, found: Found, scale: Scale) -> None:
 
 
 def _otel(file: Path, found: Found, scale: Scale) -> None:
-    """Spans and log events, as OTLP's JSON (whole or a batch a line) or one span a line."""
+    """Read spans and log events: OTLP JSON (one object, or a batch per line), or one span per line."""
     for place, record in _records(file):
         try:
             for span, is_log in _spans(record):
@@ -136,7 +134,7 @@ def _otlp(span: Mapping[str, Any]) -> Span:
 
 
 def _exported(span: Mapping[str, Any]) -> Span:
-    """A span as exporters of the SDKs print it: plain attributes, ids in a context or beside the name."""
+    """A span as the SDKs' exporters write it: plain attributes, and ids in `context` or at the top level."""
     context = span.get("context") or span
     attributes = span["attributes"]
     if isinstance(attributes, list):
@@ -164,7 +162,7 @@ def _key_values(items: Any) -> dict[str, Any]:
 
 
 def _any_value(value: Mapping[str, Any]) -> Any:
-    """A value of OTLP: one of its typed fields."""
+    """An OTLP value, which is in one of several typed fields."""
     if "arrayValue" in value:
         return [_any_value(item) for item in value["arrayValue"].get("values") or ()]
     if "kvlistValue" in value:
@@ -183,8 +181,8 @@ def _status_failed(status: Any) -> bool:
 
 
 def _openai(file: Path, found: Found, scale: Scale) -> None:
-    """Requests and responses of chat completions, or of the responses API, in the layouts of proxies, batches and
-    transcripts."""
+    """Read requests and responses of the chat completions or Responses API, as proxies, batches and transcripts store
+    them."""
     for place, record in _records(file):
         try:
             found.calls.append(_logged(record, scale))
@@ -201,7 +199,7 @@ def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
     if messages is None and request.get("input"):
         messages = list(_items(request["input"]))
     if not isinstance(messages, list) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
-        raise ValueError(f"no `messages` or `input` in it; the record has {', '.join(map(repr, record))}")
+        raise ValueError(f"has neither `messages` nor `input`; the record has {', '.join(map(repr, record))}")
     choices = response.get("choices") or [{}]
     answer = choices[0].get("message") or _together(_items(response.get("output") or ()))
     if answer is None and messages and messages[-1].get("role") == "assistant":
@@ -229,9 +227,9 @@ def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
     )
 
 
-def _items(given: Any) -> Iterator[dict[str, Any]]:
-    """Input or output of the responses API as messages of chat completions."""
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
+def _items(value: Any) -> Iterator[dict[str, Any]]:
+    """Input or output of the Responses API as messages of chat completions."""
+    for item in [{"role": "user", "content": value}] if isinstance(value, str) else value:
         match item.get("type", "message"):
             case "message":
                 yield {"role": item["role"], "content": text_of(item)}
@@ -240,13 +238,13 @@ def _items(given: Any) -> Iterator[dict[str, Any]]:
                 call = {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
                 yield {"role": "assistant", "content": None, "tool_calls": [call]}
             case "function_call_output":
-                said = item.get("output")
-                content = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+                output = item.get("output")
+                content = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
                 yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": content}
 
 
 def _together(messages: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """What an assistant says in several items, as one message."""
+    """The items of one answer as a single message."""
     messages = list(messages)
     calls = [call for message in messages for call in message.get("tool_calls", ())]
     text = "\n".join(message["content"] for message in messages if message["content"])
@@ -256,13 +254,13 @@ def _together(messages: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _own_feedback(record: Mapping[str, Any], scale: Scale) -> tuple[Any, ...]:
-    given = record.get("feedback")
-    if isinstance(given, list):
-        items = [item for item in given if isinstance(item, Mapping)]
-    elif isinstance(given, Mapping):
-        items = [given]
-    elif given is not None:
-        items = [{"thumbs" if isinstance(given, str) else "score": given}]
+    feedback = record.get("feedback")
+    if isinstance(feedback, list):
+        items = [item for item in feedback if isinstance(item, Mapping)]
+    elif isinstance(feedback, Mapping):
+        items = [feedback]
+    elif feedback is not None:
+        items = [{"thumbs" if isinstance(feedback, str) else "score": feedback}]
     else:
         items = [
             {k: record[k] for k in ("score", "rating", "thumbs", "comment", "correction") if k in record}
@@ -275,8 +273,8 @@ def _first(record: Mapping[str, Any], *names: str) -> Any:
 
 
 def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) of each line, or of a file that is one object or a list of them; the OpenTelemetry
-    collector writes lines into files that it calls .json."""
+    """Yield (place, object) for each line, or for each object of a file that is one object or a list. A .json file may
+    contain lines, as the OpenTelemetry collector writes them."""
     if file.suffix == ".json" and not _has_lines(file):
         try:
             whole = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -294,7 +292,7 @@ def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _has_lines(file: Path) -> bool:
-    """Whether the first line that is not empty is an object by itself."""
+    """Whether the first line that is not empty is a whole JSON object."""
     first = next((line for line in read_lines(file) if line.strip()), b"")
     try:
         return isinstance(json.loads(first.decode("utf-8-sig")), dict)

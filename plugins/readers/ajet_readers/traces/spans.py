@@ -1,4 +1,4 @@
-"""Spans as the OpenTelemetry conventions for generative AI describe them: what they say of an LLM call."""
+"""LLM calls from spans of the OpenTelemetry conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ EVALUATION = "gen_ai.evaluation.result"
 DETAILS = "gen_ai.client.inference.operation.details"
 _CALLS = ("chat", "generate_content", "text_completion", "completion")
 _CONTENT = "gen_ai.event.content"
-"""Attribute of a span's events, each of which is a message, before the conventions had messages as attributes."""
-_SAID_BY = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
+"""In older conventions, each message is an event of the span, with this attribute."""
+_ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
 _CHOICE = "gen_ai.choice"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span, or a log event of one, whatever file it came from."""
+    """A span or a log event, from any format."""
 
     trace: str
     span: str
@@ -34,14 +34,13 @@ class Span:
 
 
 def add_span(found: Found, span: Span, scale: Scale) -> None:
-    """Add what a span says to what was found. Raises ValueError for messages or feedback that cannot be
-    read."""
+    """Add a span's call and feedback to ``found``. Raises ValueError for messages or feedback that cannot be read."""
     attributes = dict(span.attributes)
-    for name, given in span.events:
+    for name, fields in span.events:
         if name == DETAILS:
-            attributes |= given
+            attributes |= fields
         elif name == EVALUATION:
-            add_evaluation(found, span, given, scale)
+            add_evaluation(found, span, fields, scale)
     if "gen_ai.input.messages" not in attributes:
         attributes |= _older(attributes, span.events)
     operation = attributes.get("gen_ai.operation.name") or attributes.get("llm.request.type")
@@ -68,7 +67,7 @@ def add_span(found: Found, span: Span, scale: Scale) -> None:
 
 
 def add_evaluation(found: Found, span: Span, attributes: Mapping[str, Any], scale: Scale) -> None:
-    """Add the feedback of an evaluation event; it is about the span, or about the response that it names."""
+    """Add the feedback of an evaluation event: on the response that it names, or else on the span."""
     feedback = read_feedback(attributes, scale)
     if feedback is not None:
         response = attributes.get("gen_ai.response.id")
@@ -80,40 +79,39 @@ def add_evaluation(found: Found, span: Span, attributes: Mapping[str, Any], scal
 def _older(
     attributes: Mapping[str, Any], events: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, list[Message]]:
-    """The messages of a span that holds them as older conventions and OpenLLMetry do: in numbered attributes
-    (``gen_ai.prompt.0.content``), or one in each event."""
-    asked, answered = _numbered(attributes, "gen_ai.prompt."), _numbered(attributes, "gen_ai.completion.")
-    for name, given in events:
-        said = _loaded(given.get(_CONTENT)) if name in _SAID_BY or name == _CHOICE else None
-        if isinstance(said, Mapping) and name == _CHOICE:
-            answered.append({"role": "assistant", **(said.get("message") or said)})
-        elif isinstance(said, Mapping):
-            number = (
-                {"tool_call_id": str(said["id"])} if name == "gen_ai.tool.message" and "id" in said else {}
-            )
-            asked.append({"role": _SAID_BY[name], **said, **number})
-    return {"gen_ai.input.messages": asked, "gen_ai.output.messages": answered}
+    """The messages of a span in the form of older conventions and OpenLLMetry: in numbered attributes
+    (``gen_ai.prompt.0.content``), or one per event."""
+    inputs, outputs = _numbered(attributes, "gen_ai.prompt."), _numbered(attributes, "gen_ai.completion.")
+    for name, fields in events:
+        content = _loaded(fields.get(_CONTENT)) if name in _ROLES or name == _CHOICE else None
+        if isinstance(content, Mapping) and name == _CHOICE:
+            outputs.append({"role": "assistant", **(content.get("message") or content)})
+        elif isinstance(content, Mapping):
+            is_tool_result = name == "gen_ai.tool.message" and "id" in content
+            call_id = {"tool_call_id": str(content["id"])} if is_tool_result else {}
+            inputs.append({"role": _ROLES[name], **content, **call_id})
+    return {"gen_ai.input.messages": inputs, "gen_ai.output.messages": outputs}
 
 
 def _numbered(attributes: Mapping[str, Any], prefix: str) -> list[Message]:
     messages: dict[int, dict[str, Any]] = {}
     calls: dict[tuple[int, int], dict[str, Any]] = {}
     for name, value in attributes.items():
-        place, _, field = name.removeprefix(prefix).partition(".")
-        if not name.startswith(prefix) or not place.isdecimal():
+        index, _, field = name.removeprefix(prefix).partition(".")
+        if not name.startswith(prefix) or not index.isdecimal():
             continue
-        message = messages.setdefault(int(place), {"role": "assistant"})
+        message = messages.setdefault(int(index), {"role": "assistant"})
         kind, _, rest = field.partition(".")
         number, _, part = rest.partition(".")
         if kind == "tool_calls" and number.isdecimal():
-            calls.setdefault((int(place), int(number)), {})[part] = value
+            calls.setdefault((int(index), int(number)), {})[part] = value
         else:
             message[field] = value
-    for (place_, number_), call in sorted(calls.items()):
+    for (message_index, call_index), call in sorted(calls.items()):
         function = {"name": str(call.get("name") or ""), "arguments": _arguments(call.get("arguments"))}
-        called = {"id": str(call.get("id") or f"call_{number_}"), "type": "function", "function": function}
-        messages[place_].setdefault("tool_calls", []).append(called)
-    return [messages[place_] for place_ in sorted(messages)]
+        called = {"id": str(call.get("id") or f"call_{call_index}"), "type": "function", "function": function}
+        messages[message_index].setdefault("tool_calls", []).append(called)
+    return [message for _, message in sorted(messages.items())]
 
 
 def flat(attributes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -126,7 +124,7 @@ def flat(attributes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def seconds(value: Any) -> float:
-    """A moment in nanoseconds since 1970, in ISO 8601, or in seconds, as seconds since 1970; else 0."""
+    """A time as seconds since 1970, from ISO 8601, nanoseconds or seconds since 1970; 0 for anything else."""
     if isinstance(value, str) and not value.isdecimal():
         try:
             return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
@@ -156,25 +154,25 @@ def _messages(value: Any) -> Iterator[Message]:
 
 
 def _from_parts(role: str, parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
-    """A message of parts in the form of chat completions, where each tool's result is a message: what
-    stands before a result in one message of parts was said before it."""
-    said: list[Mapping[str, Any]] = []
+    """A message of parts as messages of chat completions, in which each tool result is a message. Parts before a
+    result become a message before it."""
+    pending: list[Mapping[str, Any]] = []
     for part in parts:
         if part.get("type") != "tool_call_response":
-            said.append(part)
+            pending.append(part)
             continue
-        yield from _said(role, said)
-        said = []
+        yield from _message(role, pending)
+        pending = []
         result = part.get("response", part.get("result", part.get("content", "")))
         yield {
             "role": "tool",
             "tool_call_id": str(part.get("id") or ""),
             "content": result if isinstance(result, str) else json.dumps(result, ensure_ascii=False),
         }
-    yield from _said(role, said)
+    yield from _message(role, pending)
 
 
-def _said(role: str, parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+def _message(role: str, parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
     calls = [
         {
             "id": str(part.get("id") or f"call_{i}"),

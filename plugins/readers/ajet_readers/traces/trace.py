@@ -1,4 +1,4 @@
-"""What is read from any source of traces: spans of LLM calls, feedback, and traces made of both."""
+"""The data that every source of traces yields: LLM calls, feedback, and traces made of both."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to a model and its answer, in messages of the chat completions form."""
+    """One request to a model and its answer, as messages of chat completions."""
 
     trace: str
     span: str
     started: float
-    """Seconds since 1970; 0 where the source does not say."""
+    """Seconds since 1970; 0 if unknown."""
     messages: tuple[Message, ...]
     answer: Message | None
     model: str = ""
     failed: bool = False
     names: frozenset[str] = frozenset()
-    """Whatever else feedback may name it by: response id, conversation id."""
+    """Other ids by which feedback may name the call: response id, conversation id."""
     feedback: tuple[Feedback, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The calls of one piece of work, in their order, and the feedback on it."""
+    """The calls of one trace in order of time, at least one, and the feedback on them."""
 
     id: str
     calls: tuple[Call, ...]
@@ -45,14 +45,14 @@ class Trace:
 
     @property
     def names(self) -> frozenset[str]:
-        """Whatever feedback may call it by: its own id, and those of its calls and responses."""
+        """The ids by which feedback may name the trace: its own, and those of its calls and responses."""
         return frozenset({self.id}).union(*({c.span} | c.names for c in self.calls))
 
     @property
     def query(self) -> str:
         """What the user asked: the last user message of the first call."""
-        asked = [m for m in self.calls[0].messages if m.get("role") == "user"]
-        return text_of(asked[-1]) if asked else ""
+        questions = [m for m in self.calls[0].messages if m.get("role") == "user"]
+        return text_of(questions[-1]) if questions else ""
 
     @property
     def history(self) -> tuple[Message, ...]:
@@ -63,58 +63,58 @@ class Trace:
 
     @property
     def response(self) -> str:
-        """The text of the last call that said something."""
+        """The text of the last answer that has one."""
         texts = [text_of(c.answer) for c in self.calls if c.answer is not None]
         return next((text for text in reversed(texts) if text), "")
 
     @property
     def failed(self) -> bool:
-        """Whether its last call failed."""
+        """Whether the last call failed."""
         return self.calls[-1].failed
 
     @property
     def score(self) -> float | None:
-        """The mean of the feedback's scores, 0 to 1; None without any."""
+        """The mean of the feedback's scores, 0 to 1; None if there are none."""
         scores = [f.score for f in self.feedback if f.score is not None]
         return sum(scores) / len(scores) if scores else None
 
     @property
     def correction(self) -> str:
-        """The answer that a user gave instead; the last one."""
+        """The last answer that a user gave as a correction."""
         return next((f.correction for f in reversed(self.feedback) if f.correction), "")
 
 
 @dataclass(slots=True)
 class Found:
-    """What a source holds: calls, and feedback by the names of what it is about."""
+    """The contents of a source: calls, and feedback with the ids of what it is about."""
 
     calls: list[Call] = field(default_factory=list)
     feedback: list[tuple[frozenset[str], Feedback]] = field(default_factory=list)
 
 
 def assemble(found: Found) -> list[Trace]:
-    """The traces of all calls, the oldest first; a call that was found twice counts once."""
+    """The traces of all calls, the oldest first. A call that occurs twice counts once."""
     by_trace: dict[str, dict[str, Call]] = {}
     for call in found.calls:
         if call.messages:
             by_trace.setdefault(call.trace, {}).setdefault(call.span, call)
-    said: dict[str, list[Feedback]] = {}
+    by_name: dict[str, list[Feedback]] = {}
     for names, feedback in found.feedback:
         for name in names:
-            said.setdefault(name, []).append(feedback)
+            by_name.setdefault(name, []).append(feedback)
     traces = []
     for identity, calls in by_trace.items():
         ordered = tuple(sorted(calls.values(), key=lambda c: c.started))
         trace = Trace(identity, ordered)
         given = [f for c in ordered for f in c.feedback]
         for name in sorted(trace.names):
-            given += [f for f in said.get(name, ()) if not any(f is g for g in given)]
+            given += [f for f in by_name.get(name, ()) if not any(f is g for g in given)]
         traces.append(replace(trace, feedback=tuple(given)))
     return sorted(traces, key=lambda t: (t.calls[0].started, t.id))
 
 
 def with_feedback(found: Found, more: Iterable[tuple[frozenset[str], Feedback]]) -> Found:
-    """The same calls with further feedback."""
+    """The same calls, with further feedback."""
     return replace(found, feedback=[*found.feedback, *more])
 
 

@@ -1,16 +1,16 @@
-"""Attention over a token tree: every token attends to its ancestors and itself, block by block.
+"""Attention over a tree of samples: every token attends to its ancestors and itself, block by block.
 
-The tree's tokens lie in preorder, a token's longest way down first. So they are *paths*: runs of tokens
-each of which is the parent of the next; what leaves a path begins paths of its own further on. All that
-leaves path A after its first p tokens lies together, and attends to just these p tokens of A: a
-rectangle of attention without a mask, on slices of the packed queries, keys and values. What remains is
-causal attention within paths; they are cut into chunks of at most `CHUNK` tokens, each of which attends
-to its path's earlier ones by a rectangle, and to itself. The chunks' own triangles are batched.
+The tokens are in preorder, the longest branch first. So they form *paths*: runs of tokens, each the parent of the
+next; branches off a path are later paths. All branches that leave path A after its first p tokens are contiguous, and
+attend to exactly these p tokens of A. This is a rectangle of attention without a mask, on slices of the packed
+queries, keys and values. What remains is causal attention within paths. These are cut into chunks of at most `CHUNK`
+tokens, each of which attends to the path's earlier chunks (a rectangle) and to itself (a triangle). Triangles are
+batched.
 
-Each block gives an output and the logarithm of its softmax's sum, and blocks are merged exactly by the
-latter (as in FlashAttention, Dao et al., arXiv:2205.14135). Backward, each block needs only the merged
-two. Both come from the kernels behind torch's `scaled_dot_product_attention` on CPUs. On CUDA, all of it
-is one call of torch's `flex_attention` with the layout's block mask.
+Each block gives an output and the logarithm of its softmax's sum; with the latter, blocks are merged exactly (as in
+FlashAttention, Dao et al., arXiv:2205.14135). The backward pass of a block needs only the merged output and logarithm.
+On CPUs, the kernels behind torch's `scaled_dot_product_attention` compute both passes. On CUDA, everything is one
+call of torch's `flex_attention` with the layout's block mask.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ajet.types import Int32
 NAME = "ajet_tree"
 """Attention implementation of models that can compute trees: `sdpa` unless a `TreeLayout` is given."""
 CHUNK = 128
-"""Most tokens of a causal block. The kernel computes short causal blocks in full and throws half away."""
+"""Maximum tokens of a causal block. The kernel computes all pairs of a short causal block and discards half."""
 DENSE = 256
-"""Up to so many tokens, one block of all pairs under a mask costs less than the tree's blocks."""
+"""Up to this many tokens, one block of all pairs with a mask costs less than the tree's blocks."""
 PADDING = 0.25
-"""Chunks are batched with those that have up to this share of tokens fewer."""
+"""A chunk is batched with others that are shorter by at most this share of its tokens."""
 MOVED_PAIRS = 20
-"""Merging a block's results costs as much for each token as computing so many pairs."""
+"""Merging a block's results costs as much per token as computing this many pairs."""
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""What models may ask of an attention function that trees are not attended with."""
+"""Arguments of transformers' attention functions that attention over trees does not support."""
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -47,16 +47,16 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 @dataclass(frozen=True, slots=True)
 class Triangles:
-    """Chunks of a path that attend to themselves, padded to one length."""
+    """Chunks that attend to themselves, padded to the same length: B chunks of T positions, P of them padding."""
 
     index: torch.Tensor
-    """int64[B, T]: their tokens; a padded place repeats the chunk's last one."""
+    """int64[B, T]: their tokens; padding repeats the chunk's last token."""
     padded: torch.Tensor | None
-    """int64[P]: the padded places among the B · T; None if there are none."""
+    """int64[P]: the padding among the B · T positions; None if there is none."""
     kept: torch.Tensor | None
-    """int64[B · T - P]: the other places; None if nothing is padded."""
+    """int64[B · T - P]: the other positions; None if there is no padding."""
     tokens: torch.Tensor
-    """int64[B · T - P]: the tokens of those places."""
+    """int64[B · T - P]: the tokens at these other positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +71,29 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What attention costs: a part for each pair of query and key, and one for each block."""
+    """The cost of attention: pairs of query and key, and a fixed cost for each block."""
 
     pairs: int
     blocks: int
 
 
 class TreeLayout:
-    """What attention needs to know of a tree, for all layers.
+    """The blocks of attention over a tree, the same for all layers.
 
-    ``parents int32[N]`` as in `ajet.types.SampleTree`.
+    ``parents`` is int32[N], as in `ajet.types.SampleTree`.
     """
 
     def __init__(self, parents: Int32) -> None:
         self.parents = parents
         self.uses = 0
-        """How many layers' attention has run over it."""
+        """How many calls of attention have used this layout."""
         self.rectangles: list[Rectangle] = []
         self._block_mask: BlockMask | None = None
         count = len(parents)
         self.depths = np.zeros(count, np.int64)
-        """int64[N]: how many ancestors each token has."""
+        """int64[N]: the number of ancestors of each token."""
         self.ends = np.zeros(count, np.int64)
-        """int64[N]: where the descendants of each token, which follow it without a gap, end."""
+        """int64[N]: the index after each token's last descendant; descendants follow their token without a gap."""
         starts = np.flatnonzero((parents != np.arange(-1, count - 1)) | (parents < 0))
         stops = np.append(starts[1:], count)
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -111,7 +111,7 @@ class TreeLayout:
 
     @cached_property
     def triangles(self) -> list[Triangles]:
-        """The chunks, batched with others of about their length."""
+        """The chunks, batched by similar length."""
         batches: list[list[tuple[int, int]]] = []
         shortest = np.inf
         for start, stop in sorted(self._chunks, key=lambda chunk: (chunk[0] - chunk[1], chunk[0])):
@@ -123,18 +123,18 @@ class TreeLayout:
 
     @cached_property
     def dense(self) -> bool:
-        """Whether it is computed as one block under a mask."""
+        """Whether the tree is computed as one block with a mask."""
         return len(self.parents) <= DENSE and len(self.triangles) + len(self.rectangles) > 2
 
     @cached_property
     def mask(self) -> torch.Tensor:
         """bool[N, N]: which tokens (columns) each token attends to."""
-        places = np.arange(len(self.ends))
-        return torch.as_tensor((places <= places[:, None]) & (places[:, None] < self.ends))
+        tokens = np.arange(len(self.ends))
+        return torch.as_tensor((tokens <= tokens[:, None]) & (tokens[:, None] < self.ends))
 
     @property
     def work(self) -> Work:
-        """What attention over it costs."""
+        """The cost of attention over the tree."""
         if self.dense:
             return Work(len(self.parents) ** 2, 1)
         pairs = sum(t.index.shape[0] * t.index.shape[1] ** 2 for t in self.triangles)
@@ -145,7 +145,7 @@ class TreeLayout:
         return Work(pairs + MOVED_PAIRS * moved, len(self.triangles) + len(self.rectangles))
 
     def block_mask(self, device: torch.device) -> BlockMask:
-        """For `flex_attention`: a token's descendants attend to it. Made once, for the first device asked."""
+        """The mask of `flex_attention`, in which a token's descendants attend to it. Built once, on the first ``device``."""
         if self._block_mask is None:
             ends = torch.as_tensor(self.ends, device=device)
 
@@ -157,7 +157,7 @@ class TreeLayout:
         return self._block_mask
 
     def _add_forks(self, starts: np.ndarray, stops: np.ndarray) -> None:
-        ends = stops.tolist()  # of what descends from each path
+        ends = stops.tolist()  # for each path, the index after its last descendant
         forks: dict[int, tuple[int, int]] = {}
         for path in reversed(range(len(starts))):
             start, fork = int(starts[path]), int(self.parents[starts[path]])
@@ -174,11 +174,11 @@ class TreeLayout:
 
 def _triangles(chunks: list[tuple[int, int]]) -> Triangles:
     longest = max(stop - start for start, stop in chunks)
-    places = np.array([start for start, _ in chunks])[:, None] + np.arange(longest)
+    tokens = np.array([start for start, _ in chunks])[:, None] + np.arange(longest)
     last = np.array([stop - 1 for _, stop in chunks])[:, None]
-    index = torch.as_tensor(np.minimum(places, last))
-    padded = np.flatnonzero(places > last)
-    kept = np.flatnonzero(places <= last)
+    index = torch.as_tensor(np.minimum(tokens, last))
+    padded = np.flatnonzero(tokens > last)
+    kept = np.flatnonzero(tokens <= last)
     return Triangles(
         index,
         torch.as_tensor(padded) if len(padded) else None,
@@ -188,7 +188,7 @@ def _triangles(chunks: list[tuple[int, int]]) -> Triangles:
 
 
 class _TreeAttention(torch.autograd.Function):
-    """Queries, keys and values [1, H, N, D] to outputs [1, H, N, D], over a layout."""
+    """Attention over a layout: queries, keys and values [1, H, N, D] to outputs [1, H, N, D]."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, layout: TreeLayout, scale: float) -> torch.Tensor:
@@ -197,15 +197,15 @@ class _TreeAttention(torch.autograd.Function):
         out = torch.empty(q_NHD.shape, dtype=sums.dtype)
         for batch in layout.triangles:
             parts = [x[batch.index].transpose(1, 2) for x in (q_NHD, k_NHD, v_NHD)]
-            some_out, some_sums = _forward(*parts, 0.0, True, scale=scale)
-            out[batch.tokens] = _kept(some_out.transpose(1, 2), batch).to(out.dtype)
-            sums[batch.tokens] = _kept(some_sums.transpose(1, 2), batch)
+            block_out, block_sums = _forward(*parts, 0.0, True, scale=scale)
+            out[batch.tokens] = _kept(block_out.transpose(1, 2), batch).to(out.dtype)
+            sums[batch.tokens] = _kept(block_sums.transpose(1, 2), batch)
         for r in layout.rectangles:
             queries, keys = slice(r.start, r.stop), slice(r.key_start, r.key_stop)
-            some_out, some_sums = _forward(
+            block_out, block_sums = _forward(
                 q[:, :, queries], k[:, :, keys], v[:, :, keys], 0.0, False, scale=scale
             )
-            _merge(out[queries], sums[queries], some_out[0].transpose(0, 1), some_sums[0].T)
+            _merge(out[queries], sums[queries], block_out[0].transpose(0, 1), block_sums[0].T)
         ctx.layout, ctx.scale = layout, scale
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, sums)
@@ -219,12 +219,12 @@ class _TreeAttention(torch.autograd.Function):
         grads = [torch.empty_like(x) for x in token_first[1:4]]
         for batch in ctx.layout.triangles:
             parts = [x[batch.index].transpose(1, 2) for x in token_first]
-            some_sums = sums[batch.index]
-            if batch.padded is not None:  # exp(-inf): padded places attend to nothing
-                some_sums.view(-1, sums.shape[1])[batch.padded] = torch.inf
-            found = _backward(*parts, some_sums.transpose(1, 2), 0.0, True, scale=ctx.scale)
-            for whole, some in zip(grads, found, strict=True):
-                whole[batch.tokens] = _kept(some.transpose(1, 2), batch)
+            block_sums = sums[batch.index]
+            if batch.padded is not None:  # exp(-inf) is 0, so padding attends to nothing
+                block_sums.view(-1, sums.shape[1])[batch.padded] = torch.inf
+            found = _backward(*parts, block_sums.transpose(1, 2), 0.0, True, scale=ctx.scale)
+            for total, block in zip(grads, found, strict=True):
+                total[batch.tokens] = _kept(block.transpose(1, 2), batch)
         for r in ctx.layout.rectangles:
             queries, keys = slice(r.start, r.stop), slice(r.key_start, r.key_stop)
             found = _backward(
@@ -238,19 +238,19 @@ class _TreeAttention(torch.autograd.Function):
                 False,
                 scale=ctx.scale,
             )
-            for whole, some, place in zip(grads, found, (queries, keys, keys), strict=True):
-                whole[place] += some[0].transpose(0, 1)
+            for total, block, span in zip(grads, found, (queries, keys, keys), strict=True):
+                total[span] += block[0].transpose(0, 1)
         return *(x.transpose(0, 1)[None] for x in grads), None, None
 
 
 def _kept(values: torch.Tensor, batch: Triangles) -> torch.Tensor:
-    """[B, T, …] to [tokens, …], without the padded places."""
+    """[B, T, …] to [tokens, …], without padding."""
     flat = values.reshape(-1, *values.shape[2:])
     return flat if batch.kept is None else flat[batch.kept]
 
 
 def _merge(out: torch.Tensor, sums: torch.Tensor, more_out: torch.Tensor, more_sums: torch.Tensor) -> None:
-    """Attention over one set of keys and over another one becomes, in place, that over both."""
+    """Merge attention over two disjoint sets of keys into attention over both, in place in ``out`` and ``sums``."""
     share = torch.sigmoid(more_sums - sums)
     out.lerp_(more_out.to(out.dtype), share[:, :, None])
     torch.logaddexp(sums, more_sums, out=sums)
@@ -268,7 +268,8 @@ def tree_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """An attention function of transformers: over ``tree`` if there is one, else `sdpa`."""
+    """An attention function of transformers: over ``tree`` if given, else `sdpa`. Raises NotImplementedError for dropout and
+    the arguments in `UNSUPPORTED`."""
     if tree is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
@@ -279,10 +280,8 @@ def tree_attention(
         if kwargs.get(name) is not None:
             raise NotImplementedError(f"its attention has {name}")
     tree.uses += 1
-    query, key = (
-        query.to(value.dtype),
-        key.to(value.dtype),
-    )  # autocast leaves them wider where positions go in
+    # Under autocast, rotary positions leave queries and keys in a more precise type.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     repeats = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
