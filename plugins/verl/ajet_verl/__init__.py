@@ -1,6 +1,6 @@
 """The verl backbone: jobs trained by verl on one machine or many (Ray, vLLM, FSDP, Megatron).
 
-Importing this package imports none of these; its modules do, when a job runs.
+Importing this package imports none of these; its modules import them when a job runs.
 """
 
 from __future__ import annotations

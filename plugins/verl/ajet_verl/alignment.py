@@ -1,7 +1,8 @@
-"""The job in verl's words: one table, which `--dry-run` prints the result of and the run hands to verl.
+"""Translates a job into verl's configuration: `--dry-run` prints it, and a run passes it to verl.
 
-verl's own defaults, then ours (`DEFAULTS`), then those of a platform that verl knows by plugin, then the job's keys
-(`TABLE`), then the user's explicit ``backbone.verl.*`` keys; last what AgentJet stands on (`FIXED`), which cannot be set.
+Later sources override earlier ones: verl's defaults, ours (`DEFAULTS`), those of this machine and of a platform that is
+a plugin of verl, the job's keys (`TABLE`), the user's explicit ``backbone.verl.*`` keys, and what AgentJet requires
+(`FIXED`), which the user cannot set.
 """
 
 from __future__ import annotations
@@ -15,40 +16,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ajet.learning.objective import objective
 from ajet.types import ConfigError
-from ajet_verl import keys
+from ajet_verl import keys, lengths, machine, tree_choice
+from ajet_verl.engines import ACTOR, ENGINES, EPSILON, FINAL_SHARE, GRAD_CLIP, SCHEDULE, SEED, WORKERS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from ajet.job.config import JobConfig
-    from ajet.job.prepare import Job
+    from ajet.job.job import Job
+    from ajet_verl.lengths import Architecture
     from ajet_verl.settings import VerlSettings
 
-ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
-ONLY_DP = (
-    f"{ACTOR}.fsdp_config.seed",
-    f"{ACTOR}.optim.override_optimizer_config",
-    f"{ACTOR}.optim.lr_scheduler_type",
-    f"{ACTOR}.optim.min_lr_ratio",
-    f"{ACTOR}.grad_clip",
-)
 PLATFORMS = "ajet_verl.platforms"
+"""Entry point group with the defaults of platforms."""
 RUN = "<run folder>"
-"""Stands for the run folder where there is none yet."""
+"""Placeholder for a run folder that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """A key of the job, what verl calls it, and its value there (of several keys: a tuple, if they differ)."""
+    """A key of the job (``ours``), the keys of verl that it sets, and their value: a tuple if their values differ."""
 
     ours: str
     verl: tuple[str, ...]
     value: Callable[[JobConfig], Any]
     note: str = ""
     only: bool = False
-    """Our side reads the job's key too, so that another value in ``backbone.verl`` would mean two things."""
+    """AgentJet reads the job's key too, so a different value in ``backbone.verl`` is an error."""
+    in_updates: bool = False
+    """The job counts steps, but verl counts calls of its workers, of which separate_async makes ``train.mini_batches``
+    a step."""
 
 
 TABLE = (
@@ -59,53 +59,55 @@ TABLE = (
         "train.mini_batches",
         (f"{ACTOR}.ppo_mini_batch_size", "trainer.v1.separate_async.parameter_sync_step"),
         lambda c: (max(c.train.batch_size // c.train.mini_batches, 1), c.train.mini_batches),
-        "rows are laid out so that there are so many optimizer steps; in separate_async each samples its own share",
+        "rows are arranged to give this many optimizer steps; in separate_async each step samples its own share",
         only=True,
     ),
-    Aligned("train.epochs", (f"{ACTOR}.ppo_epochs",), lambda c: c.train.epochs),
+    Aligned("train.epochs", (f"{ACTOR}.ppo_epochs",), lambda c: c.train.epochs, only=True),
     Aligned("train.learning_rate", (f"{ACTOR}.optim.lr",), lambda c: c.train.learning_rate),
     Aligned(
         "train.warmup_steps",
         (f"{ACTOR}.optim.lr_warmup_steps",),
         lambda c: c.train.warmup_steps,
-        "verl's first step has the rate 0, and its second that of our first",
+        "verl's first step has the rate 0, its second step the rate of the local backbone's first; times "
+        "`train.mini_batches` in separate_async, where verl counts each mini-batch",
+        in_updates=True,
     ),
     Aligned(
         "train.schedule",
-        (f"{ACTOR}.optim.lr_scheduler_type",),
+        (SCHEDULE,),
         lambda c: c.train.schedule,
-        "constant or cosine, with backbone.verl.engine dp only; verl's is one step behind ours",
+        "constant or cosine, only with backbone.verl.engine dp; verl's is one step behind the local backbone's",
     ),
     Aligned(
         "train.final_share",
-        (f"{ACTOR}.optim.min_lr_ratio",),
+        (FINAL_SHARE,),
         lambda c: 0.0 if c.train.schedule == "constant" else c.train.last_share,
-        "with backbone.verl.engine dp only",
+        "only with backbone.verl.engine dp",
     ),
     Aligned("train.weight_decay", (f"{ACTOR}.optim.weight_decay",), lambda c: c.train.weight_decay),
     Aligned(
         "train.adam_epsilon",
-        (f"{ACTOR}.optim.override_optimizer_config",),
+        (EPSILON,),
         lambda c: {"eps": c.train.adam_epsilon},
-        "with backbone.verl.engine dp only",
+        "only with backbone.verl.engine dp",
     ),
     Aligned(
         "train.max_grad_norm",
-        (f"{ACTOR}.optim.clip_grad", f"{ACTOR}.grad_clip"),
+        (f"{ACTOR}.optim.clip_grad", GRAD_CLIP),
         lambda c: c.train.max_grad_norm,
     ),
     Aligned(
         "train.kl",
-        (f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef"),
-        lambda c: (c.train.kl > 0, c.train.kl),
-        "makes verl compute the reference's logprobs; the penalty is a term of our loss",
+        (f"{ACTOR}.kl_loss_coef",),
+        lambda c: c.train.kl,
+        "for verl's records; the penalty is a term of AgentJet's loss",
         only=True,
     ),
     Aligned(
         "train.max_staleness",
         ("trainer.v1.sampler.max_off_policy_threshold",),
         lambda c: None if c.train.max_staleness is None else c.train.max_staleness + 1,
-        "verl counts the versions that a group spans, the trained one too",
+        "verl counts the versions that a group spans, including the trained one",
     ),
     Aligned("train.save_every", ("trainer.save_freq",), lambda c: c.train.save_every),
     Aligned(
@@ -120,84 +122,84 @@ TABLE = (
             c.rollout.sampling.temperature,
             "raw_logprobs" if c.rollout.sampling.temperature == 1 else "processed_logprobs",
         ),
-        "raw ones are before temperature, processed ones after temperature and truncation",
+        "raw logprobs are before temperature, processed ones after temperature and truncation",
         only=True,
     ),
     Aligned(
         "run.seed",
-        ("data.seed", f"{ACTOR}.data_loader_seed", f"{ACTOR}.fsdp_config.seed", f"{ROLLOUT}.seed"),
+        ("data.seed", f"{ACTOR}.data_loader_seed", SEED, f"{ROLLOUT}.seed"),
         lambda c: c.run.seed,
     ),
 )
-"""Keys that are the same whatever the model and the run folder; `model`, `run.dir` and `mode` are in `_placed`."""
+"""Keys that depend neither on the model nor on the run folder; `_placed` has those that do, and the mode."""
 
 OURS: Mapping[str, str] = {
-    "task.reader": "tasks are read where `ajet run` is; verl's data loader counts places of our plan",
-    "task.validation": "episodes of our own plan, at verl's times",
-    "workflow": "run by our episode runners",
-    "judge": "run by the conductor, where groups meet",
+    "task.reader": "tasks are read on the node of `ajet run`; verl's data loader counts positions in AgentJet's plan",
+    "task.validation": "episodes of AgentJet's plan, when verl validates",
+    "workflow": "run by the episode runners",
+    "judge": "run by the conductor, which gathers the groups",
     "targets.NAME.agents": "by capture, in the episode runners",
     "targets.NAME.frozen_model": "answers its target's calls, which are masked",
     "rollout.concurrency": "over all runners together",
     "rollout.timeout": "by the episode runners",
     "rollout.judge_timeout": "by the conductor",
-    "rollout.retries": "by the episode runners, and on another one when a runner dies",
+    "rollout.retries": "by the episode runners, and by another runner if one dies",
     "rollout.stall_warning": "by the episode runners",
-    "rollout.loop_timeout": "by the episode runners: one whose loop stays blocked is ended and started anew",
+    "rollout.loop_timeout": "by the episode runners: a runner whose loop stays blocked is ended and restarted",
     "rollout.strict": "by capture, in the episode runners",
     "rollout.missed": "by capture, in the episode runners",
     "rollout.gateway": "on the runner's node",
     "rollout.threads": "by capture, in the episode runners",
     "rollout.workdir": "the same folder on every node",
     "rollout.merge": "by the tracker, in the episode runners",
-    "rollout.sampling": "sent with every request",
+    "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
+    "`actor_rollout_ref.rollout.full_determinism` is set in mode `sync`",
     "train.algorithm": "advantages and loss are AgentJet's; verl's worker computes logprobs and gradients",
+    "train.reference": "the reference model of verl's workers is this one instead of the initial model",
     "train.targets": "tokens of other targets are masked",
     "train.filters": "by the tracker's timelines, before rows are made",
     "train.max_timelines": "by the tracker's timelines, before rows are made",
-    "train.entropy": "in our loss",
-    "train.correction": "in our loss",
-    "train.correction_cap": "in our loss",
+    "train.entropy": "in AgentJet's loss",
+    "train.correction": "in AgentJet's loss",
+    "train.correction_cap": "in AgentJet's loss",
     "train.asynchronous": "chooses backbone.verl.mode colocate_async",
     "train.keep_last": "checkpoints are kept by the run folder's writer",
     "train.keep_best": "checkpoints are kept by the run folder's writer",
     "eval.engine": "by `ajet eval`; a run's own validation is sampled by verl's engine",
-    "eval.episodes": "of our own plan",
-    "eval.greedy": "of our own plan",
+    "eval.episodes": "in AgentJet's plan",
+    "eval.greedy": "in AgentJet's plan",
     "eval.sampling": "sent with every request",
     "backbone": "chooses verl; `mode` is `trainer.v1.trainer_mode`, `engine` is `model_engine`",
+    "run.restarts": "by `ajet run`, which starts verl again from the last checkpoint",
     "run.loggers": "in the process of `ajet run`",
     "run.services": "started beside `ajet run`; `ray` is the cluster to join",
     "services": "started beside `ajet run`",
 }
-"""Keys, or beginnings of keys, that AgentJet honours itself, and where."""
+"""Keys, or prefixes of keys, that AgentJet honours itself, and where."""
 
 REFUSED: Mapping[str, str] = {
-    "train.reference": "verl's reference model is the trained one as it was at first",
-    "train.dynamic_sampling": "not with verl's batches",
-    "rollout.oversample": "not with verl's batches",
-    "run.deterministic": "vLLM's batches depend on the clock",
-    "targets.NAME.lora": "not run with verl yet; its own keys (actor_rollout_ref.model.lora_rank) can be set",
+    "train.dynamic_sampling": "not possible with verl's batches",
+    "rollout.oversample": "not possible with verl's batches",
+    "run.deterministic": "vLLM's batches depend on time",
+    "targets.NAME.lora": "not supported with verl yet; train all weights, or use the local backbone",
 }
-"""Keys that are errors with this backbone when they are set, and why."""
+"""Keys that are errors with this backbone, and why."""
 
 DEFAULTS: Mapping[str, Any] = {
     f"{ROLLOUT}.name": "vllm",
     f"{ROLLOUT}.tensor_model_parallel_size": 1,
-    f"{ACTOR}.strategy": "fsdp2",
-    f"{ACTOR}.fsdp_config.strategy": "fsdp2",
     f"{ACTOR}.use_dynamic_bsz": True,
     "trainer.logger": [],
     "trainer.project_name": "ajet",
 }
-"""What we would recommend instead of verl's own defaults. Changed by the user's keys."""
+"""Our defaults instead of verl's, for every engine; `ENGINES` has those of one. The user's keys override them."""
 
 FIXED: Mapping[str, Any] = {
     f"{ROLLOUT}.agent.agent_loop_manager_class": "ajet_verl.manager.EpisodeManager",
     f"{ROLLOUT}.calculate_log_probs": True,
     f"{ACTOR}.shuffle": False,
     f"{ACTOR}.entropy_coeff": 0,
-    "algorithm.adv_estimator": "grpo",  # not used; others have a critic
+    "algorithm.adv_estimator": "grpo",  # unused; other estimators need a critic
     "algorithm.use_kl_in_reward": False,
     "critic.enable": False,
     "data.custom_cls.path": "pkg://ajet_verl.dataset",
@@ -208,15 +210,16 @@ FIXED: Mapping[str, Any] = {
     "data.shuffle": False,
     "data.validation_shuffle": False,
     "data.ajet": "${ajet}",
-    "reward.num_workers": 0,  # judges reward
+    "reward.num_workers": 0,  # judges compute rewards
     "trainer.use_v1": True,
     "trainer.total_epochs": 1,
 }
-"""What AgentJet stands on. An explicit key here is an error."""
+"""What AgentJet requires. Setting one of these keys is an error."""
 
 
 PLACED: Mapping[str, str] = {
     "actor_rollout_ref.model.path": "model",
+    f"{ACTOR}.use_kl_loss": "train.kl and train.algorithm",
     "trainer.v1.trainer_mode": "backbone.verl.mode",
     "trainer.default_local_dir": "run.dir",
     "trainer.val_before_train": "task.validation",
@@ -224,26 +227,35 @@ PLACED: Mapping[str, str] = {
     "trainer.resume_mode": "--resume",
     "trainer.resume_from_path": "--resume",
 }
-"""Keys of verl that depend on more than one key of ours, and what to set instead."""
+"""Keys of verl that `_placed` computes, and what to set instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a configuration cannot know before the run: the model's folder, the run folder, what to resume from."""
+class RunPaths:
+    """What is only known when a run starts: the model's folder, the run folder, and what to resume from."""
 
     model: str
     run_dir: str = RUN
     resume_from: str | None = None
-    """A folder ``global_step_N`` that verl wrote."""
+    """Verl's folder ``global_step_N`` of a checkpoint."""
     ajet: Mapping[str, Any] | None = None
-    """The node `ajet`, which our classes in verl's processes read."""
+    """The configuration's node ``ajet``, which our classes in verl's processes read."""
+    model_shape: Architecture | None = None
+    """The model's architecture; None only for a recipe that is not built, in a dry run."""
 
 
-def compose(job: Job, settings: VerlSettings, place: Place) -> DictConfig:
-    """The configuration that verl receives. Raises ConfigError for what cannot be said in it."""
+def compose(job: Job, settings: VerlSettings, paths: RunPaths) -> DictConfig:
+    """The configuration that verl receives. Raises ConfigError for what verl cannot do, and for unknown keys."""
+    return compose_with_lengths(job, settings, paths)[0]
+
+
+def compose_with_lengths(
+    job: Job, settings: VerlSettings, paths: RunPaths
+) -> tuple[DictConfig, list[lengths.Length]]:
+    """`compose`, and the lengths that it has derived or checked."""
     from omegaconf import OmegaConf, open_dict
 
-    config = copy.deepcopy(verls_own(settings.engine))
+    config = copy.deepcopy(verl_defaults(settings.engine))
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
     keys.check_known(settings.explicit, tree)
@@ -251,26 +263,38 @@ def compose(job: Job, settings: VerlSettings, place: Place) -> DictConfig:
         keys.without_plus(key): _number(value, OmegaConf.select(config, key))
         for key, value in keys.leaves(settings.explicit)
     }
-    _refuse_ours(explicit)
+    _refuse_reserved(explicit)
     _check(job.config, settings)
     with open_dict(config):
         for values in (
             DEFAULTS,
-            _of_machine(),
-            _of_platform(),
+            ENGINES[settings.engine].defaults,
+            _machine_defaults(),
+            _platform_defaults(),
             _aligned(job.config, settings),
-            _placed(job, settings, place),
+            _placed(job, settings, paths),
             explicit,
             FIXED,
         ):
             for key, value in values.items():
                 OmegaConf.update(config, key, value, force_add=True)
-        config.ajet = dict(place.ajet or {})
-    return config
+        if settings.engine == "dp" and settings.trees is not False:
+            config.actor_rollout_ref.model.external_lib = _with_ours(
+                config.actor_rollout_ref.model.external_lib
+            )
+        found = lengths.derived(config, job.config, explicit, paths.model_shape)
+        for length in found:
+            if length.key:
+                OmegaConf.update(config, length.key, length.value, force_add=True)
+        config.ajet = dict(paths.ajet or {})
+    row = lengths.check_rows(config, settings)
+    cache = lengths.check_cache(config, paths.model_shape, machine.gpu_memory())
+    tree_choice.check(config, settings)
+    return config, [*found, *(length for length in (row, cache) if length)]
 
 
 def _number(value: Any, original: Any) -> Any:
-    """A number that YAML takes for a text, as 1e-6 is without a point, where verl has a number."""
+    """The value, as a number where verl has one: YAML reads a number such as 1e-6, without a point, as text."""
     if isinstance(value, str) and isinstance(original, int | float):
         try:
             return float(value)
@@ -280,64 +304,67 @@ def _number(value: Any, original: Any) -> Any:
 
 
 @functools.cache
-def verls_own(engine: str) -> DictConfig:
-    """verl's configuration as it is without us. Raises ConfigError if verl is not installed."""
+def verl_defaults(engine: str) -> DictConfig:
+    """verl's own default configuration. Raises ConfigError if verl is not installed."""
     folder = keys.folder()
-    from hydra import compose as composed
+    from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
     with initialize_config_dir(str(folder), version_base=None):
-        return composed("ppo_trainer", [f"model_engine={engine}"])
+        return hydra_compose("ppo_trainer", [f"model_engine={engine}"])
 
 
 def _aligned(config: JobConfig, settings: VerlSettings) -> dict[str, Any]:
-    """The table's values for a job."""
+    """The values of `TABLE` for a job."""
     found: dict[str, Any] = {}
+    updates = config.train.mini_batches if mode_of(config, settings) == "separate_async" else 1
     for row in TABLE:
-        value = row.value(config)
+        value = row.value(config) * updates if row.in_updates else row.value(config)
         values = value if isinstance(value, tuple) else (value,) * len(row.verl)
         found |= dict(zip(row.verl, values, strict=True))
-    if settings.engine != "dp":
-        for key in [key for key in found if key in ONLY_DP]:
-            del found[key]
-    return found
+    engine = ENGINES[settings.engine]
+    return {key: value for name, value in found.items() if (key := engine.key(name)) is not None}
 
 
-def _placed(job: Job, settings: VerlSettings, place: Place) -> dict[str, Any]:
-    """What depends on the model, on the run folder and on what is resumed."""
+def _placed(job: Job, settings: VerlSettings, paths: RunPaths) -> dict[str, Any]:
+    """The keys that depend on the model, the mode, the run folder and the checkpoint to resume from."""
     validates = bool(job.validation)
+    needs = objective(job.algorithm, job.config.train).needs
     return {
-        "actor_rollout_ref.model.path": place.model,
+        "actor_rollout_ref.model.path": paths.model,
+        f"{ACTOR}.use_kl_loss": "reference" in needs,  # then verl computes the reference's logprobs
         "trainer.v1.trainer_mode": mode_of(job.config, settings),
-        "trainer.default_local_dir": f"{place.run_dir}/checkpoints/.verl",
-        "trainer.experiment_name": Path(place.run_dir).name,
-        "trainer.val_before_train": validates and place.resume_from is None,
+        "trainer.default_local_dir": f"{paths.run_dir}/checkpoints/.verl",
+        "trainer.experiment_name": Path(paths.run_dir).name,
+        "trainer.val_before_train": validates and paths.resume_from is None,
         "trainer.val_only": job.config.train.steps == 0,
-        "trainer.resume_mode": "resume_path" if place.resume_from else "disable",
-        "trainer.resume_from_path": place.resume_from,
+        "trainer.resume_mode": "resume_path" if paths.resume_from else "disable",
+        "trainer.resume_from_path": paths.resume_from,
     }
 
 
+def _with_ours(external: Any) -> list[str]:
+    """The modules that verl imports in its processes: those of the user, and our engine."""
+    theirs = [external] if isinstance(external, str) else list(external or ())
+    return [*theirs, WORKERS]
+
+
 def mode_of(config: JobConfig, settings: VerlSettings) -> str:
-    """verl's trainer mode for a job. Raises ConfigError if two keys say different things."""
+    """verl's trainer mode for a job. Raises ConfigError if two keys contradict each other."""
     if settings.mode == "sync" and config.train.asynchronous:
         raise ConfigError("backbone.verl.mode: sync contradicts train.asynchronous; remove one of them.")
     return settings.mode or ("colocate_async" if config.train.asynchronous else "sync")
 
 
-def _of_machine() -> dict[str, Any]:
-    """verl would take every node to have 8 GPUs."""
-    if "VERL_PLATFORM" in os.environ:
-        return {}
-    import torch
-
-    count = torch.cuda.device_count()
+def _machine_defaults() -> dict[str, Any]:
+    """The number of GPUs of this machine, for every node; verl's default is 8."""
+    count = machine.gpu_count()
     return {"trainer.n_gpus_per_node": count} if count else {}
 
 
-def _of_platform() -> Mapping[str, Any]:
-    """Values that a platform of verl brings which is known by plugin (VERL_PLATFORM): the mapping that an entry
-    point of group `PLATFORMS` and its name points to."""
+def _platform_defaults() -> Mapping[str, Any]:
+    """The defaults of the platform that VERL_PLATFORM names: the mapping behind the entry point of that name in the
+    group `PLATFORMS`, or {}."""
     name = os.environ.get("VERL_PLATFORM", "")
     for entry in importlib.metadata.entry_points(group=PLATFORMS, name=name):
         values: Mapping[str, Any] = entry.load()
@@ -345,66 +372,86 @@ def _of_platform() -> Mapping[str, Any]:
     return {}
 
 
-def _refuse_ours(explicit: Mapping[str, Any]) -> None:
-    """Raise ConfigError for explicit keys of verl that AgentJet stands on, or reads in its own place."""
+def _refuse_reserved(explicit: Mapping[str, Any]) -> None:
+    """Raise ConfigError for explicit keys of verl that AgentJet requires, computes, reads from the job or does not use."""
     for key in explicit:
-        if fixed := next((f for f in FIXED if key == f or key.startswith(f"{f}.")), None):
+        if fixed := next((f for f in FIXED if keys.under(key, f)), None):
             raise ConfigError(
                 f"backbone.verl.{key}: is always {FIXED[fixed]!r} with AgentJet; remove the key."
             )
         row = next((row for row in TABLE if row.only and key in row.verl), None)
         if row:
-            raise ConfigError(f"backbone.verl.{key}: AgentJet counts on it too; set {row.ours} instead.")
+            raise ConfigError(f"backbone.verl.{key}: AgentJet needs this value too; set {row.ours} instead.")
         if key in PLACED:
             raise ConfigError(f"backbone.verl.{key}: follows from {PLACED[key]}; set that instead.")
+        if unused := next((prefix for prefix in keys.WITHOUT_EFFECT if keys.under(key, prefix)), None):
+            raise ConfigError(
+                f"backbone.verl.{key}: cannot be set with AgentJet: {keys.WITHOUT_EFFECT[unused]}."
+            )
 
 
 def _check(config: JobConfig, settings: VerlSettings) -> None:
-    """Raise ConfigError for what verl cannot do, by the key's name."""
+    """Raise ConfigError, which names the key, for what verl cannot do."""
     train = config.train
     if mode_of(config, settings) == "separate_async" and train.batch_size % train.mini_batches:
         raise ConfigError(
-            f"train.mini_batches: separate_async samples each mini-batch by itself, but {train.batch_size} tasks are no multiple "
-            f"of {train.mini_batches}. Choose a divisor of train.batch_size."
+            f"train.mini_batches: separate_async samples each mini-batch separately, but batch_size ({train.batch_size}) is not "
+            f"a multiple of {train.mini_batches}. Choose a divisor of train.batch_size."
         )
     if settings.engine != "dp" and train.adam_epsilon != type(train).model_fields["adam_epsilon"].default:
         raise ConfigError(
-            f"train.adam_epsilon: goes to verl's engine dp only; set it for {settings.engine} by "
+            f"train.adam_epsilon: only verl's engine dp takes it. For {settings.engine}, set "
             f"backbone.verl.{ACTOR}.optim.override_optimizer_config."
         )
     if train.schedule == "linear" and settings.engine == "dp":
-        raise ConfigError("train.schedule: verl's engine dp has no linear one; set cosine or constant.")
+        raise ConfigError("train.schedule: verl's engine dp has no linear schedule; set cosine or constant.")
     if train.schedule != "constant" and settings.engine != "dp":
         raise ConfigError(
-            f"train.schedule: goes to verl's engine dp only; set it for {settings.engine} by that engine's keys below "
+            f"train.schedule: only verl's engine dp takes it. For {settings.engine}, set that engine's keys below "
             f"backbone.verl.{ACTOR}.optim, such as lr_decay_style."
         )
     sampling = config.rollout.sampling
     if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k):
         raise ConfigError(
-            "rollout.sampling: verl's logprobs at another temperature than 1 are those of the truncated distribution. Set "
+            "rollout.sampling: at temperatures other than 1, verl's logprobs are those after top_p and top_k. Set "
             "temperature: 1, or remove top_p and top_k."
         )
 
 
 def describe(job: Job, settings: VerlSettings) -> str:
-    """The configuration that verl receives, as YAML. In its comments: what is not verl's default, and why."""
-
+    """The configuration that verl receives, as YAML. Comments list what differs from verl's defaults, and why."""
     from ajet.cli.table import table
+    from ajet.job.models import find_recipe
 
-    config = compose(job, settings, Place(job.model))
-    changed = changes(config, verls_own(settings.engine))
-    why = {key: row.ours for row in TABLE for key in row.verl}
-    why |= {**PLACED, **dict.fromkeys(FIXED, "AgentJet")}
-    why |= dict.fromkeys(DEFAULTS, "AgentJet's default") | dict.fromkeys(_of_platform(), "VERL_PLATFORM")
+    recipe = find_recipe(job.model)
+    shape = None if recipe else lengths.architecture(job.model)
+    config, found = compose_with_lengths(job, settings, RunPaths(job.model, model_shape=shape))
+    changed = changes(config, verl_defaults(settings.engine))
+    engine = ENGINES[settings.engine]
+    why = {**PLACED, **dict.fromkeys(FIXED, "AgentJet")}
+    why |= {key: row.ours for row in TABLE for name in row.verl if (key := engine.key(name))}
+    why |= dict.fromkeys({**DEFAULTS, **engine.defaults}, "AgentJet's default") | dict.fromkeys(
+        _platform_defaults(), "VERL_PLATFORM"
+    )
+    why |= {"actor_rollout_ref.model.external_lib": "AgentJet"}
+    why |= {length.key: length.why for length in found if length.key}
     why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in keys.leaves(settings.explicit)}
     rows = [
-        (key, str(value), next((by for k, by in why.items() if key == k or key.startswith(f"{k}.")), ""))
+        (
+            key,
+            str(value),
+            next((source for k, source in why.items() if key == k or key.startswith(f"{k}.")), ""),
+        )
         for key, value in changed.items()
         if key != "ajet"
     ]
+    tokens = [(length.name, f"{length.value:,}", length.why) for length in found]
+    later = f"# More lengths follow from the model, once the recipe {job.model} is built.\n" if recipe else ""
     return (
-        "# What verl receives. Not verl's defaults:\n"
+        "# Lengths in tokens:\n"
+        + table([("LENGTH", "VALUE", "BY"), *tokens], indent="#   ")
+        + f"\n{later}"
+        + "# What verl receives. Not verl's defaults:\n"
         + table([("KEY", "VALUE", "BY"), *rows], indent="#   ")
         + "\n"
         + received(config)
@@ -412,8 +459,8 @@ def describe(job: Job, settings: VerlSettings) -> str:
 
 
 def received(config: DictConfig) -> str:
-    """A composed configuration as YAML, resolved, without the node `ajet`: what `--dry-run` prints and the run folder
-    keeps."""
+    """A composed configuration as YAML, resolved, without the node ``ajet``. `--dry-run` prints it, and the run folder
+    keeps it."""
     import yaml
     from omegaconf import OmegaConf
 
@@ -424,11 +471,11 @@ def received(config: DictConfig) -> str:
 
 
 def changes(config: DictConfig, original: DictConfig) -> dict[str, Any]:
-    """Dotted keys that another configuration does not have, or with another value."""
+    """Dotted keys and values of ``config`` that ``original`` does not have, or has with another value."""
     from omegaconf import OmegaConf
 
-    def flat(of: DictConfig) -> dict[str, Any]:
-        tree = OmegaConf.to_container(of, resolve=False)
+    def flat(nested: DictConfig) -> dict[str, Any]:
+        tree = OmegaConf.to_container(nested, resolve=False)
         assert isinstance(tree, dict)
         return dict(keys.leaves({str(key): value for key, value in tree.items()}))
 

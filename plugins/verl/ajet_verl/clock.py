@@ -1,4 +1,4 @@
-"""How long the servers were paused: time that an episode's deadline does not count."""
+"""Measures how long the servers were paused, because deadlines of episodes do not count that time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 
 
 class Clock:
-    """Adds up the seconds between `pause` (True) and `pause` (False)."""
+    """Adds up the seconds between ``pause(True)`` and ``pause(False)``."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._since: float | None = None
 
     def pause(self, paused: bool) -> None:
-        """Stop the deadlines, or let them run again."""
+        """Begin or end a pause; repeating either has no effect."""
         if paused and self._since is None:
             self._since = time.monotonic()
         elif not paused and self._since is not None:
@@ -21,5 +21,5 @@ class Clock:
             self._since = None
 
     def stopped(self) -> float:
-        """Seconds so far."""
+        """Seconds of all pauses so far, including the current one."""
         return self._sum + (time.monotonic() - self._since if self._since is not None else 0.0)

@@ -1,9 +1,9 @@
-"""Credit in verl's trainer: the batch that verl has sampled becomes the local backbone's batch, written back into its rows.
+"""Credit in verl's trainer: computes the credit of verl's batch as the local backbone does, and writes it into the rows.
 
-    _balance_batch   rows -> episodes -> `batch_of`: advantages and weights; rows laid out so that mini-batches stay whole
-    _update_actor    as many optimizer steps as the job says, with the job's own objective (`RowLoss`)
+    _balance_batch   rows -> episodes -> `batch_of`: advantages and weights; arranges rows so that mini-batches stay whole
+    _update_actor    takes as many optimizer steps as the job says, with the job's objective (`RowLoss`)
 
-Rows of no advantage are not computed, as on the local backbone.
+Rows without advantage are not computed, as on the local backbone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,25 +26,31 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from ajet.job.prepare import Job
+from ajet.job.job import Job
 from ajet.learning.batch import RolloutBatch, batch_of
 from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
+from ajet_verl.health import watched_servers
 from ajet_verl.layout import PADDING, lay_out
 from ajet_verl.loss import RowLoss
+from ajet_verl.pulse import Pulse
 from ajet_verl.rows import READ, key, learnables, padding, read
-from ajet_verl.spec import read_spec
+from ajet_verl.settings import VerlSettings
+from ajet_verl.spec import read_spec, recorder_of
+from ajet_verl.tree_choice import choice
+from ajet_verl.tree_layout import TREE
 
 POLL_SECONDS = 0.25
-"""Between verl's looks at the queue; its own 2 s are longer than a step of a small model."""
+"""Interval at which verl polls the queue; its default of 2 s is longer than a step of a small model."""
 Array = np.ndarray[Any, Any]
 
 
 class Credit:
-    """Goes before a trainer of verl, whose steps it changes where credit is concerned."""
+    """A mixin before a trainer of verl, which replaces how credit is computed and used."""
 
     config: Any
     global_steps: int
+    local_trigger_step: int
     actor_rollout_wg: Any
     agent_loop_manager: Any
     tokenizer: Any
@@ -57,17 +64,22 @@ class Credit:
 
     @cached_property
     def objective(self) -> Objective:
-        """The loss that the workers compute, and what it needs."""
+        """The job's loss, and the logprobs that it needs."""
         return objective(self.job.algorithm, self.job.config.train)
 
     @property
     def loss(self) -> RowLoss:
-        """What the workers compute."""
-        return RowLoss(self.objective, fresh=not self.scores_before)
+        """The loss function of the workers."""
+        return RowLoss(self.objective, fresh=not self.scores_before, pulse=self.pulse)
+
+    @cached_property
+    def pulse(self) -> Pulse:
+        """Reports progress of long updates; also in the workers, with `loss`."""
+        return Pulse(self.config.ajet.recorder)
 
     @property
     def scores_before(self) -> bool:
-        """Whether the logprobs before an update need a pass of their own: not if the update is one optimizer step."""
+        """Whether the logprobs before an update need an extra pass: not if the update is a single optimizer step."""
         train = self.job.config.train
         return "before" in self.objective.needs and train.mini_batches * train.epochs > 1
 
@@ -80,69 +92,81 @@ class Credit:
         self.learned = Learned()
         super()._setup()  # type: ignore[misc]
         self.actor_rollout_wg.set_loss_fn(self.loss)
+        backbone = self.job.backbone
+        assert isinstance(backbone, VerlSettings)
+        self.trees = choice(
+            self.config, backbone.trees, self.actor_rollout_wg, recorder_of(self.config).say.remote
+        )
 
     def _step_once(
         self, metrics: dict[str, Any], timing_raw: dict[str, float], sample_batch_size: int
     ) -> Any:
         try:
             return super()._step_once(metrics, timing_raw, sample_batch_size)  # type: ignore[misc]
-        except RuntimeError as error:  # verl's own remedy would not help
+        except RuntimeError as error:  # the remedy in verl's message does not apply
             if "no materializable trajectories" not in str(error):
                 raise
             why = self.agent_loop_manager.failure()
             raise AjetError(f"step {self.global_steps}: nothing to train on: {why}") from error
 
     def on_sample_end(self) -> None:
-        """See verl's trainer; an update where episodes are under way holds them up."""
-        super().on_sample_end()  # type: ignore[misc]
+        """See verl's trainer. In colocate_async, an update pauses the episodes that are running."""
+        with self._watched_servers():
+            super().on_sample_end()  # type: ignore[misc]
         if self.trainer_mode == "colocate_async":
             self.agent_loop_manager.pause(True)
 
     def on_step_end(self) -> None:
-        """See verl's trainer; the servers sample again."""
-        super().on_step_end()  # type: ignore[misc]
+        """See verl's trainer. In colocate_async, the servers sample again."""
+        with self._watched_servers():
+            super().on_step_end()  # type: ignore[misc]
         if self.trainer_mode == "colocate_async":
             self.agent_loop_manager.pause(False)
 
+    def _watched_servers(self) -> AbstractContextManager[None]:
+        return watched_servers(recorder_of(self.config).fail.remote)
+
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any) -> KVBatchMeta:
-        """The batch with advantages and weights in its rows, in the order in which the workers take them."""
+        """The batch with advantages and weights in its rows, in the order in which the workers process them."""
+        self.pulse.beat()
         train = self.job.config.train
-        local = self.parameter_sync_step > 1  # then verl has sampled the share of one mini-batch
+        single = self.parameter_sync_step > 1  # verl has sampled the share of one mini-batch
         found = credited(
-            batch, self.job, self.objective, self.global_steps, 1 if local else train.mini_batches
+            batch, self.job, self.objective, self.global_steps, 1 if single else train.mini_batches
         )
         self.learned.batch(found, batch.tags, self.global_steps, train.epochs)
-        learning = [[i for i in mini if found.counts(i)] for mini in found.mini_batches]
+        learning = [[i for i in mini if found.has_credit(i)] for mini in found.mini_batches]
         learning = [mini for mini in learning if mini]
         self._update = _Update(len(learning), sum(found.trained(i) for mini in learning for i in mini))
         if not learning:
-            write(found.keys, [found.credit(i) for i in range(len(found.keys))], batch.partition_id)
+            credit = [_as_fields(*found.credit(i)) for i in range(len(found.keys))]
+            _put(found.keys, credit, batch.partition_id)
             return batch
         return self._laid_out(batch, found, learning)
 
     def _laid_out(
         self, batch: KVBatchMeta, found: Credited, learning: Sequence[Sequence[int]]
     ) -> KVBatchMeta:
-        lengths = [len(sample.token_ids) for sample in found.samples]
-        shares = lay_out(learning, lengths, self._ranks(), self._rows_at_once())
-        order = [i for rank in shares for mini in rank for i in mini]
-        taken = [i for i in order if i != PADDING]
-        write([found.keys[i] for i in taken], [found.credit(i) for i in taken], batch.partition_id)
+        """The batch with its learning rows arranged for the workers, and with padding rows."""
+        rows, trees = self._order(found, learning)
         fill, tag = padding(self.tokenizer.eos_token_id)
-        filled = [key(f"pad{uuid4().hex}", 0, 0) for _ in range(len(order) - len(taken))]
-        if filled:
-            fields = {**fill, **_as_fields(np.zeros(1, np.float32), np.zeros(1, np.float32))}
-            tq.kv_batch_put(
-                keys=filled,
-                partition_id=batch.partition_id,
-                fields=list_of_dict_to_tensordict([fields] * len(filled)),
-                tags=[tag] * len(filled),
-            )
-        unused = list(set(batch.keys) - {found.keys[i] for i in taken})
-        if unused:  # verl clears the rows of the batch after the step
+        nothing = np.zeros(1, np.float32)
+        keys = [key(f"pad{uuid4().hex}", 0, 0) if i == PADDING else found.keys[i] for i in rows]
+        fields = [
+            {**fill, **_as_fields(nothing, nothing)} if i == PADDING else _as_fields(*found.credit(i))
+            for i in rows
+        ]
+        for place, number in enumerate(trees):
+            fields[place][TREE] = torch.tensor([number])
+        taken = [place for place, i in enumerate(rows) if i != PADDING]
+        added = [place for place, i in enumerate(rows) if i == PADDING]
+        _put([keys[n] for n in taken], [fields[n] for n in taken], batch.partition_id)
+        if added:
+            _put([keys[n] for n in added], [fields[n] for n in added], batch.partition_id, [tag] * len(added))
+        unused = list(set(batch.keys) - set(keys))
+        if unused:  # verl clears only the rows of the returned batch after the step
             tq.kv_clear(keys=unused, partition_id=batch.partition_id)
-        tags, pads = dict(zip(batch.keys, batch.tags, strict=True)), iter(filled)
-        keys = [next(pads) if i == PADDING else found.keys[i] for i in order]
+        tags = dict(zip(batch.keys, batch.tags, strict=True))
         return KVBatchMeta(
             keys=keys,
             tags=[tags.get(name, tag) for name in keys],
@@ -150,15 +174,26 @@ class Credit:
             extra_info=batch.extra_info,
         )
 
+    def _order(self, found: Credited, learning: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+        """The learning rows in the order of the workers, with `PADDING`; and the field `TREE` of each, if they are computed as
+        trees."""
+        trees = self.trees.rows(learning, found.samples, self._ranks())
+        lengths = [len(sample.token_ids) for sample in found.samples]
+        if trees is not None:
+            self.learned.trees(sum(lengths[i] for mini in learning for i in mini), trees.tokens)
+            return trees.rows, trees.trees
+        shares = lay_out(learning, lengths, self._ranks(), self._rows_at_once())
+        return [i for rank in shares for mini in rank for i in mini], []
+
     def _ranks(self) -> int:
-        """Data-parallel ranks of the actor."""
+        """Number of data-parallel ranks of the actor."""
         group = self.actor_rollout_wg
         if "actor" not in group._dispatch_info:
             group._dispatch_info["actor"] = group._query_dispatch_info("actor")
         return max(group._dispatch_info["actor"]) + 1
 
     def _rows_at_once(self) -> int:
-        """What verl wants a rank's rows of a mini-batch to be a multiple of."""
+        """The number of a rank's rows in a mini-batch must be a multiple of this in verl."""
         actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
         if actor.use_dynamic_bsz:
             return 1
@@ -167,6 +202,9 @@ class Credit:
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if not self._update.steps or not self.scores_before:
             return batch
+        if not self.learned.updates:  # also where earlier mini-batches of the step had no advantage
+            # separate_async keeps these weights for the step's other mini-batches.
+            self.local_trigger_step = 0
         return super()._compute_old_log_prob(batch, metrics=metrics)  # type: ignore[misc]
 
     def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
@@ -178,10 +216,11 @@ class Credit:
         return batch  # `_balance_batch` has written them
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """One optimizer step for each mini-batch and epoch; none where there is nothing to learn."""
+        """Take one optimizer step for each mini-batch and epoch; none if there is nothing to learn."""
         update, actor = self._update, self.config.actor_rollout_ref.actor
         if not update.steps:
             return batch
+        self.pulse.beat()
         rows = len(batch) // update.steps
         batch.extra_info |= {
             "calculate_entropy": "entropy" in self.objective.needs,
@@ -196,7 +235,7 @@ class Credit:
         }
         output = self.actor_rollout_wg.update_actor(batch)
         each = dict(tu.get(output, "metrics"))
-        # Of the first mini-batch, when the weights still are the sampling ones.
+        # Of the first mini-batch only, before the weights change.
         found = {**reduce_metrics(dict(each)), "logprob_diff_max": each["logprob_diff_max"][0]}
         self.learned.update(found, update, actor.ppo_epochs, self.global_steps)
         mfu = found.pop("mfu", None)
@@ -206,7 +245,7 @@ class Credit:
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()  # type: ignore[misc]
-        if self.trainer_mode != "sync":  # then verl saves its queue, too
+        if self.trainer_mode != "sync":  # verl saves its queue too
             folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
             self.agent_loop_manager.keep(str(folder))
 
@@ -224,14 +263,14 @@ class Credit:
         self.learned = Learned()
 
     def _validate(self) -> dict[str, Any]:
-        """Validation by our own plan: verl's would take one row of an episode for its whole."""
+        """Validate with our own plan, because verl would treat each row as a whole episode."""
         found: dict[str, Any] = self.agent_loop_manager.validate(self.global_steps)
         return {f"validation/{name}": value for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """A batch of rows with the credit of the local backbone's batch: sample i is row ``keys[i]``."""
+    """A batch of rows with the credit that the local backbone would give them: sample i is row ``keys[i]``."""
 
     keys: Sequence[str]
     whole: RolloutBatch
@@ -245,26 +284,26 @@ class Credited:
         return self.whole.batch.mini_batches
 
     def credit(self, i: int) -> tuple[Array, Array]:
-        """Advantages and weights, float32[R], of a row's tokens from the first trained one on."""
+        """Advantages and weights, float32[R] each, of a row's R tokens from its first trained one on."""
         sample = self.samples[i]
         first = int(sample.mask.argmax())
         return sample.advantages[first:], sample.weights[first:]
 
-    def counts(self, i: int) -> bool:
-        """Whether a row's loss moves any weight."""
+    def has_credit(self, i: int) -> bool:
+        """Whether a row must be computed, as its loss can change the weights."""
         sample = self.samples[i]
         return not self.whole.batch.zero_costs_nothing or bool(
             np.any(sample.weights * sample.advantages != 0)
         )
 
     def trained(self, i: int) -> int:
-        """Trained tokens of a row."""
+        """Number of trained tokens of a row."""
         return int(self.samples[i].mask.sum())
 
 
 def credited(batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batches: int) -> Credited:
-    """The credit of the rows that verl has sampled for a step, exactly that of the local backbone. Raises AjetError if
-    there is nothing to train on."""
+    """The credit of the rows that verl has sampled for a step, exactly as on the local backbone. Raises AjetError if there
+    is nothing to train on."""
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(READ))
     rows = [read({name: data[name][i] for name in READ}) for i in range(len(batch.keys))]
     uids = {row.episode.id: name.rsplit("_", 2)[0] for name, (row, _) in zip(batch.keys, rows, strict=True)}
@@ -278,7 +317,7 @@ def credited(batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batc
         objective=loss,
     )
     if whole is None:
-        raise AjetError(f"step {step}: nothing to train on: no group has a row.")
+        raise AjetError(f"step {step}: nothing to train on: no group has rows.")
     members = {row.episode.id: row.episode.member for row, _ in rows}
     numbers: Counter[str] = Counter()
     keys = []
@@ -288,27 +327,33 @@ def credited(batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batc
     trained = sum(int(sample.mask.sum()) for sample in whole.batch.samples)
     if trained != whole.sampled_tokens or sorted(keys) != sorted(batch.keys):
         raise AjetError(
-            f"step {step}: {whole.sampled_tokens} tokens in {len(batch)} rows were to be trained, but {trained} in {len(keys)} "
+            f"step {step}: {whole.sampled_tokens} tokens in {len(batch)} rows should be trained, but {trained} in {len(keys)} "
             "would be. This is a bug in AgentJet: please report it with the run folder."
         )
     return Credited(keys, whole)
 
 
-def write(keys: Sequence[str], credit: Sequence[tuple[Array, Array]], partition: str | None) -> None:
-    """Put advantages and weights into rows of the queue."""
-    fields = [_as_fields(advantages, weights) for advantages, weights in credit]
-    tq.kv_batch_put(keys=list(keys), partition_id=partition, fields=list_of_dict_to_tensordict(fields))
+def _put(
+    keys: Sequence[str],
+    fields: Sequence[Mapping[str, Any]],
+    partition: str | None,
+    tags: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Write fields into rows of the queue, which are new if they have tags."""
+    tagged = {"tags": list(tags)} if tags else {}
+    values = list_of_dict_to_tensordict(list(fields))
+    tq.kv_batch_put(keys=list(keys), partition_id=partition, fields=values, **tagged)
 
 
 def _as_fields(advantages: Array, weights: Array) -> dict[str, torch.Tensor]:
-    """``returns`` are what verl's metrics want beside advantages."""
+    """A row's fields for its credit. verl's metrics need ``returns`` too."""
     advantage = torch.from_numpy(advantages.copy())
     return {"advantages": advantage, "returns": advantage, "weights": torch.from_numpy(weights.copy())}
 
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """What one call of the workers is to do: optimizer steps an epoch, and the trained tokens in them."""
+    """One call of the workers: its optimizer steps per epoch, and the trained tokens in them."""
 
     steps: int
     tokens: int
@@ -316,30 +361,40 @@ class _Update:
 
 @dataclass(slots=True)
 class Learned:
-    """What one step has learned, of one update or, in separate_async, of several."""
+    """What one step has learned, from one update or, in separate_async, from several."""
 
     uids: list[str] = field(default_factory=list)
     batches: list[Metrics] = field(default_factory=list)
     updates: list[Metrics] = field(default_factory=list)
     staleness: int = 0
     zero: int = 0
-    """Tokens of rows without advantage."""
+    """Masked tokens of rows without advantage."""
+    of_rows: int = 0
+    """Tokens of the rows that were computed as trees."""
+    of_trees: int = 0
+    """Tokens of these trees."""
 
     def batch(self, found: Credited, tags: Sequence[Mapping[str, Any]], step: int, epochs: int) -> None:
-        """Note what verl has sampled."""
+        """Record a batch that verl has sampled."""
         self.uids += sorted({name.rsplit("_", 2)[0] for name in found.keys})
         self.batches.append(found.whole.metrics)
         self.staleness = max(self.staleness, *(step - 1 - tag["min_global_steps"] for tag in tags))
-        skipped = [i for i in range(len(found.keys)) if not found.counts(i)]
+        skipped = [i for i in range(len(found.keys)) if not found.has_credit(i)]
         self.zero += epochs * sum(found.trained(i) for i in skipped)
 
+    def trees(self, of_rows: int, of_trees: int) -> None:
+        """Record that rows are computed as trees; numbers of tokens."""
+        self.of_rows += of_rows
+        self.of_trees += of_trees
+
     def update(self, found: Metrics, update: _Update, epochs: int, step: int) -> None:
-        """Note what the workers report, means over mini-batches. Raises AjetError if they saw other tokens."""
+        """Record the workers' metrics, which are means over mini-batches. Raises AjetError if they trained another number of
+        tokens, FloatingPointError for a non-finite gradient."""
         steps = update.steps * epochs
         seen = round(found["tokens_trained"] * steps)
         if seen != update.tokens * epochs:
             raise AjetError(
-                f"step {step}: {update.tokens * epochs} tokens were to be trained, but verl's workers saw {seen}. "
+                f"step {step}: {update.tokens * epochs} tokens should be trained, but verl's workers trained {seen}. "
                 "This is a bug in AgentJet: please report it with the run folder."
             )
         if not math.isfinite(found["grad_norm"]):
@@ -347,9 +402,11 @@ class Learned:
         self.updates.append({**found, "optimizer_steps": steps})
 
     def metrics(self) -> Metrics:
-        """Under the names of the local backbone."""
+        """The step's metrics under the local backbone's names."""
         summed = ("groups", "unmatched_reward_names")
         metrics: Metrics = {"staleness": self.staleness, "tokens_zero_advantage": self.zero}
+        if self.of_trees:
+            metrics["tree_token_ratio"] = self.of_rows / self.of_trees
         for name in {name for batch in self.batches for name in batch}:
             values = [batch.get(name, 0.0) for batch in self.batches]
             total = name in summed or name.startswith("dropped_tokens/")

@@ -1,4 +1,5 @@
-"""What verl's data loader goes over: places of our own plan, so that tasks and their order are the local backbone's."""
+"""The data set of verl's data loader: the groups of AgentJet's plan, so tasks and their order are as on the local
+backbone."""
 
 from __future__ import annotations
 
@@ -13,22 +14,24 @@ from ajet.types import Task
 from ajet_verl.spec import read_spec, recorder_of, to_text
 
 STEPS = 1_000_000
-"""Of the plan: more than any run has, also if groups that fail are replaced by later ones."""
+"""Length of the plan: more steps than any run needs, even if later groups replace failed ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A group to run: its task, at a place (from 0) of a step (from 1) of the plan."""
+class PlannedGroup:
+    """A group to run: its task and its position in the plan."""
 
     step: int
-    place: int
+    """From 1."""
+    index: int
+    """Position in the step, from 0."""
     position: int
-    """Of the group in the whole plan, from 0."""
+    """Position in the whole plan, from 0."""
     task: Task
 
 
 class TaskDataset(Dataset[dict[str, Any]]):
-    """Item i is the i-th group of the plan, a `Place` as text. ``data_files`` is ``train`` or ``validation``."""
+    """Item i is the i-th group of the plan, a `PlannedGroup` as text. ``data_files`` is ``train`` or ``validation``."""
 
     def __init__(self, data_files: str, config: Any, **_: Any) -> None:
         job = read_spec(config).open().config
@@ -39,10 +42,11 @@ class TaskDataset(Dataset[dict[str, Any]]):
         self._step: tuple[int, list[Task]] | None = None
 
     def __len__(self) -> int:
-        return STEPS * self._batch_size if self._train else 1  # validation goes by our own plan
+        return STEPS * self._batch_size if self._train else 1  # validation does not use verl's loader
 
     def __getitem__(self, position: int) -> dict[str, Any]:
-        step, place = divmod(position, self._batch_size)
+        step, index = divmod(position, self._batch_size)
         if self._step is None or self._step[0] != step:
             self._step = step, tasks_of_step(self._tasks, step, self._batch_size, self._seed)
-        return {"raw_prompt": "", "place": to_text(Place(step + 1, place, position, self._step[1][place]))}
+        group = PlannedGroup(step + 1, index, position, self._step[1][index])
+        return {"raw_prompt": "", "planned_group": to_text(group)}

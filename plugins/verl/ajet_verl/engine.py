@@ -1,4 +1,4 @@
-"""`ajet.interfaces.engine.Engine` over verl's client of its inference servers: tokens in, tokens out."""
+"""`ajet.interfaces.engine.Engine` over verl's client of its inference servers."""
 
 from __future__ import annotations
 
@@ -10,54 +10,62 @@ import numpy as np
 
 from ajet.interfaces.engine import room_for
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet_verl.engines import WORKERS
+from ajet_verl.servers import Servers
 
 RESUME_SECONDS = 0.2
-"""After a server has broken off a request, since it takes new weights or goes back to training."""
-PARTS = 64
-"""Most tokens of which a stop string may consist."""
+"""Wait before continuing a request that a server has aborted to load new weights or to train."""
+STOP_TOKENS = 64
+"""Maximum tokens of a stop string."""
 
 
 class VerlEngine:
-    """Samples on the servers that verl balances; an episode's calls go to one server, for its prefix cache.
+    """Samples on verl's servers. verl balances the load; all calls of an episode go to one server, for its prefix cache.
 
-    A call that a server breaks off goes on where it was, perhaps under newer weights: tokens keep the version that
-    sampled them. ``seeded``: a call's seed is passed on; not where calls are broken off, as its random numbers would come
-    twice.
+    A call that a server aborts continues after its last token, perhaps with newer weights; each token keeps the weight
+    version that sampled it. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM draws the tokens of each
+    call separately, which is slow, and a continued call would repeat the same random numbers.
     """
 
     def __init__(
-        self, client: Any, tokenizer: Any, model_type: str, context_length: int, *, seeded: bool
+        self, servers: Servers, tokenizer: Any, model_type: str, context_length: int, *, seeded: bool = False
     ) -> None:
         self.tokenizer = tokenizer
         self.model_type = model_type
         self.context_length = context_length
         self.adapters: tuple[str, ...] = ()
-        """verl serves the one model that it trains, its adapter included."""
-        self._client = client
+        """Always empty: verl serves only the model that it trains, with its adapter if it has one."""
+        self._servers = servers
         self._seeded = seeded
         self._vocabulary = len(tokenizer)
 
     @classmethod
-    def of(cls, config: Any, client: Any) -> VerlEngine:
-        """The engine of verl's configuration."""
+    def of(cls, config: Any, servers: Servers) -> VerlEngine:
+        """The engine for verl's configuration and servers."""
+        from omegaconf import OmegaConf
         from verl.utils.config import omega_conf_to_dataclass
 
-        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        model = config.actor_rollout_ref.model
+        if WORKERS in (
+            model.external_lib or ()
+        ):  # verl would import it here too: seconds and 100 MB of a runner
+            needed = [name for name in model.external_lib if name != WORKERS]
+            model = OmegaConf.merge(model, {"external_lib": needed})
+        model = omega_conf_to_dataclass(model)
         rollout = config.actor_rollout_ref.rollout
-        length = rollout.max_model_len or rollout.prompt_length + rollout.response_length
-        seeded = config.trainer.v1.trainer_mode == "sync"
-        return cls(client, model.tokenizer, model.hf_config.model_type, length, seeded=seeded)
+        length = rollout.max_model_len
+        seeded = passes_seeds(config)
+        return cls(servers, model.tokenizer, model.hf_config.model_type, length, seeded=seeded)
 
     async def start(self) -> None:
-        """verl has started its servers."""
+        """Nothing to do: verl has started its servers."""
 
     async def close(self) -> None:
-        """verl stops its servers."""
+        """Nothing to do: verl stops its servers."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `ajet.interfaces.engine.Engine.generate`."""
-        from verl.workers.rollout.llm_server import LLMServerClient
-
+        """See `ajet.interfaces.engine.Engine.generate`. Raises RuntimeError if verl's server leaves out logprobs, AjetError
+        if no server is left."""
         limit = room_for(request, self.context_length, self._vocabulary)
         prompt, sampling = request.prompt_ids.tolist(), request.sampling
         params = {
@@ -76,12 +84,8 @@ class VerlEngine:
         logprobs: list[float] = []
         versions: list[int] = []
         while True:
-            # The base class's method, as that of the asynchronous one joins the parts and forgets their versions.
-            output = await LLMServerClient.generate(
-                self._client,
-                request.key[0],
-                prompt_ids=prompt + tokens,
-                sampling_params={**params, "max_tokens": limit - len(tokens)},
+            output = await self._servers.generate(
+                request.key[0], prompt + tokens, {**params, "max_tokens": limit - len(tokens)}
             )
             new = list(output.token_ids)
             tokens += new
@@ -93,7 +97,7 @@ class VerlEngine:
                 break
             await asyncio.sleep(RESUME_SECONDS)
         if len(logprobs) != len(tokens):
-            raise RuntimeError(f"verl's server gave {len(tokens)} tokens, but {len(logprobs)} logprobs")
+            raise RuntimeError(f"verl's server returned {len(tokens)} tokens, but {len(logprobs)} logprobs")
         return Generation(
             np.array(tokens, np.int32),
             np.array(logprobs, np.float32),
@@ -102,19 +106,26 @@ class VerlEngine:
         )
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
-        """As `generate`, in one piece: verl's servers give no other."""
+        """Like `generate`, as a single delta, because verl's servers do not stream."""
         whole = await self.generate(request)
         yield GenerationDelta(whole.token_ids, whole.logprobs, whole.weight_versions, whole.finish_reason)
 
     async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
-        """verl's servers do not score."""
+        """Raises NotImplementedError: verl's servers do not score."""
         raise NotImplementedError("verl's servers do not score given tokens")
 
     def _finish_reason(
         self, request: GenerateRequest, tokens: list[int], limit: int
     ) -> Literal["stop", "length"]:
-        """verl calls both ``completed``."""
+        """Why the answer ended; verl reports ``completed`` for both reasons."""
         if len(tokens) < limit or tokens[-1] in request.sampling.stop_token_ids:
             return "stop"
-        end = self.tokenizer.decode(tokens[-PARTS:]) if request.sampling.stop else ""
+        end = self.tokenizer.decode(tokens[-STOP_TOKENS:]) if request.sampling.stop else ""
         return "stop" if any(text and text in end for text in request.sampling.stop) else "length"
+
+
+def passes_seeds(config: Any) -> bool:
+    """Whether calls keep their seeds: only if the user has set verl's ``full_determinism``, and only in the mode whose
+    calls are not aborted."""
+    whole, sync = config.actor_rollout_ref.rollout.full_determinism, config.trainer.v1.trainer_mode == "sync"
+    return bool(whole and sync)

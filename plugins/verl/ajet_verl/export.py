@@ -1,4 +1,4 @@
-"""Checkpoints of verl as whole models in Hugging Face layout."""
+"""Exports verl's checkpoints as models in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ajet.types import AjetError, ConfigError
 
 
 def export(checkpoint: Path, output: Path, target: str | None) -> None:
-    """Merge the shards of the checkpoint's actor into the new folder ``output``, by verl's own merger. Raises
-    ConfigError, or AjetError if the merger fails."""
+    """Merge the shards of the checkpoint's actor into the new folder ``output`` with verl's merger. Raises ConfigError for
+    unsuitable arguments, AjetError if the merger fails."""
     if output.exists():
         raise ConfigError(f"{output} already exists; name a new folder.")
     if target is not None:
-        raise ConfigError(f"--target {target}: a job of verl trains one target. Leave it out.")
+        raise ConfigError(f"--target {target}: the verl backbone trains a single target. Remove --target.")
     actor = next(checkpoint.glob("global_step_*/actor"), None)
     if actor is None:
         raise ConfigError(
-            f"{checkpoint} is not a checkpoint of the backbone verl; name a folder checkpoints/step_NNNNNN."
+            f"{checkpoint} is not a checkpoint of the verl backbone; name a folder checkpoints/step_NNNNNN."
         )
     backend = "fsdp" if any(actor.glob("model_world_size_*_rank_*.pt")) else "megatron"
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", backend]
@@ -27,4 +27,6 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         line = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-        raise AjetError(f"{checkpoint}: verl's merger failed: {line}. Run it yourself: {' '.join(command)}")
+        raise AjetError(
+            f"{checkpoint}: verl's merger failed: {line}. To see all of its output, run: {' '.join(command)}"
+        )

@@ -1,4 +1,4 @@
-"""From a job to a run of verl and back: Ray, the recorder, verl's entry, what it says, its end."""
+"""Runs a job with verl: starts Ray, the recorder and verl, forwards events, and returns the result."""
 
 from __future__ import annotations
 
@@ -9,108 +9,149 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.interfaces.backbone import RunResult
+from ajet.interfaces.backbone import MachineFailed, RunResult
 from ajet.interfaces.logger import Logger
-from ajet.job.models import model_source
+from ajet.job.models import check_vocabulary, model_source
 from ajet.job.spec import JobSpec
 from ajet.rollout.checkpoints import checkpoints, newest, step_of
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.journal import episode_from_json
 from ajet.runs.callbacks import Listeners
 from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
 from ajet.runs.train import recorded_validation
-from ajet.types import AjetError, ConfigError
-from ajet_verl.alignment import Place, compose
+from ajet.types import AjetError, ConfigError, Task
+from ajet_verl.alignment import RunPaths, compose
+from ajet_verl.cluster import cluster, wait_for_gpus
+from ajet_verl.failures import is_machine_failure, why
+from ajet_verl.lengths import architecture
+from ajet_verl.preconditions import check_nodes
 from ajet_verl.recorder import NAMESPACE, Event, Recorder
-from ajet_verl.service import ray_of
-from ajet_verl.spec import to_text
+from ajet_verl.service import ray_address
+from ajet_verl.spec import dumps, to_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ajet.job.prepare import Job
+    from ajet.job.job import Job
     from ajet_verl.settings import VerlSettings
 
 STAGED = ".verl"
-"""Folder among the checkpoints in which verl writes one before it is complete."""
+"""Folder among the checkpoints in which verl writes one until it is complete."""
 ERROR = "error.txt"
+"""File of the run folder with the traceback of a failed run."""
 CLOSING = 30.0
+"""Maximum seconds for the recorder to close its files, and for verl's trainer to end."""
+QUEUE = "TransferQueueController"
+"""Name of the actor of verl's queue, of which a cluster can have only one."""
 POLL_SECONDS = 0.2
-NODES_SECONDS = 300.0
-"""How long the GPUs that a job asks for may take to join the cluster."""
-OF_NEW_CLUSTERS = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
-"""Arguments of `ray.init` that mean nothing where a cluster is joined."""
 
 
 def launch(job: Job, settings: VerlSettings) -> RunResult:
-    """Run a prepared job to its end, in a new run folder or in the one to resume. Raises AjetError."""
+    """Run a prepared job to its end, in a new run folder or in the one to resume. Raises AjetError if the run fails."""
     model = model_source(job.model, job.config.run.seed, job.progress)
-    config = compose(
-        job, settings, Place(model)
-    )  # what is wrong with it is said before there is a run folder
+    # Errors are raised before the run folder is created.
+    config = compose(job, settings, RunPaths(model, model_shape=architecture(model)))
+    reference = _reference(job, model)
+    spec = to_text(JobSpec.of(job, dumps))
     run_dir = job.resume or new_run_dir(job)
     with held(run_dir, job.progress.say):
-        return _launch_in(run_dir, job, settings, model, config)
+        return _launch_in(run_dir, job, settings, _Sources(model, reference, spec), config)
 
 
-def _launch_in(run_dir: Path, job: Job, settings: VerlSettings, model: str, config: DictConfig) -> RunResult:
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """What the cluster's processes load."""
+
+    model: str
+    reference: str | None
+    """The model of `train.reference`."""
+    spec: str
+    """The job, from `to_text`."""
+
+
+def _launch_in(
+    run_dir: Path, job: Job, settings: VerlSettings, sources: _Sources, config: DictConfig
+) -> RunResult:
     if job.resume:
         job.progress.started(run_dir)
-    keep_tokenizer(run_dir, _tokenizer(model), job.progress)
-    joined = os.environ.get("RAY_ADDRESS") or ray_of(job)
-    with _cluster(config, joined) as ray:
-        _wait_for_gpus(ray, config, job, joined=bool(joined))
-        run = _Run(ray, job, settings, model, run_dir)
-        try:
-            run.to_its_end()
-        finally:
-            run.close()
-    return run.result()
+    keep_tokenizer(run_dir, _tokenizer(sources.model), job.progress)
+    address = os.environ.get("RAY_ADDRESS") or ray_address(job)
+    with cluster(config, address, settings.environment) as ray:
+        wait_for_gpus(ray, config, job, joined=bool(address))
+        check_nodes(ray, run_dir, job.progress)
+        run = _Run(ray, job, settings, sources, run_dir)
+        with run.listeners.run(run.done if job.resume else None):
+            try:
+                try:
+                    run.execute()
+                finally:
+                    run.close()
+            except MachineFailed:
+                run.end_trainer()
+                raise
+            run.listeners.result = run.result()
+            return run.listeners.result
 
 
 class _Run:
-    """One run of verl on a cluster, seen from the driver."""
+    """One run of verl on a cluster, in the process of `ajet run`."""
 
-    def __init__(self, ray: Any, job: Job, settings: VerlSettings, model: str, run_dir: Path) -> None:
+    def __init__(self, ray: Any, job: Job, settings: VerlSettings, sources: _Sources, run_dir: Path) -> None:
         self._ray, self._job, self._settings, self._run_dir = ray, job, settings, run_dir
-        self._done = step_of(newest(run_dir, job.progress.say))
+        self.done = step_of(newest(run_dir, job.progress.say))
+        """The step of the checkpoint to continue from, 0 without one."""
+        self.listeners = Listeners(_with_tensorboard(job), run_dir)
         shutil.rmtree(run_dir / "checkpoints" / STAGED, ignore_errors=True)
-        name = f"recorder {run_dir}"
+        attempt = uuid.uuid4().hex[:8]  # of an earlier one, actors may not have ended yet
+        name, self._trainer = f"recorder {run_dir} {attempt}", f"trainer {run_dir} {attempt}"
+        self._thread: threading.Thread | None = None
         self._recorder = _on_this_node(ray, Recorder, name).remote(
             str(run_dir),
             job.tasks,
             job.validation,
             job.config.train.keep_last,
             job.config.train.keep_best,
+            self.listeners.wants_episodes,
         )
         if job.resume:
-            ray.get(self._recorder.supersede.remote(self._done + 1 if self._done else 0))
-            job.progress.say(f"resuming {run_dir} after step {self._done}")
+            ray.get(self._recorder.supersede.remote(self.done + 1 if self.done else 0))
+            job.progress.say(f"resuming {run_dir} after step {self.done}")
         self._config = compose(
             job,
             settings,
-            Place(
-                model,
+            RunPaths(
+                sources.model,
                 str(run_dir),
-                _verls_folder(run_dir, self._done),
+                _verl_checkpoint(run_dir, self.done),
                 {
-                    "spec": to_text(JobSpec.of(job)),
+                    "spec": sources.spec,
+                    "reference": sources.reference,
                     "run_dir": str(run_dir),
                     "recorder": name,
+                    "trainer": self._trainer,
                     "runners": settings.runners,
                 },
+                architecture(sources.model),
             ),
         )
-        self._listeners = Listeners(_with_tensorboard(job), run_dir)
-        self._heard = time.monotonic()
+        self._tasks = {task.id: task for task in job.tasks}
+        self._validation_tasks = {task.id: task for task in job.validation}
+        self._last_progress = time.monotonic()
+        self._failed = ""
+        """The error that a process other than verl's trainer has reported."""
         self._seconds = 0.0
+        """Duration of the steps so far."""
 
-    def to_its_end(self) -> None:
-        """Let verl run, and tell what it tells. Raises AjetError if it fails or nothing happens for too long."""
+    def execute(self) -> None:
+        """Run verl until it ends, and forward the events of its processes. Raises AjetError if verl fails, if another
+        process reports an error, or if there is no progress for ``backbone.verl.patience`` seconds; MachineFailed if
+        resuming may help."""
         failure: list[BaseException] = []
 
         def verl() -> None:
@@ -120,34 +161,43 @@ class _Run:
                 failure.append(error)
 
         self._job.progress.say("verl takes a minute or more to start: Ray, the model on each rank, vLLM")
-        thread = threading.Thread(target=verl, name="verl", daemon=True)
+        thread = self._thread = threading.Thread(target=verl, name="verl", daemon=True)
         thread.start()
         while thread.is_alive():
             thread.join(POLL_SECONDS)
-            self._tell()
-            if time.monotonic() - self._heard > self._settings.patience:
-                raise AjetError(
-                    f"backbone verl: nothing has happened for {self._settings.patience:.0f} s (backbone.verl.patience). "
-                    f"{self._logs()}"
+            self._forward_events()
+            if time.monotonic() - self._last_progress > self._settings.patience:
+                raise MachineFailed(
+                    f"backbone verl: no progress for {self._settings.patience:.0f} s (backbone.verl.patience). "
+                    f"{self._logs()}",
+                    self._run_dir,
                 )
-        self._tell()
+        self._forward_events()
         if failure:
-            raise self._explained(failure[0])
+            raise self._error(failure[0])
 
-    def _tell(self) -> None:
-        """Pass on what has happened."""
+    def _forward_events(self) -> None:
+        """Fetch the recorder's events and forward them. Raises MachineFailed if one is an error of another process, and
+        AjetError if the recorder is gone."""
         try:
             events = self._ray.get(self._recorder.events.remote(), timeout=60)
-        except self._ray.exceptions.RayError as error:  # the recorder, or all of Ray, is gone
-            raise self._explained(error) from error
+        except self._ray.exceptions.RayError as error:  # the recorder, or all of Ray, has ended
+            raise self._error(error) from error
         for event in events:
-            self._heard = time.monotonic()
-            self._pass_on(event)
+            if event.is_progress:
+                self._last_progress = time.monotonic()
+            self._forward(event)
+        if self._failed:
+            raise MachineFailed(f"backbone verl: {self._failed}. {self._logs()}", self._run_dir)
 
-    def _pass_on(self, event: Event) -> None:
+    def _forward(self, event: Event) -> None:
         progress, steps = self._job.progress, self._job.config.train.steps
         if event.kind == "say":
             progress.say(event.text)
+        elif event.kind == "fail":
+            self._failed = self._failed or event.text
+        elif event.kind == "alive":
+            pass
         elif event.kind == "episodes":
             progress.episodes(event.text, event.done, event.total)
         elif event.kind == "train":
@@ -155,49 +205,74 @@ class _Run:
                 "seconds_update", 0.0
             )
             progress.step(event.step, steps, event.metrics)
-            self._listeners.step_end(event.step, event.metrics)
+            self.listeners.step_end(event.step, event.metrics)
+        elif event.kind == "episode":
+            self.listeners.episode_end(self._episode(event.line), event.line["phase"], event.step)
+        elif event.kind == "checkpoint":
+            self.listeners.checkpoint_saved(event.step, Path(event.text))
         else:
             prefix = "validation/" if event.kind == "validation" else f"validation/{event.kind}_"
-            self._listeners.log(event.step, {f"{prefix}{k}": v for k, v in event.metrics.items()})
+            self.listeners.log(event.step, {f"{prefix}{k}": v for k, v in event.metrics.items()})
 
-    def _explained(self, error: BaseException) -> AjetError:
-        """What ended the run, in one line; the whole of it goes to a file."""
-        text = "".join(traceback.format_exception(error))
-        (self._run_dir / ERROR).write_text(text, encoding="utf-8")
-        cause = getattr(error, "cause", None) or error
-        line = (str(cause).strip().splitlines() or [""])[0]
-        return AjetError(
-            f"backbone verl: {type(cause).__name__}: {line}. More in {self._run_dir / ERROR}. {self._logs()}"
-        )
+    def _episode(self, line: Mapping[str, Any]) -> Episode:
+        """The episode of a line of the journal."""
+        tasks = self._tasks if line["phase"] == "train" else self._validation_tasks
+        task = tasks.get(line["task"]) or Task(line["task"])  # a resumed run may have other tasks
+        return episode_from_json(line, Plan(line["id"], line["id"], task, line["member"], 0))
+
+    def _error(self, error: BaseException) -> AjetError:
+        """What ended the run, in one line; writes the whole traceback to the file `ERROR`."""
+        full = "".join(traceback.format_exception(error))
+        (self._run_dir / ERROR).write_text(full, encoding="utf-8")
+        message = f"backbone verl: {why(error)}. The traceback is in {self._run_dir / ERROR}. {self._logs()}"
+        return MachineFailed(message, self._run_dir) if is_machine_failure(error) else AjetError(message)
 
     def _logs(self) -> str:
         session = self._ray._private.worker._global_node.get_session_dir_path()
         return f"The logs of Ray's processes are in {session}/logs."
 
     def close(self) -> None:
-        """Close what the driver holds, and what it waits for."""
-        self._listeners.close()
+        """Remove an incomplete checkpoint, and end the servers and the recorder."""
         shutil.rmtree(self._run_dir / "checkpoints" / STAGED, ignore_errors=True)
-        with contextlib.suppress(Exception):  # the cluster may be what has failed
-            from ajet_verl.task_runner import end_servers
+        from ajet_verl.task_runner import end_servers
 
-            end_servers()  # there are some if the run was broken off, as by Ctrl-C
+        def close_recorder() -> None:
             self._ray.get(self._recorder.close.remote(), timeout=CLOSING)
 
+        # Servers are left if the run was interrupted, as by Ctrl-C.
+        for end in (end_servers, close_recorder):
+            with contextlib.suppress(Exception):  # the cluster itself may have failed
+                end()
+
+    def end_trainer(self) -> None:
+        """End verl's trainer, and with it all actors that it has created. Waits for them, because a restart needs the name of
+        their queue and their GPUs."""
+        with contextlib.suppress(Exception):  # it has ended, or the cluster has
+            self._ray.kill(self._ray.get_actor(self._trainer, namespace=NAMESPACE))
+        if self._thread is not None:
+            self._thread.join(CLOSING)
+        deadline = time.monotonic() + CLOSING
+        with contextlib.suppress(Exception):
+            while time.monotonic() < deadline and self._queue_exists():
+                time.sleep(POLL_SECONDS)
+
+    def _queue_exists(self) -> bool:
+        return QUEUE in {actor["name"] for actor in self._ray.util.list_named_actors(all_namespaces=True)}
+
     def result(self) -> RunResult:
-        """How the run ended, as the run folder tells."""
+        """How the run ended, from the run folder."""
         return RunResult(
-            self._run_dir,
-            self._job.config.train.steps,
-            next(reversed(checkpoints(self._run_dir)), None),
-            recorded_validation(self._run_dir, first=True),
-            recorded_validation(self._run_dir, first=False),
-            self._seconds,
+            run_dir=self._run_dir,
+            steps=self._job.config.train.steps,
+            checkpoint=next(reversed(checkpoints(self._run_dir)), None),
+            before=recorded_validation(self._run_dir, first=True),
+            after=recorded_validation(self._run_dir, first=False),
+            train_seconds=self._seconds,
         )
 
 
 def run_verl(ray: Any, config: DictConfig) -> None:
-    """Call verl's entry with our task runner; blocks until the job has ended. Raises what it raised."""
+    """Call verl's entry point with our task runner, and block until the job has ended. Raises verl's exceptions."""
     from verl.trainer.main_ppo import run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
@@ -206,61 +281,13 @@ def run_verl(ray: Any, config: DictConfig) -> None:
     from ajet_verl.task_runner import TaskRunner
 
     auto_set_device(config)
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that all is well
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints that the configuration is valid
         validate_config(config, need_reference_policy(config), need_critic(config))
-    run_ppo(config, _on_this_node(ray, TaskRunner))
-
-
-@contextmanager
-def _cluster(config: DictConfig, joined: str | None) -> Iterator[Any]:
-    """Ray, connected to the cluster at an address, else to one that begins and ends here."""
-    import ray
-    from omegaconf import OmegaConf
-    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
-
-    environment = get_ppo_ray_runtime_env(config)
-    environment["env_vars"]["TRANSFER_QUEUE_ENABLE"] = "1"
-    given = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    assert isinstance(given, dict)
-    runtime_env = environment | {k: v for k, v in given.pop("runtime_env").items() if v is not None}
-    arguments = {"include_dashboard": False, "log_to_driver": False, "namespace": NAMESPACE, **given}
-    if joined:
-        arguments = {k: v for k, v in arguments.items() if k not in OF_NEW_CLUSTERS} | {"address": joined}
-    else:  # without an address Ray would also join one that it finds on this machine
-        arguments.setdefault("address", "local")
-    try:
-        ray.init(runtime_env=runtime_env, **arguments)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise AjetError(
-            f"backbone verl: Ray: {error}. Check RAY_ADDRESS, or `ray status` on that machine."
-        ) from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _wait_for_gpus(ray: Any, config: DictConfig, job: Job, *, joined: bool) -> None:
-    """Give the other nodes time to join. Raises AjetError if the GPUs that the job asks for do not come."""
-    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
-    wanted = trainer.nnodes * trainer.n_gpus_per_node
-    if trainer.v1.trainer_mode == "separate_async":
-        wanted += rollout.nnodes * rollout.n_gpus_per_node
-    deadline, told = time.monotonic() + NODES_SECONDS, False
-    while (there := int(ray.cluster_resources().get("GPU", 0))) < wanted:
-        if not joined or time.monotonic() > deadline:
-            raise AjetError(
-                f"backbone verl: the job asks for {wanted} GPUs, and Ray has {there}. Set backbone.verl.trainer.nnodes and "
-                "n_gpus_per_node, or start Ray on the other nodes (docs/verl.md)."
-            )
-        if not told:
-            job.progress.say(f"waiting for {wanted} GPUs; Ray has {there}")
-            told = True
-        time.sleep(1)
+    run_ppo(config, _on_this_node(ray, TaskRunner, config.ajet.trainer))
 
 
 def _on_this_node(ray: Any, cls: type[Any], name: str | None = None) -> Any:
-    """An actor class whose actor runs on the node of this process, where the run folder is; it takes no core."""
+    """A Ray actor class whose actors run on the node of this process, where the run folder is, and reserve no CPU."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -269,7 +296,7 @@ def _on_this_node(ray: Any, cls: type[Any], name: str | None = None) -> Any:
 
 
 def _with_tensorboard(job: Job) -> Job:
-    """The job with TensorBoard among its loggers, where the plugin that brings it is installed."""
+    """The job with TensorBoard among its loggers, if a plugin with that logger is installed."""
     found = job.plugins.classes.get(("logger", "tensorboard"))
     if found is None or any(logger.name == found.name for logger in job.loggers):
         return job
@@ -278,16 +305,27 @@ def _with_tensorboard(job: Job) -> Job:
     return replace(job, loggers=(*job.loggers, logger))
 
 
-def _tokenizer(model: str) -> Any:
+def _reference(job: Job, model: str) -> str | None:
+    """The folder or Hugging Face id of `train.reference`, None without one. Raises AjetError if the workers could not use it."""
+    name = job.config.train.reference
+    if name is None:
+        return None
+    reference = model_source(name, job.config.run.seed, job.progress)
+    its = _tokenizer(reference, "train.reference")
+    check_vocabulary(name, its.get_vocab(), _tokenizer(model).get_vocab())
+    return reference
+
+
+def _tokenizer(model: str, key: str = "model") -> Any:
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError) as error:
         line = str(error).strip().splitlines()[0].rstrip(".")
-        raise ConfigError(f"model: {model}: {line}. Check the path or the Hub id.") from error
+        raise ConfigError(f"{key}: {model}: {line}. Check the path or the Hub id.") from error
 
 
-def _verls_folder(run_dir: Path, step: int) -> str | None:
-    """What verl wrote of a checkpoint."""
+def _verl_checkpoint(run_dir: Path, step: int) -> str | None:
+    """verl's folder in the checkpoint of a step; None for step 0."""
     return str(run_dir / "checkpoints" / f"step_{step:06d}" / f"global_step_{step}") if step else None

@@ -1,21 +1,21 @@
-"""Which worker computes which row of which mini-batch."""
+"""Distributes the rows of mini-batches over verl's workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 PADDING = -1
-"""Stands for a row that teaches nothing."""
+"""Stands for a padding row."""
 
 
 def lay_out(
     mini_batches: Sequence[Sequence[int]], lengths: Sequence[int], ranks: int, multiple: int = 1
 ) -> list[list[list[int]]]:
-    """``result[rank][mini_batch]``: numbers of rows, or `PADDING`; all of these lists have one length.
+    """``result[rank][mini_batch]`` lists indices of rows, or `PADDING`; all these lists have the same length.
 
-    verl counts rows: each rank takes its share of the batch in order, so many at a time. With shares of equal length a
-    mini-batch stays what it was, whatever its number of rows; and mini-batches of few rows are filled up. ``lengths`` are
-    tokens of the rows, of which the ranks get about the same. Shares are multiples of ``multiple``.
+    Each of verl's ``ranks`` takes a fixed number of rows of its share for each optimizer step. So all mini-batches are
+    padded to the same number of rows per rank, a multiple of ``multiple``. ``lengths`` are the rows' numbers of tokens;
+    ranks get about the same number of tokens.
     """
     largest = max(len(mini_batch) for mini_batch in mini_batches)
     share = -(-largest // (ranks * multiple)) * multiple

@@ -1,4 +1,4 @@
-"""The loss in verl's workers: the job's own objective on the tokens of a micro-batch of rows."""
+"""The loss in verl's workers: the job's objective on the tokens of a micro-batch of rows."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ import torch
 
 from ajet.learning.objective import Objective
 from ajet.types import LossTokens
+from ajet_verl.pulse import Pulse
 
 FIELDS = ("response_mask", "rollout_log_probs", "advantages", "weights", "calls")
+"""Fields of rows that the loss always reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLoss:
-    """What `set_loss_fn` gives to verl's workers. ``fresh``: the weights are those before the update, so the logprobs of
-    the only pass are also those that the objective wants from before it."""
+    """The loss function of verl's workers, given by `set_loss_fn`. ``fresh`` means that the update is a single optimizer
+    step, so the logprobs of its pass are also the ones before the update."""
 
     objective: Objective
     fresh: bool
+    pulse: Pulse
 
     def __call__(
         self, model_output: Any, data: Any, dp_group: Any = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """``Σ weights · loss`` over the trained tokens of a micro-batch, and metrics of it.
+        """``Σ weights · loss`` over the trained tokens of a micro-batch, and its metrics.
 
-        verl averages gradients over data-parallel ranks, where we want their sum: hence the factor. Raises
-        FloatingPointError at a non-finite loss.
+        verl averages gradients over data-parallel ranks, but we need their sum, so the loss is multiplied by the number
+        of ranks. Raises FloatingPointError for a non-finite loss.
         """
         from verl.utils.metric import AggregationType, Metric
 
+        self.pulse.beat()
         ranks = data["dp_size"]
         tokens, weights = self._tokens(model_output, data)
         if not len(weights):
-            total = tokens.new.sum()  # connected to the model, which has to take part in the backward pass
+            total = tokens.new.sum()  # depends on the model, which must take part in the backward pass
         else:
             weighted = weights * self.objective(torch, tokens)
             if not torch.isfinite(weighted.detach()).all():
@@ -74,7 +78,7 @@ class RowLoss:
         return tokens, rows["weights"][mask]
 
     def _sums(self, tokens: LossTokens, weights: torch.Tensor) -> dict[str, float]:
-        """Sums over the trained tokens, to be divided by ``tokens_trained``."""
+        """Sums of metrics over the trained tokens. Credit divides them by ``tokens_trained``."""
         found = {"tokens_trained": float(len(weights))}
         if tokens.entropy is not None:
             found["entropy"] = tokens.entropy.detach().sum().item()

@@ -1,6 +1,6 @@
-"""verl's agent-loop manager: hands groups to the conductor and asks it for what the trainer wants to know.
+"""verl's agent-loop manager: passes groups to the conductor, and its results to the trainer.
 
-verl makes one by ``actor_rollout_ref.rollout.agent.agent_loop_manager_class``, in the process that drives the job.
+verl creates it by ``actor_rollout_ref.rollout.agent.agent_loop_manager_class``, in the process of its trainer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ajet_verl.conductor import Conductor
 from ajet_verl.spec import from_text
 
 CLOSING = 60.0
-"""Seconds in which the conductor must have ended."""
+"""Maximum seconds for the conductor to end."""
 
 
 class EpisodeManager:
-    """See the module. Every call but `generate_sequences` waits for its result."""
+    """See the module. All methods wait for the conductor's answer; `generate_sequences` only until the groups are accepted."""
 
     def __init__(self, conductor: Any) -> None:
         self._conductor = conductor
@@ -30,7 +30,7 @@ class EpisodeManager:
     @classmethod
     @auto_await
     async def create(cls, config: Any, llm_client: Any, **_: Any) -> EpisodeManager:
-        """A manager with a conductor on this node, whose runners are up; raises what keeps them from it."""
+        """A manager with a conductor on this node and its runners started; raises the error if that fails."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         conductor = (
             ray.remote(Conductor)
@@ -41,23 +41,23 @@ class EpisodeManager:
         return cls(conductor)
 
     def generate_sequences(self, batch: Any) -> None:
-        """Begin the groups of a batch of `TaskDataset`; their rows come into the queue as they end."""
-        pairs = zip(batch["uid"], batch["place"], strict=True)
-        groups = [(_plain(uid), from_text(_plain(place))) for uid, place in pairs]
+        """Start the groups of a batch of `TaskDataset`. Each group's rows are put into the queue when it ends."""
+        pairs = zip(batch["uid"], batch["planned_group"], strict=True)
+        groups = [(_plain(uid), from_text(_plain(group))) for uid, group in pairs]
         ray.get(self._conductor.take.remote(groups))
 
     def validate(self, step: int) -> Metrics:
-        """Validation after a step: metrics under the local backbone's names."""
+        """Validate after a step; returns metrics under the local backbone's names."""
         found: Metrics = ray.get(self._conductor.validate.remote(step))
         return found
 
     def learned(self, uids: Sequence[str], step: int) -> Metrics:
-        """A step has learned from these groups; metrics of their episodes."""
+        """Report that a step has learned from these groups; returns the metrics of their episodes."""
         found: Metrics = ray.get(self._conductor.learned.remote(list(uids), step))
         return found
 
     def keep(self, folder: str) -> None:
-        """Write what is known of the groups in verl's queue into its checkpoint, to which the queue belongs."""
+        """Write what the conductor knows of the groups in verl's queue into verl's checkpoint, which contains the queue."""
         ray.get(self._conductor.keep.remote(folder))
 
     def failure(self) -> str:
@@ -66,16 +66,16 @@ class EpisodeManager:
         return found
 
     def pause(self, paused: bool) -> None:
-        """While the servers are paused, no episode's deadline runs."""
+        """Begin or end a pause of the servers; deadlines of episodes do not count it."""
         ray.get(self._conductor.pause.remote(paused))
 
     def close(self) -> None:
-        """End the conductor, its judge and its runners; never raises, as something else may have ended the run."""
+        """End the conductor, its judge and its runners. Never raises, because an earlier error may have ended the run."""
         with contextlib.suppress(Exception):
             ray.get(self._conductor.close.remote(), timeout=CLOSING)
         ray.kill(self._conductor)
 
 
 def _plain(value: Any) -> str:
-    """The text itself, also where tensordict has wrapped it."""
+    """The text, unwrapped if tensordict has wrapped it."""
     return str(value if isinstance(value, str) else value.data)

@@ -1,7 +1,8 @@
-"""The backbone `verl`: what it can honour, and how it runs a job."""
+"""The backbone `verl`: the keys that it honours, and how it runs a job."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,17 +11,19 @@ from ajet_verl.settings import VerlSettings
 from ajet_verl.versions import check
 
 if TYPE_CHECKING:
-    from ajet.job.prepare import Job
+    from ajet.job.config import JobConfig
+    from ajet.job.job import Job
 
 
 class Verl(VerlSettings):
-    """Trains with verl on a Ray cluster: vLLM samples, FSDP or Megatron learn."""
+    """Trains with verl on a Ray cluster: vLLM samples, FSDP or Megatron trains."""
 
     name = "verl"
     capabilities: ClassVar[Capabilities] = Capabilities(
         keys=frozenset(
             {
                 "train.kl",
+                "train.reference",
                 "train.entropy",
                 "train.correction",
                 "train.epochs",
@@ -29,16 +32,23 @@ class Verl(VerlSettings):
                 "train.schedule",
             }
         ),
+        restarts=True,
     )
 
     def run(self, job: Job) -> RunResult:
-        """Run the job as one of verl, on the Ray cluster that RAY_ADDRESS names, else on that of the
-        service `ray` where the job has it, else on one of its own."""
+        """Run the job with verl: on the Ray cluster at RAY_ADDRESS, else on that of the service `ray` if the job uses it,
+        else on a new one."""
         for warning in check():
             job.progress.say(warning)
         from ajet_verl.launch import launch
 
         return launch(job, self)
+
+    def defaults(self, config: JobConfig) -> Mapping[str, tuple[object, str]]:
+        """See `Backbone.defaults`."""
+        from ajet_verl.scale import defaults
+
+        return defaults(config, self)
 
     def describe(self, job: Job) -> str:
         """See `Backbone.describe`: the configuration that verl receives."""
@@ -47,7 +57,7 @@ class Verl(VerlSettings):
         return describe(job, self)
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
-        """See `Backbone.export`: verl's shards become one model."""
+        """See `Backbone.export`: merges verl's shards into one model."""
         from ajet_verl.export import export
 
         export(checkpoint, output, target)

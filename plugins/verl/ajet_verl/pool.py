@@ -1,4 +1,4 @@
-"""The episode runners of all nodes as one: so many episodes at once, and another runner when one dies."""
+"""Distributes attempts over the episode runners of all nodes, limits their number, and replaces runners that die."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ajet.capture.sampling import SamplingPolicy
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.failures import Failure, FailureKind
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import AjetError, WorkflowOutput
 from ajet_verl.clock import Clock
 from ajet_verl.runner import Runner
 
-LOSSES = 2
-"""Runners that an attempt may lose before it is taken for their murderer."""
+MAX_LOST = 2
+"""After this many runners have died during an attempt, the attempt counts as the cause and fails."""
 GRACE = 60.0
-"""Seconds after an episode's own deadline in which its runner must have answered."""
+"""Seconds after an episode's deadline until its runner counts as lost."""
 OPENING = 600.0
-"""Seconds in which a runner must have come up."""
+"""Maximum seconds for a runner to start."""
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
-    """Where one runner is, or is coming up."""
+class _RunnerHandle:
+    """A runner that is starting or running."""
 
     node: str
     actor: Any
@@ -38,7 +39,7 @@ class _Place:
 
 
 class Pool:
-    """Runs attempts on the least busy runner. Live in one event loop."""
+    """Runs each attempt on the least busy runner. Use it from a single event loop."""
 
     def __init__(
         self,
@@ -51,91 +52,91 @@ class Pool:
         say: Callable[[str], None],
     ) -> None:
         self.lost = 0
-        """Runners that died so far."""
+        """How many runners have died since the conductor last reset it."""
         self.clock = Clock()
         self._config, self._client = config, client
         self._limit = asyncio.Semaphore(concurrency)
         self._deadline = timeout + GRACE
         self._say = say
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        self._places = [self._place(node) for node in nodes for _ in range(each)]
+        self._handles = [self._start(node) for node in nodes for _ in range(each)]
 
     async def open(self) -> None:
-        """Return when all runners are up. Raises what keeps one from it."""
-        await asyncio.gather(*(place.ready for place in self._places))
+        """Wait until all runners have started. Raises the error of one that cannot start."""
+        await asyncio.gather(*(handle.ready for handle in self._handles))
 
     async def run(self, plan: Plan, attempt: int, policy: SamplingPolicy) -> Episode:
-        """One attempt. If its runner dies, another one makes it again, under the same seeds."""
+        """Run one attempt. If its runner dies, another one repeats the attempt."""
         async with self._limit:
-            for _ in range(LOSSES):
-                place = await self._least_busy()
-                place.busy += 1
+            for _ in range(MAX_LOST):
+                handle = await self._least_busy()
+                handle.busy += 1
                 try:
-                    answer = place.actor.run.remote(plan, attempt, policy)
-                    sent = await within(self._deadline, _awaited(answer), self.clock.stopped)
-                    episode: Episode = sent.episode(plan)
+                    answer = handle.actor.run.remote(plan, attempt, policy)
+                    message = await within(self._deadline, _awaited(answer), self.clock.stopped)
+                    episode: Episode = message.episode(plan)
                     return episode
                 except RayActorError as error:
-                    self._replace(place, _first_line(error))
+                    self._replace(handle, _last_line(error))
                 except DeadlinePassed:
-                    self._replace(place, f"no answer about {plan.id} within {self._deadline:g} s")
+                    self._replace(handle, f"no answer about {plan.id} within {self._deadline:g} s")
                 finally:
-                    place.busy -= 1
-        lost = f"{LOSSES} runners died while they ran it"
-        return Episode(plan, attempt, WorkflowOutput(), EpisodeRecord(), failure="runner_died", error=lost)
+                    handle.busy -= 1
+        lost = Failure(FailureKind.RUNNER_DIED, text=f"{MAX_LOST} runners died while running it")
+        return Episode(plan, attempt, WorkflowOutput(), EpisodeRecord(), failed=lost)
 
     async def pause(self, paused: bool) -> None:
-        """While the servers are paused, no deadline runs."""
+        """Begin or end a pause of the servers; deadlines do not count it."""
         self.clock.pause(paused)
-        asked = [place.actor.pause.remote(paused) for place in self._places]
+        asked = [handle.actor.pause.remote(paused) for handle in self._handles]
         await asyncio.gather(*map(_awaited, asked), return_exceptions=True)
 
     async def close(self) -> None:
-        """End the runners, and what they hold."""
-        asked = [place.actor.close.remote() for place in self._places]
+        """Close and end the runners."""
+        asked = [handle.actor.close.remote() for handle in self._handles]
         await asyncio.wait([asyncio.ensure_future(_awaited(one)) for one in asked], timeout=20.0)
-        for place in self._places:
-            place.ready.cancel()
-            ray.kill(place.actor)
+        for handle in self._handles:
+            handle.ready.cancel()
+            ray.kill(handle.actor)
 
-    async def _least_busy(self) -> _Place:
-        """A runner that is up. Raises AjetError when none is left."""
+    async def _least_busy(self) -> _RunnerHandle:
+        """The least busy runner that has started. Raises AjetError if there are no runners left."""
         while True:
-            up = [p for p in self._places if p.ready.done()]
-            for place in [p for p in up if p.ready.exception()]:
-                self._say(f"an episode runner did not come up: {_first_line(place.ready.exception())}")
-                self._places.remove(place)
-            up = [p for p in up if p in self._places]
-            if up:
-                return min(up, key=lambda place: place.busy)
-            if not self._places:
+            started = [h for h in self._handles if h.ready.done()]
+            for handle in [h for h in started if h.ready.exception()]:
+                self._say(f"an episode runner did not start: {_last_line(handle.ready.exception())}")
+                self._handles.remove(handle)
+            started = [h for h in started if h in self._handles]
+            if started:
+                return min(started, key=lambda handle: handle.busy)
+            if not self._handles:
                 raise AjetError(
-                    "no episode runner is left: all died, and none came up again. See the lines above."
+                    "no episode runner is left: all have died, and none could be restarted. See the messages above."
                 )
-            await asyncio.wait([p.ready for p in self._places], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([h.ready for h in self._handles], return_when=asyncio.FIRST_COMPLETED)
 
-    def _replace(self, place: _Place, why: str) -> None:
-        """Start another runner for one that is lost, once for all of its episodes."""
-        if place not in self._places:
+    def _replace(self, handle: _RunnerHandle, why: str) -> None:
+        """Replace a lost runner. Does nothing if it is already replaced, because all of its episodes call this."""
+        if handle not in self._handles:
             return
         self.lost += 1
-        self._say(f"an episode runner is lost, and its episodes run elsewhere: {why}")
-        ray.kill(place.actor)
-        self._places[self._places.index(place)] = self._place(place.node)
+        self._say(f"an episode runner was lost; its episodes run again on another one: {why}")
+        ray.kill(handle.actor)
+        self._handles[self._handles.index(handle)] = self._start(handle.node)
 
-    def _place(self, node: str) -> _Place:
+    def _start(self, node: str) -> _RunnerHandle:
         where = NodeAffinitySchedulingStrategy(node, soft=True)
         actor = (
             ray.remote(Runner)
             .options(num_cpus=0, max_concurrency=100_000, scheduling_strategy=where)
             .remote(self._config, self._client)
         )
-        return _Place(node, actor, asyncio.create_task(within(OPENING, _awaited(actor.open.remote()))))
+        return _RunnerHandle(node, actor, asyncio.create_task(within(OPENING, _awaited(actor.open.remote()))))
 
 
 @dataclass(frozen=True, slots=True)
-class OfPool:
-    """The pool as what `Rollout` has episodes run by, under one sampling policy."""
+class PoolRunner:
+    """The runner of a `Rollout`: runs attempts in the pool with one sampling policy."""
 
     pool: Pool
     policy: SamplingPolicy
@@ -149,6 +150,6 @@ async def _awaited(reference: Any) -> Any:
     return await reference
 
 
-def _first_line(error: BaseException | None) -> str:
+def _last_line(error: BaseException | None) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

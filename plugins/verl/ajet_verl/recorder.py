@@ -1,6 +1,6 @@
 """The only writer of the run folder, as a Ray actor on the node of `ajet run`: journal, metrics, checkpoints.
 
-What the driver shall know of (progress, metrics, lines to read) waits here until it asks.
+It also collects events (progress, metrics, episodes, checkpoints, messages) until the process of `ajet run` fetches them.
 """
 
 from __future__ import annotations
@@ -15,24 +15,33 @@ from ajet.rollout.recorder import RunRecorder
 from ajet.types import Metrics, Task
 
 NAMESPACE = "ajet"
+"""Ray namespace of our named actors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the driver passes on to its progress and loggers."""
+    """Something that `launch` forwards to progress and loggers."""
 
     kind: str
-    """``train`` for the metrics of a step, another phase for those of a validation, else ``episodes`` or ``say``."""
+    """``alive``, ``episodes``, ``episode``, ``checkpoint``, ``say`` or ``fail``; or, with metrics, the phase: ``train`` or
+    that of a validation."""
     step: int = 0
     metrics: Metrics = field(default_factory=dict)
     text: str = ""
-    """A line to read, or the phase of ``episodes``."""
+    """The message of ``say`` or ``fail``, the phase of ``episodes``, or the folder of a ``checkpoint``."""
     done: int = 0
     total: int = 0
+    line: Mapping[str, Any] = field(default_factory=dict)
+    """The line of the journal of an ``episode``."""
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether the run has progressed. A message does not count: some messages report that nothing progresses."""
+        return self.kind not in ("say", "fail")
 
 
 class Recorder:
-    """Made a Ray actor by `launch`. Its methods are called from episode runners and from verl's trainer."""
+    """A Ray actor, created by `launch`. Episode runners and verl's trainer call its methods."""
 
     def __init__(
         self,
@@ -41,10 +50,13 @@ class Recorder:
         validation: Sequence[Task],
         keep_last: int,
         keep_best: bool,
+        send_episodes: bool = False,
     ) -> None:
         self._run = RunRecorder(Path(run_dir))
         self._tasks = list(tasks), list(validation)
         self._keep_last, self._keep_best = keep_last, keep_best
+        self._send_episodes = send_episodes
+        """Whether there is an event for each episode; its line may be large."""
         self._events: list[Event] = []
         self._reward: tuple[int, float] | None = None
         """Step and reward of the last validation."""
@@ -54,8 +66,9 @@ class Recorder:
         return self._tasks
 
     def episode(self, line: Mapping[str, Any]) -> None:
-        """Append a finished episode's line of `episode_to_json`, unless it is there."""
-        self._run.line(line)
+        """Append a finished episode's line from `episode_to_json`, unless it is already in the journal."""
+        if self._run.line(line) and self._send_episodes:
+            self._events.append(Event("episode", line["step"], line=line))
 
     def metrics(self, phase: str, step: int, metrics: Metrics) -> None:
         """Append the metrics of a training step (``train``) or a validation."""
@@ -66,39 +79,50 @@ class Recorder:
         self._events.append(Event(phase, step, metrics))
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """So many episodes of a phase have ended."""
+        """Report that ``done`` of ``total`` episodes of a phase have ended."""
         self._events.append(Event("episodes", text=phase, done=done, total=total))
 
     def say(self, text: str) -> None:
-        """A line to read."""
+        """Report a message for the user."""
         self._events.append(Event("say", text=text))
 
+    def alive(self) -> None:
+        """Report progress without a result: a part of an episode or of an update."""
+        if not self._events or self._events[-1].kind != "alive":
+            self._events.append(Event("alive"))
+
+    def fail(self, text: str) -> None:
+        """End the run with this error."""
+        self._events.append(Event("fail", text=text))
+
     def beats_all(self, step: int) -> bool:
-        """Whether the validation at ``step`` is better than that of every checkpoint."""
-        at, reward = self._reward or (-1, None)
-        return self._keep_best and at == step and self._run.beats_all(reward)
+        """Whether ``keep_best`` is set and the validation at ``step`` is better than that of every checkpoint."""
+        validated_step, reward = self._reward or (-1, None)
+        return self._keep_best and validated_step == step and self._run.beats_all(reward)
 
     def checkpoint(self, step: int, staged: str) -> str:
-        """Take the folder that verl wrote, ``…/global_step_N``, into the run's checkpoints; returns its new place."""
+        """Move verl's folder ``…/global_step_N`` into the run's checkpoints; returns the checkpoint's path."""
 
         def move(partial: Path) -> None:
             partial.mkdir()
             os.rename(staged, partial / Path(staged).name)
 
-        at, reward = self._reward or (-1, 0.0)
-        state: Metrics = {"version": step} | ({"validation_reward": reward} if at == step else {})
-        return str(self._run.checkpoint(step, move, state, self._keep_last, keep_best=self._keep_best))
+        validated_step, reward = self._reward or (-1, 0.0)
+        state: Metrics = {"version": step} | ({"validation_reward": reward} if validated_step == step else {})
+        path = self._run.checkpoint(step, move, state, self._keep_last, keep_best=self._keep_best)
+        self._events.append(Event("checkpoint", step, text=str(path)))
+        return str(path)
 
     def supersede(self, step: int) -> None:
-        """Mark what was recorded of ``step`` and later ones as superseded."""
+        """Mark the records of ``step`` and later steps as superseded."""
         self._run.supersede(step, {})
 
     def unused(self, step: int, used: Sequence[str]) -> None:
-        """Mark the episodes of ``step`` as superseded, but for those that it has learned from."""
+        """Mark the episodes of ``step`` as superseded, except those in ``used``, from which it has learned."""
         self._run.unused(step, used)
 
     def events(self) -> list[Event]:
-        """What has happened since this was last asked."""
+        """The events since the last call."""
         events, self._events = self._events, []
         return events
 

@@ -1,7 +1,7 @@
 """Timelines as rows of verl's TransferQueue, and back.
 
-A row's tensors are those that verl's workers read; beside them lies a `Row`, which says what the row is to the learner.
-So a group in the queue is all that credit needs, also after a checkpoint of the queue was loaded.
+A row has the tensors that verl's workers read, and a `Row` with what credit needs to know. So credit needs only the
+queue, even after the queue was restored from a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a row is, beside its tensors."""
+    """What a row contains besides its tensors."""
 
     episode: Learnable
-    """Whose timeline it is; without its lines, which are the rows."""
+    """The episode of the timeline, without its lines, because these are the rows."""
     number: int
-    """Of the timeline in its episode."""
+    """Number of the timeline in its episode, from 0."""
     spans: tuple[Span, ...]
-    without: tuple[Learnable, ...] = ()
-    """Members of its group that have no row, but a reward."""
+    rowless: tuple[Learnable, ...] = ()
+    """Members of its group that have a reward but no rows."""
 
 
 def key(uid: str, member: int, number: int) -> str:
-    """The row's key, as verl reads it: group, session, output."""
+    """The row's key, which verl parses into group, session and output."""
     return f"{uid}_{member}_{number}"
 
 
 def group_rows(
     uid: str, members: Sequence[Learnable], temperature: float
 ) -> tuple[list[str], list[Fields], list[dict[str, Any]]]:
-    """Keys, fields and tags of a group's rows. Raises AjetError where a row would not be trained as it was sampled."""
-    without = tuple(m for m in members if not m.lines)
+    """Keys, fields and tags of a group's rows. Raises AjetError if a row would not be trained as it was sampled."""
+    rowless = tuple(m for m in members if not m.lines)
     keys, fields, tags = [], [], []
     for member in members:
         check(member, temperature)
         for number, line in enumerate(member.lines):
             keys.append(key(uid, member.member, number))
-            row = Row(replace(member, lines=()), number, line.spans, without)
+            row = Row(replace(member, lines=()), number, line.spans, rowless)
             fields.append(to_fields(line, row, uid))
             tags.append(to_tag(line))
     return keys, fields, tags
 
 
 def check(member: Learnable, temperature: float) -> None:
-    """Every sampled token is in one row or dropped by a policy, no row is without one, and all were sampled at the
-    temperature at which verl scores them. Raises AjetError."""
+    """Raise AjetError unless each sampled token is in exactly one row or dropped by a policy, each row has such tokens,
+    and all were sampled at ``temperature``, at which verl computes logprobs."""
     trained = [int(line.mask.sum()) for line in member.lines]
     if 0 in trained or sum(trained) + sum(member.dropped.values()) != member.sampled_tokens:
         raise AjetError(
@@ -70,13 +70,13 @@ def check(member: Learnable, temperature: float) -> None:
     others = {s.temperature for line in member.lines for s in line.spans} - {temperature}
     if others:
         raise AjetError(
-            f"episode {member.id!r}: sampled at temperature {others.pop():g}, but verl scores at {temperature:g}. "
+            f"episode {member.id!r}: sampled at temperature {others.pop():g}, but verl computes logprobs at {temperature:g}. "
             "This is a bug in AgentJet: please report it with the run folder."
         )
 
 
 def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
-    """The fields of a timeline of T tokens, P of them before the first trained one, R = T - P after.
+    """The fields of a timeline of T tokens: P before the first trained one, and the other R = T - P.
 
     int64: ``prompts`` [P], ``responses`` [R], ``input_ids`` and ``position_ids`` [T], ``response_mask`` and ``loss_mask``
     [R]. float32 [R]: ``rollout_log_probs``, 0 where not sampled; ``rm_scores``, the true reward, on the last token.
@@ -109,7 +109,7 @@ def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
 
 
 def to_tag(line: Timeline) -> dict[str, Any]:
-    """What verl's trainer knows of a row without reading it."""
+    """A row's tag, which verl's trainer reads without the row itself."""
     first, length = int(line.mask.argmax()), len(line.token_ids)
     versions = line.versions[line.mask]
     return {
@@ -123,8 +123,10 @@ def to_tag(line: Timeline) -> dict[str, Any]:
 
 
 def padding(token: int) -> tuple[Fields, dict[str, Any]]:
-    """Fields and tag of a row that fills a batch and teaches nothing: two tokens, none of them trained."""
-    nothing = Learnable("", -1, 0, 0.0, {}, (), 0, 0)
+    """Fields and tag of a padding row: two tokens, none of them trained."""
+    nothing = Learnable(
+        id="", group=-1, member=0, reward=0.0, rewards={}, lines=(), sampled_tokens=0, call_tokens=0
+    )
     ids = np.full(2, token, np.int32)
     line = Timeline(ids, np.array([False, True]), np.zeros(2, np.float32), np.zeros(2, np.int32), ())
     fields = to_fields(line, Row(nothing, 0, ()), "")
@@ -134,7 +136,7 @@ def padding(token: int) -> tuple[Fields, dict[str, Any]]:
 
 
 def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:
-    """The row and the timeline of what `to_fields` made."""
+    """The row and the timeline from the fields that `to_fields` made."""
     row: Row = from_text(fields["row"])
     prompt = _array(fields["prompts"], np.int32)
     mask = _array(fields["response_mask"], np.bool_)
@@ -154,11 +156,11 @@ def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:
 
 
 def learnables(rows: Sequence[tuple[Row, Timeline]]) -> list[Learnable]:
-    """The episodes of all groups of these rows, by group and member."""
+    """The episodes of all groups of these rows, with their timelines, sorted by group and member."""
     lines: dict[str, list[tuple[int, Timeline]]] = {}
     episodes: dict[str, Learnable] = {}
     for row, line in rows:
-        episodes |= {other.id: other for other in (row.episode, *row.without)}
+        episodes |= {other.id: other for other in (row.episode, *row.rowless)}
         lines.setdefault(row.episode.id, []).append((row.number, line))
     whole = [
         replace(e, lines=[line for _, line in sorted(lines.get(name, ()), key=lambda found: found[0])])

@@ -1,4 +1,4 @@
-"""A process on one node that runs attempts at episodes: the core's own runtime, over verl's servers."""
+"""A process on one node that runs attempts at episodes with the core's runtime and verl's servers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from ajet.capture.process.uncaptured import Missed
 from ajet.capture.sampling import SamplingPolicy
 from ajet.interfaces.judge import RewardFromWorkflow
 from ajet.interfaces.progress import Silent
-from ajet.job.prepare import Job
+from ajet.job.job import Job
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json, episode_to_json
-from ajet.rollout.watchdog import watch, watched_loop
+from ajet.rollout.watchdog import Board, watch, watched_loop
 from ajet.runs.runtime import Runtime, open_runtime
 from ajet.types import AjetError, WorkflowOutput
 from ajet_verl.clock import Clock
 from ajet_verl.engine import VerlEngine
+from ajet_verl.pulse import SECONDS, Pulse
+from ajet_verl.servers import Servers
 from ajet_verl.spec import read_spec, recorder_of
 
 
-class Told(Silent):
-    """Progress that the recorder passes on to the user."""
+class RemoteProgress(Silent):
+    """Progress that the recorder forwards to the user."""
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
@@ -43,92 +45,106 @@ class Told(Silent):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """An episode between processes: its journal line, as its record's tries are deeper than pickle goes, and what the
-    journal does not keep."""
+class EpisodeMessage:
+    """An episode sent between processes: its line of the journal, because the record's tries are too deep for pickle, and
+    what the journal does not contain."""
 
     line: dict[str, Any]
     output: WorkflowOutput
     missed: tuple[Missed, ...]
 
     @classmethod
-    def of(cls, episode: Episode) -> Sent:
+    def of(cls, episode: Episode) -> EpisodeMessage:
+        """The message of a finished episode."""
         line = episode_to_json(episode, phase="", step=0)
         output = episode.output
         try:
             pickle.dumps(output)
-        except Exception:  # whatever the user's objects raise: then the judge sees what the journal does
+        except Exception:  # the user's objects may raise anything; the judge then gets the journal's response
             output = replace(output, response=line["response"], metadata={})
         return cls(line, output, episode.missed)
 
     def episode(self, plan: Plan) -> Episode:
-        """The episode, its token trees rebuilt."""
-        found = episode_from_json(self.line, plan)
-        found.output, found.missed = self.output, self.missed
-        return found
+        """The episode, with its token trees rebuilt."""
+        episode = episode_from_json(self.line, plan)
+        episode.output, episode.missed = self.output, self.missed
+        return episode
 
 
 def _end_process(recorder: Any, error: AjetError) -> NoReturn:
-    """Say the error and end this process: nothing else frees its event loop, which runs in a thread of Ray's. The pool
-    starts another runner."""
+    """Report the error and end this process: there is no other way to free its blocked event loop, which runs in a thread
+    of Ray. The pool starts another runner."""
     with contextlib.suppress(Exception):
         ray.get(recorder.say.remote(f"an episode runner: {error}"), timeout=10.0)
     os._exit(1)
 
 
+async def _report(board: Board, pulse: Pulse) -> None:
+    """Until cancelled, report progress while episodes go from one state to the next."""
+    while True:
+        seen = board.last_change
+        await asyncio.sleep(SECONDS)
+        if board.last_change != seen:
+            pulse.beat()
+
+
 class Runner:
-    """Made a Ray actor by `ajet_verl.pool`. Runs many attempts at once; `open` comes first."""
+    """A Ray actor, created by `ajet_verl.pool`. Runs many attempts at once. Call `open` first."""
 
     def __init__(self, config: Any, client: Any) -> None:
         self._config = config
         self._client = client
         self._clock = Clock()
         self._closing = asyncio.Event()
-        self._live: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._runtime: asyncio.Future[Runtime] | None = None
 
     async def open(self) -> None:
-        """Rebuild the job and start capture. Raises AjetError where that fails."""
+        """Prepare the job again and start capture. Raises AjetError if that fails."""
         self._runtime = asyncio.get_running_loop().create_future()
-        self._live = asyncio.create_task(self._run())
-        either: list[asyncio.Future[Any]] = [self._live, self._runtime]
+        self._task = asyncio.create_task(self._run())
+        either: list[asyncio.Future[Any]] = [self._task, self._runtime]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if self._live.done():
-            self._live.result()
+        if self._task.done():
+            self._task.result()
 
     async def _run(self) -> None:
-        """The runtime's life, in one task from beginning to end."""
+        """Open the runtime, wait until `close` is called, and close it, all in one task."""
         assert self._runtime
         job: Job = await asyncio.to_thread(lambda: read_spec(self._config).open())
-        # Judging is done where groups meet.
-        job = replace(job, judge=RewardFromWorkflow(), progress=Told(recorder_of(self._config)))
-        engine = await asyncio.to_thread(VerlEngine.of, self._config, self._client)
+        # The conductor judges, because it has whole groups.
+        recorder = recorder_of(self._config)
+        job = replace(job, judge=RewardFromWorkflow(), progress=RemoteProgress(recorder))
+        servers = Servers(self._client, job.progress.say, recorder.fail.remote)
+        engine = await asyncio.to_thread(VerlEngine.of, self._config, servers)
         async with open_runtime(job, engine=engine) as runtime:
             watcher = asyncio.create_task(
                 watch(runtime.board, job.config.rollout.stall_warning, job.progress.say)
             )
+            reporter = asyncio.create_task(_report(runtime.board, Pulse(self._config.ajet.recorder)))
             self._runtime.set_result(runtime)
             rollout = job.config.rollout
-            end = partial(_end_process, recorder_of(self._config))
+            end_process = partial(_end_process, recorder)
             with watched_loop(
-                runtime.board, rollout.stall_warning, rollout.loop_timeout, job.progress.say, end
+                runtime.board, rollout.stall_warning, rollout.loop_timeout, job.progress.say, end_process
             ):
                 await self._closing.wait()
             watcher.cancel()
+            reporter.cancel()
 
-    async def run(self, plan: Plan, attempt: int, policy: SamplingPolicy) -> Sent:
-        """One attempt at an episode."""
+    async def run(self, plan: Plan, attempt: int, policy: SamplingPolicy) -> EpisodeMessage:
+        """Run one attempt at an episode."""
         assert self._runtime
         runtime = await self._runtime
         runner = runtime.runner(policy, excused=lambda _: self._clock.stopped())
-        return Sent.of(await runner.run(plan, attempt))
+        return EpisodeMessage.of(await runner.run(plan, attempt))
 
     async def pause(self, paused: bool) -> None:
-        """While the servers are paused, deadlines do not run."""
+        """Begin or end a pause of the servers; deadlines do not count it."""
         self._clock.pause(paused)
 
     async def close(self) -> None:
-        """End capture and what it holds."""
+        """Stop capture and close the runtime."""
         self._closing.set()
-        if self._live:
-            await asyncio.gather(self._live, return_exceptions=True)
+        if self._task:
+            await asyncio.gather(self._task, return_exceptions=True)

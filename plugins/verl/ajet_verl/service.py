@@ -12,14 +12,15 @@ from ajet import Service
 from ajet.interfaces.base import Seconds
 
 if TYPE_CHECKING:
-    from ajet.job.prepare import Job
+    from ajet.job.job import Job
 
 CONNECT_SECONDS = 2.0
+"""Timeout of a health check."""
 
 
 class Ray(Service):
-    """Ray's first node on this machine (`ajet run --with ray`): jobs of the backbone verl join it, and the last
-    one stops it. Without it each job has a cluster of its own."""
+    """Ray's first node on this machine (`ajet run --with ray`): jobs of the verl backbone join it, and the last one
+    stops it. Without this service each job starts its own cluster."""
 
     name = "ray"
 
@@ -46,7 +47,7 @@ class Ray(Service):
         return [*ray, "--include-dashboard=false", f"--port={self.port}", *self.options]
 
     def healthy(self) -> bool:
-        """Whether its control store takes connections: Ray's own check takes a second to import."""
+        """Whether its control store accepts connections. Ray's own check takes a second to import."""
         try:
             socket.create_connection(("127.0.0.1", self.port), CONNECT_SECONDS).close()
         except TimeoutError:
@@ -56,8 +57,8 @@ class Ray(Service):
         return True
 
 
-def ray_of(job: Job) -> str | None:
-    """The address of the Ray that a job has as a service, or None."""
+def ray_address(job: Job) -> str | None:
+    """The address of the service `ray` if the job uses it, else None."""
     from ajet.job.prepare import build_service
 
     return build_service(job.layers, Ray.name).address if Ray.name in job.config.run.services else None

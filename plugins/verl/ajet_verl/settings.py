@@ -13,23 +13,41 @@ Mode = Literal["sync", "colocate_async", "separate_async"]
 
 
 class VerlSettings(Backbone):
-    """Our keys, and beside them verl's own: ``backbone.verl.actor_rollout_ref.…``."""
+    """AgentJet's keys, and any of verl's: ``backbone.verl.actor_rollout_ref.…``."""
 
     model_config = ConfigDict(extra="allow")
 
     mode: Mode | None = Field(
         None,
         description="When episodes run: sync, between updates; colocate_async, also while a step waits for its last episodes; "
-        "separate_async, on GPUs of their own. Default: sync, or colocate_async with train.asynchronous.",
+        "separate_async, on separate GPUs. Default: sync, or colocate_async with train.asynchronous.",
     )
     engine: Literal["dp", "megatron", "veomni", "torchtitan"] = Field(
         "dp", description="Engine of the update: dp is FSDP; verl's `model_engine`."
     )
     runners: int = Field(
-        1, ge=1, description="Processes on each node that run episodes, each as many as its share."
+        1, ge=1, description="Processes on each node that run episodes; episodes are spread over all of them."
+    )
+    environment: tuple[str, ...] = Field(
+        (),
+        description="Further environment variables of `ajet run` for the processes of a cluster that it joins: names, or "
+        "patterns such as MY_*.",
+    )
+    trees: Literal["auto"] | bool = Field(
+        "auto",
+        description="Compute what rows of a mini-batch share once, as the local backbone does: true, false, or auto, where it is "
+        "estimated to cost less. Only with the engine dp.",
+    )
+    long_rows: Literal["error", "drop"] = Field(
+        "error",
+        description="If the context allows rows that are longer than verl's workers compute: refuse the job, or drop such rows "
+        "and count their tokens (the metric dropped_tokens/over_long_rows).",
     )
     patience: float = Field(
-        1800.0, gt=0, description="End the run when nothing has happened for this many seconds."
+        1800.0,
+        gt=0,
+        description="End the run after this many seconds without progress: no episode waits for something else, and no "
+        "micro-batch is trained.",
     )
 
     @model_validator(mode="after")
@@ -41,5 +59,5 @@ class VerlSettings(Backbone):
 
     @property
     def explicit(self) -> dict[str, Any]:
-        """The user's own keys of verl, as a tree."""
+        """verl's keys that the user has set, as a tree."""
         return dict(self.model_extra or {})

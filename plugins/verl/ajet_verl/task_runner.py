@@ -1,9 +1,8 @@
-"""verl's task runner, the process in which its trainer drives a job, with our trainer and a clean end."""
+"""verl's task runner (the process of verl's trainer) with our trainer, which ends its servers properly."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +10,50 @@ import ray
 from verl.trainer.main_ppo import TaskRunnerV1
 
 from ajet_verl.alignment import received
-from ajet_verl.trainer import registered
+from ajet_verl.health import servers
+from ajet_verl.trainer import register_trainer
 
 RECEIVED = "verl.yaml"
-"""The file in the run folder that says what verl received."""
+"""The file of the run folder with the configuration that verl received."""
 
-SERVER = re.compile(r"\w*server_\w+")
-"""Names of verl's actors that serve the model."""
 CLOSING = 30.0
-"""Seconds in which they must have ended."""
+"""Maximum seconds for them to end."""
 
-_VerlsOwn: Any = TaskRunnerV1.__ray_metadata__.modified_class  # an actor class cannot be subclassed itself
+# Ray's actor classes cannot be subclassed. Of its modified class, `ray.get_actor` would rename subclasses in the driver, which
+# then could not create a second one.
+_VerlTaskRunner: Any = TaskRunnerV1.__ray_metadata__.modified_class.__ray_actor_class__
 
 
-class TaskRunner(_VerlsOwn):
-    """Made a Ray actor by `launch`, on the driver's node, and handed to verl's `run_ppo`."""
+class TaskRunner(_VerlTaskRunner):
+    """A Ray actor on the node of `ajet run`; `launch` passes it to verl's `run_ppo`."""
 
     def run(self, config: Any) -> None:
-        """Run the job. Raises what verl raises."""
+        """Run the job to its end. Raises verl's exceptions."""
         Path(config.ajet.run_dir, RECEIVED).write_text(received(config), encoding="utf-8")
-        registered(config.trainer.v1.trainer_mode)
+        register_trainer(config.trainer.v1.trainer_mode)
         try:
             super().run(config)
         finally:
             if self.agent_loop_manager is not None:
                 self.agent_loop_manager.close()
-            with contextlib.suppress(Exception):  # something else may have ended the run
+            with contextlib.suppress(Exception):  # an earlier error may have ended the run
                 end_servers()
 
 
 def end_servers() -> None:
-    """Let the inference servers end their engines. Ray kills them with this process, and their shared memory would
-    stay."""
-    servers = [ray.get_actor(name) for name in filter(SERVER.fullmatch, ray.util.list_named_actors())]
-    ended = [server.__ray_call__.remote(_end_engine) for server in servers]
+    """Make the inference servers end their engines. Otherwise Ray kills them with this process, and their shared memory
+    remains."""
+    ended = [server.__ray_call__.remote(_end_engine) for server in servers().values()]
     if ended:
         ray.wait(ended, num_returns=len(ended), timeout=CLOSING)
 
 
 def _end_engine(server: Any) -> None:
-    """In a server's process: end vLLM's own processes, and have what they shared removed."""
+    """In a server's process: end vLLM's processes and remove their shared memory."""
     from multiprocessing import resource_tracker
 
-    engine = getattr(server, "engine", None)  # of the first node that a server spans
+    engine = getattr(server, "engine", None)  # only on the first node of a server
     if engine is not None:
         engine.shutdown(timeout=CLOSING / 2)
     tracker: Any = resource_tracker._resource_tracker
-    tracker._stop()  # Ray would kill it before it has removed anything
+    tracker._stop()  # otherwise Ray kills it before it has removed anything

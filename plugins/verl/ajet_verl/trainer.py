@@ -1,4 +1,4 @@
-"""verl's trainer with our run folder: what verl offers to subclasses, overridden in the process that drives the job."""
+"""verl's trainer with our run folder, through methods that verl lets subclasses override."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import ray
 
 from ajet.types import Metrics
 from ajet_verl.credit import Credit
+from ajet_verl.reference import Reference
 from ajet_verl.spec import recorder_of
 
-SAME = {
+LOCAL_NAMES = {
     "actor/grad_norm": "grad_norm",
     "actor/lr": "learning_rate",
     "timing_s/gen": "seconds_rollout",
 }
-"""Metrics that the local backbone has too, under its names."""
+"""verl's metrics that the local backbone has under other names."""
 
 
 class RunFolder:
-    """Goes before a trainer of verl: metrics and checkpoints go to the recorder."""
+    """A mixin before a trainer of verl, which sends metrics and checkpoints to the recorder."""
 
     config: Any
     global_steps: int
@@ -29,7 +30,11 @@ class RunFolder:
         self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, float], global_steps: int, epoch: int
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)  # type: ignore[misc]
-        ray.get(recorder_of(self.config).metrics.remote("train", global_steps, _named(metrics, timing_raw)))
+        ray.get(
+            recorder_of(self.config).metrics.remote(
+                "train", global_steps, _with_local_names(metrics, timing_raw)
+            )
+        )
 
     def _validate(self) -> dict[str, Any]:
         metrics: dict[str, Any] = super()._validate()  # type: ignore[misc]
@@ -52,23 +57,23 @@ class RunFolder:
         return Path(self.config.ajet.run_dir) / "checkpoints" / f"step_{step:06d}"
 
 
-def registered(mode: str) -> None:
-    """Put our trainer in the place of verl's own for a mode, in this process."""
+def register_trainer(mode: str) -> None:
+    """Replace verl's trainer for a mode by ours, in this process."""
     from verl.trainer.ppo.v1 import get_trainer_cls
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
     base = get_trainer_cls(mode)
-    TRAINER_REGISTRY[mode] = type(f"Ajet{base.__name__}", (RunFolder, Credit, base), {})
+    TRAINER_REGISTRY[mode] = type(f"Ajet{base.__name__}", (RunFolder, Credit, Reference, base), {})
 
 
-def _named(metrics: dict[str, Any], timing: dict[str, float]) -> Metrics:
-    """The numbers among a step's metrics; those of `SAME` by the local backbone's names."""
+def _with_local_names(metrics: dict[str, Any], timing: dict[str, float]) -> Metrics:
+    """The numbers among a step's metrics, renamed by `LOCAL_NAMES`."""
     found: Metrics = {"seconds_update": timing.get("step", 0.0) - timing.get("gen", 0.0)}
     for name, value in metrics.items():
-        if name.startswith("validation/"):  # have a line of their own
+        if name.startswith("validation/"):  # these have a separate line
             continue
         try:
-            found[SAME.get(name, name)] = float(value)
+            found[LOCAL_NAMES.get(name, name)] = float(value)
         except (TypeError, ValueError):
             continue
     return found

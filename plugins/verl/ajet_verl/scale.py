@@ -1,0 +1,101 @@
+"""Defaults that depend on the size of the model, on the GPUs and on the batch. `--dry-run` prints each with its reason."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ajet.job.models import find_recipe
+from ajet_verl import keys, machine
+from ajet_verl.lengths import GIB, architecture
+
+if TYPE_CHECKING:
+    from ajet.job.config import JobConfig
+    from ajet_verl.settings import VerlSettings
+
+ROLLOUT = "actor_rollout_ref.rollout"
+TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
+SLOTS = 256
+"""Episodes that one vLLM server answers at once without most of them waiting for room in its cache."""
+OF_A_RUNNER = 64
+"""Episodes that one runner, a Python process, keeps going."""
+LARGE = 100_000_000
+"""Parameters from which `LEARNING_RATE` is the default."""
+LEARNING_RATE = 1e-6
+USUAL_MEMORY = 80 * GIB
+"""Bytes of a GPU, where this machine has none to look at."""
+GPUS_OF_A_NODE = 8
+"""verl's default of trainer.n_gpus_per_node."""
+
+
+def defaults(config: JobConfig, settings: VerlSettings) -> dict[str, tuple[object, str]]:
+    """Dotted keys of the job with their default and its reason. Raises ConfigError if the model cannot be read."""
+    return {key: (value, why) for key, value, why in _defaults(config, settings)}
+
+
+def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, object, str]]:
+    given = dict(keys.leaves(settings.explicit))
+    on_gpus = machine.on_gpus()
+    parameters = 0 if find_recipe(config.model) else architecture(config.model).parameters
+    size = f"{parameters / 1e9:.1f}B parameters"
+    nodes, each = _gpus_of_servers(given, settings)
+
+    parallel = int(given.get(TENSOR_PARALLEL, 1))
+    if on_gpus and parameters and TENSOR_PARALLEL not in given:
+        parallel, why = _tensor_parallel(parameters, each, given)
+        if parallel > 1:
+            yield f"backbone.verl.{TENSOR_PARALLEL}", parallel, f"{size}; {why}"
+
+    servers = max(1, nodes * each // parallel)
+    batch = config.train.batch_size * config.rollout.group_size
+    concurrency = min(batch, SLOTS * servers)
+    if concurrency > config.rollout.concurrency:
+        yield (
+            "rollout.concurrency",
+            concurrency,
+            "all episodes of a step"
+            if concurrency == batch
+            else f"{SLOTS} for each of {servers} vLLM servers",
+        )
+    else:
+        concurrency = config.rollout.concurrency
+
+    all_nodes = int(given.get("trainer.nnodes", 1)) + (nodes if settings.mode == "separate_async" else 0)
+    cores = os.cpu_count() or 1
+    runners = min(math.ceil(concurrency / (all_nodes * OF_A_RUNNER)), max(1, cores // 4))
+    if runners > settings.runners:
+        yield (
+            "backbone.verl.runners",
+            runners,
+            f"{OF_A_RUNNER} episodes for each, on at most a quarter of {cores} cores",
+        )
+
+    if parameters >= LARGE:
+        yield "train.learning_rate", LEARNING_RATE, f"all weights of a model with {size}"
+    if on_gpus:
+        yield (
+            "train.correction",
+            "truncated",
+            "on GPUs, vLLM and the workers compute different logprobs",
+        )
+
+
+def _gpus_of_servers(given: Mapping[str, Any], settings: VerlSettings) -> tuple[int, int]:
+    """Nodes with vLLM servers, and the GPUs of each."""
+    each = int(given.get("trainer.n_gpus_per_node") or machine.gpu_count() or GPUS_OF_A_NODE)
+    if settings.mode == "separate_async":
+        return int(given.get(f"{ROLLOUT}.nnodes", 0)), int(given.get(f"{ROLLOUT}.n_gpus_per_node", each))
+    return int(given.get("trainer.nnodes", 1)), each
+
+
+def _tensor_parallel(parameters: int, each: int, given: Mapping[str, Any]) -> tuple[int, str]:
+    """The fewest GPUs whose share for vLLM is twice the weights, so that the other half is the cache's; at most a node's."""
+    memory = machine.gpu_memory()
+    share = (memory or USUAL_MEMORY) * float(given.get(f"{ROLLOUT}.gpu_memory_utilization", 0.5))
+    parallel = 1
+    while 2 * 2 * parameters > share * parallel and each % (2 * parallel) == 0:
+        parallel *= 2
+    seen = "" if memory else ", assuming GPUs of 80 GiB"
+    return parallel, f"weights take at most half of vLLM's memory{seen}"

@@ -1,0 +1,179 @@
+"""verl's FSDP engine over trees: what the rows of a micro-batch share is computed once.
+
+verl's engine computes rows one beside the other. Rows with the field `TREE` are computed as one tree for each of its values
+instead. The model runs over the tree's tokens, each of which attends to its ancestors (`ajet_trees`), and verl's own code
+turns its logits into logprobs and entropies. These are put back where the rows have them, so losses see rows.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id, get_device_name
+from verl.utils.fsdp_utils import fsdp_version
+from verl.workers.engine.utils import postprocess_batch_func
+
+from ajet.learning.packing import pack
+from ajet.types import Sample
+from ajet_trees.models import ComputedTree, difference, obstacle, over_trees, tree_inputs
+from ajet_verl.tree_layout import TREE
+
+
+class Trees:
+    """A mixin before verl's FSDP engine of language models."""
+
+    module: Any
+    scaler: Any
+    tree_obstacle = "the model is not loaded"
+    """Why the model cannot be computed over trees; "" if it can. The same on all ranks. Rows are then computed as rows."""
+
+    def _build_module(self) -> Any:
+        module = super()._build_module()  # type: ignore[misc]
+        self._text_config = module.config.get_text_config()
+        return module
+
+    def initialize(self) -> None:
+        """See verl's engine. Also finds out whether the model can be computed over trees."""
+        super().initialize()  # type: ignore[misc]
+        with self.eval_mode(), self._autocast():  # type: ignore[attr-defined]
+            found: list[str] = [""] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(found, self._find_obstacle())
+            if fsdp_version(self.module) == 2:
+                self.module.reshard()  # otherwise its root stays whole, in memory that the inference servers need
+        self.tree_obstacle = next(filter(None, found), "")
+
+    def _find_obstacle(self) -> str:
+        config, device = self._text_config, torch.device(get_device_id())
+        if getattr(config, "attention_dropout", 0):  # verl trains with dropout
+            return "its attention has dropout"
+        if reason := obstacle(config, device):
+            return reason
+        with over_trees(config):
+            return difference(self.module, config.num_hidden_layers, device)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """As verl's `forward_step`."""
+        kind = self._autocast_dtype  # type: ignore[attr-defined]
+        if kind == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type=get_device_name(), dtype=kind)
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: Any, forward_only: bool = False
+    ) -> dict[str, Any]:
+        """See verl's engine. Rows with the field `TREE` are computed as trees."""
+        if TREE not in data.keys():  # noqa: SIM118 (its own iterator is one over rows)
+            return super().forward_backward_batch(data, loss_function, forward_only)  # type: ignore[misc]
+        if self.tree_obstacle:
+            rows = data.exclude(TREE)
+            return super().forward_backward_batch(rows, loss_function, forward_only)  # type: ignore[misc]
+        tu.assign_non_tensor(data, sp_size=1, dp_size=self.get_data_parallel_size())  # type: ignore[attr-defined]
+        numbers = torch.cat(list(data[TREE].unbind()))
+        groups = [torch.nonzero(numbers == n).flatten().tolist() for n in numbers.unique().tolist()]
+        outputs = []
+        with over_trees(self._text_config), torch.set_grad_enabled(not forward_only):
+            for group in groups:
+                rows = tu.index_select_tensor_dict(data, group)
+                with self._synchronizing(forward_only, last=group is groups[-1]):
+                    loss, output = self.forward_step(rows, loss_function, forward_only)  # type: ignore[attr-defined]
+                    if not forward_only:
+                        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+                        output.pop(
+                            "model_output"
+                        )  # of no use, and it would be kept until the last micro-batch
+                outputs.append(output)
+        found: dict[str, Any] = postprocess_batch_func(outputs, groups, data)
+        return found
+
+    def _synchronizing(self, forward_only: bool, last: bool) -> AbstractContextManager[None]:
+        if forward_only:
+            return nullcontext()
+        return self._gradient_sync_context(is_last_micro_batch=last)  # type: ignore[attr-defined]
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See verl's engine."""
+        if TREE not in micro_batch.keys():  # noqa: SIM118
+            return super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
+        tree = RowTree(micro_batch)
+        return tree_inputs(tree.ids, tree.computed.layout, tree.predicting), {TREE: tree}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, torch.Tensor]:
+        """See verl's engine."""
+        tree = output_args.get(TREE)
+        if tree is None:
+            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)  # type: ignore[misc]
+        temperature = float(micro_batch["temperature"])
+        args = {
+            "input_ids_rmpad_rolled": tree.labels,
+            "temperature_rmpad": torch.full(tree.labels.shape, temperature, device=tree.labels.device),
+            "temperature_is_one": temperature == 1,
+            "pad_size": 0,
+        }
+        # For verl, the predicted tokens are one row, and it has no padding.
+        row = TensorDict(
+            {"input_ids": torch.nested.as_nested_tensor([tree.labels], layout=torch.jagged)}, [1]
+        )
+        entropy = tu.get_non_tensor_data(micro_batch, "calculate_entropy", default=False)
+        tu.assign_non_tensor(row, use_remove_padding=True, calculate_entropy=entropy)
+        found = super().prepare_model_outputs(output, args, row, logits_processor_func)  # type: ignore[misc]
+        return {name: tree.in_rows(values.values()) for name, values in found.items()}
+
+
+class RowTree:
+    """The rows of a micro-batch as a tree. A trained token that several rows have is predicted once. Tensors are on the
+    device of the rows."""
+
+    def __init__(self, rows: TensorDict) -> None:
+        self._rows = rows["input_ids"]
+        device, samples = self._rows.device, _samples(rows)
+        tree = pack(samples)
+        self.computed = ComputedTree(tree)
+        trained, first, inverse = np.unique(
+            np.concatenate(tree.positions), return_index=True, return_inverse=True
+        )
+        starts = self._rows.offsets().cpu().numpy()
+        places = [start + np.flatnonzero(s.mask) - 1 for start, s in zip(starts, samples, strict=False)]
+
+        def tensor(array: np.ndarray) -> torch.Tensor:
+            return torch.as_tensor(array, dtype=torch.long, device=device)
+
+        self.ids = tensor(self.computed.token_ids)
+        """int64[N]: the tokens that the model computes."""
+        self.predicting = tensor(self.computed.predicting[first])
+        """int64[K]: those that predict a trained token, one for each of the tree's K trained tokens."""
+        self.labels = tensor(tree.token_ids[trained])
+        """int64[K]: the trained tokens."""
+        self._inverse, self._places = tensor(inverse), tensor(np.concatenate(places))
+
+    def in_rows(self, values: torch.Tensor) -> torch.Tensor:
+        """Values [K] of the trained tokens, as a nested tensor of rows in verl's order: at a token's place is the value of
+        the next one. Other places are 0."""
+        flat = values.new_zeros(len(self._rows.values()))
+        flat = flat.index_put((self._places,), values[self._inverse])
+        return torch.nested.nested_tensor_from_jagged(flat, self._rows.offsets())
+
+
+def _samples(rows: TensorDict) -> list[Sample]:
+    """The tokens of rows and which of them are trained. Padding rows have none; then it is the last, so that each rank's model
+    takes part in the backward pass."""
+    found = []
+    for ids, response_mask in zip(_arrays(rows["input_ids"]), _arrays(rows["response_mask"]), strict=True):
+        mask = np.zeros(len(ids), np.bool_)
+        mask[len(ids) - len(response_mask) :] = response_mask > 0
+        mask[-1] |= not mask.any()
+        unused = np.zeros(len(ids), np.float32)
+        found.append(Sample(ids.astype(np.int32), mask, unused, unused, unused))
+    return found
+
+
+def _arrays(nested: torch.Tensor) -> list[np.ndarray]:
+    """The rows of a nested tensor, fetched from its device at once."""
+    return np.split(nested.values().cpu().numpy(), nested.offsets().cpu().numpy()[1:-1])
