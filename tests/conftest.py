@@ -3,37 +3,77 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 import pytest
 
-from ajet.capture.context import current_session
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer, Session
+from ajet.capture.session import Answerer, Session, current_session
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.interfaces.engine import Engine
 from ajet.interfaces.judge import FunctionJudge, Judge
 from ajet.interfaces.workflow import Workflow
 from ajet.plugins import load_plugins
-from ajet.rollout.deterministic_batching import Lockstep
+from ajet.rollout.deterministic_batching import DeterministicBatching
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board
 from ajet.types import Task
+from tests.certificates import trust_one
+from tests.program import ajet as ajet
+from tests.tiers import thin
 
 
 def pytest_configure() -> None:
     """Ctrl-C works in what tests start, also if they run as a background job, which is to ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    trust_one()
+
+
+# Importing torch and every framework leaves some 600,000 objects, and each run in this process begins with a full
+# collection. Frozen, they cost it nothing; so what the end of a run unfreezes is frozen again.
+RUNS_BETWEEN_FULL_COLLECTIONS = 20
+_unfrozen = 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports make no garbage that is worth a search."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+        gc.unfreeze = _freeze_again(gc.unfreeze)
+
+
+def _freeze_again(unfreeze: Callable[[], None]) -> Callable[[], None]:
+    @wraps(unfreeze)
+    def frozen_again() -> None:
+        global _unfrozen
+        _unfrozen += 1
+        unfreeze()
+        gc.collect(1 if _unfrozen % RUNS_BETWEEN_FULL_COLLECTIONS else 2)
+        gc.freeze()
+
+    return frozen_again
+
+
+@pytest.hookimpl(tryfirst=True)  # before those with the marker `slow` are deselected
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    thin(items)
 
 
 with suppress(ImportError):  # some environments of the matrix have none
@@ -103,7 +143,7 @@ class Bench:
         *,
         tasks: int = 1,
         group_size: int = 1,
-        lockstep: bool = False,
+        deterministic: bool = False,
         **settings: Any,
     ) -> list[Episode]:
         """Episodes of a workflow on tasks t0, t1, …"""
@@ -112,7 +152,7 @@ class Bench:
             for g in range(tasks)
             for m in range(group_size)
         ]
-        whole = self.rollout(workflow, judge, lockstep=lockstep, group_size=group_size, **settings)
+        whole = self.rollout(workflow, judge, deterministic=deterministic, group_size=group_size, **settings)
         return asyncio.run(whole.run(plans, lambda episode: None))
 
     def rollout(
@@ -120,13 +160,13 @@ class Bench:
         workflow: Callable[..., Any] | type,
         judge: Judge | Callable[..., Any] = lambda task, output: 1.0,
         *,
-        lockstep: bool = False,
+        deterministic: bool = False,
         deadlines: Mapping[str, float] | None = None,
         **settings: Any,
     ) -> Rollout:
         """A rollout of a workflow, for plans of a test's own; ``deadlines`` are those of single tasks, in seconds."""
         rollout = RolloutSettings(**{"retries": 0, **settings})
-        step = Lockstep(self.engine) if lockstep else None
+        step = DeterministicBatching(self.engine) if deterministic else None
         answerer = Answerer(
             step or self.engine, self.chat, (Target("policy"),), SamplingPolicy(training=True)
         )
@@ -136,19 +176,27 @@ class Bench:
         ).__code__.co_argcount - isinstance(workflow, type)
         plugins = load_plugins()
         runner = EpisodeRunner(
-            Workflow("test", workflow, is_async, arguments),
-            answerer,
-            self.capture,
-            plugins.handles,
-            rollout.timeout,
-            self.board,
-            plugins.manager.hook,
+            workflow=Workflow("test", workflow, is_async, arguments),
+            answerer=answerer,
+            capture=self.capture,
+            handles=plugins.handles,
+            timeout=rollout.timeout,
+            board=self.board,
+            hook=plugins.manager.hook,
         )
         if step:
             runner = replace(runner, excused=step.waited)
         judge = judge if isinstance(judge, Judge) else FunctionJudge(function=judge)
         runs = Hurried(runner, deadlines) if deadlines else runner
-        return Rollout(runs, judge, rollout, self.portal, step, self.lines.append, self.board)
+        return Rollout(
+            runner=runs,
+            judge=judge,
+            settings=rollout,
+            portal=self.portal,
+            batching=step,
+            say=self.lines.append,
+            board=self.board,
+        )
 
 
 @pytest.fixture

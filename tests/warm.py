@@ -7,6 +7,7 @@ signalled and killed. tests/cli and a few tests elsewhere start the program cold
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.certificates import trust_one
 
 IMPORTED = (
     "ajet.cli",
@@ -84,6 +87,8 @@ def _run(arguments: tuple[str, ...], folder: str, output: str, environment: Mapp
     os.chdir(folder)
     sys.path[:0] = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["ajet", *arguments]
+    trust_one()
+    gc.freeze()  # what is imported is no garbage
     from ajet.cli import main
 
     main()

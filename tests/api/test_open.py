@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import ajet
 from ajet import ConfigError, Task, WorkflowOutput
 from ajet.interfaces.reader import tasks_of_step
+from ajet.plugins import load_plugins
 from tests.api.asking import ask
 
 SET = {
@@ -92,3 +94,54 @@ def test_groups_can_be_filtered_and_scored_anew_and_any_code_is_an_episode(
     asyncio.run(own())
     run = ajet.load_run("runs")
     assert [e.reward for e in run.episodes(step=1)] == [0.0, 1.0, 0.5, 1.5]
+
+
+LOGGER = """
+import ajet
+
+class Kept(ajet.Logger):
+    name = "kept"
+
+    def _keep(self, run_dir, *words):
+        with (run_dir / "kept.txt").open("a") as file:
+            print(*words, file=file)
+
+    def run_start(self, event):
+        self._keep(event.run_dir, "start", event.config["run"]["seed"], event.resumed_after)
+
+    def episode_end(self, event):
+        sampled = sum(int(line.mask.sum()) for line in event.timelines)
+        self._keep(event.run_dir, event.phase, event.step, event.task.query, event.reward, sampled > 0)
+
+    def log(self, run_dir, step, metrics):
+        self._keep(run_dir, "step", step)
+"""
+
+
+def test_loggers_and_hooks_receive_what_happens_with_the_episodes_as_they_were_scored(
+    folder: Path, model: Path, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "kept.py").write_text(LOGGER)
+    plugins, seen = load_plugins.__wrapped__(), []
+    hooks = ("ajet_checkpoint_saved", "ajet_run_end")
+    watcher: Any = SimpleNamespace(
+        __name__="watcher", **{name: ajet.hookimpl(lambda event: seen.append(event)) for name in hooks}
+    )
+    plugins.register(watcher, "ajet-watcher", "1")
+    monkeypatch.setattr("ajet.job.prepare.load_plugins", lambda: plugins)
+
+    async def own() -> Path:
+        logged = {**SET, "run.loggers": [{"type": "kept.py:Kept"}]}
+        async with ajet.open(model=model, seed=3, set=logged, progress=False) as learner:
+            (group,) = await learner.rollout(agent, [{"query": "a"}], group_size=2, judge=distinct)
+            for number, episode in enumerate(group.episodes):
+                episode.reward = float(number)
+            await learner.train([group])
+            learner.save("my-model")
+            return learner.dir
+
+    kept = (asyncio.run(own()) / "kept.txt").read_text().splitlines()
+    assert kept == ["start 3 None", "train 1 a 0.0 True", "train 1 a 1.0 True", "step 1"]
+    saved, end = seen
+    assert (saved.step, saved.path) == (1, folder / "my-model")
+    assert (end.result.steps, end.result.checkpoint, end.error) == (1, saved.path, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,13 +10,14 @@ from typing import Any
 import pytest
 
 import ajet
+from tests.pages import blocks, page
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+PAGE = page("docs/python.md")
 SMALL = "steps=2, set={'train.batch_size': 2, 'rollout.group_size': 2}"
 FEWER = {'"starter"': None, "steps=40": SMALL, "step=40": "step=2", "steps=41": "steps=3"}
 
 
+@pytest.mark.slow
 def test_every_block_of_the_page_runs(
     folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -25,12 +25,13 @@ def test_every_block_of_the_page_runs(
     (folder / "page.py").write_text("")
     script = ModuleType("__main__")  # its functions are those of a script
     monkeypatch.setitem(sys.modules, "__main__", script)
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
-    for block in blocks:
+    shown = blocks(PAGE, "python")
+    assert len(shown) == 7
+    for block in shown:
+        lines = "\n" * PAGE.count("\n", 0, PAGE.index(block))  # so that a traceback names the page's line
         for words, fewer in FEWER.items():
             block = block.replace(words, fewer or repr(str(model)))
-        exec(compile(block, "docs/python.md", "exec"), vars(script))
+        exec(compile(lines + block, "docs/python.md", "exec"), vars(script))
     printed = capsys.readouterr().out
     run: Any = vars(script)["run"]
     assert (folder / "my-model" / "config.json").is_file()

@@ -17,6 +17,8 @@ import yaml
 import ajet
 from ajet import ConfigError, Judge, JudgeOutput, Reader, Task
 from ajet.cli import run_program
+from ajet.job.prepare import prepare
+from ajet.runs.arguments import run_layers
 from tests.api.asking import ask
 
 Arguments = dict[str, Any]
@@ -32,6 +34,10 @@ async def named(task: Task) -> str:
 def right(task: Task, output: ajet.WorkflowOutput) -> bool:
     """A judge that an import leads to."""
     return bool(output.response == task.metadata["answer"])
+
+
+def always(task: Task, output: ajet.WorkflowOutput) -> float:
+    return 1.0
 
 
 class Strict(Judge):
@@ -65,7 +71,7 @@ def test_a_function_a_list_and_a_function_judge_run_and_are_kept_in_a_readable_f
     assert str(run.dir) in repr(run) and "<iframe" in run._repr_html_()
     job = job_of(run)
     assert job["workflow"] == "object:agent.<locals>.local"
-    assert job["task"]["reader"] == {"type": "object:a list of 2 tasks"}
+    assert job["task"]["reader"] == {"type": "jsonl", "path": str(run.dir / "given_reader.jsonl")}
     assert run_program(["show", str(run.dir)]) == 0
     assert "object:agent" in capsys.readouterr().out
 
@@ -137,6 +143,21 @@ def test_a_list_of_records_gives_the_tasks_that_a_file_of_them_gives(
         ajet.run(workflow=agent, judge=look, **(debugging | {"tasks": tasks}))
     half = len(seen) // 2
     assert seen[:half] == seen[half:] and {task.metadata.get("level") for task in seen} == {1, None}
+
+
+def test_given_tasks_are_kept_in_the_run_folder_unless_json_cannot_hold_them(
+    debugging: Arguments, agent: Agent
+) -> None:
+    chat = ({"role": "user", "content": "hï"},)
+    given = [Task("a", "2+2?", metadata={"answer": "4", "level": [1, {"x": None}]}), Task("b", messages=chat)]
+    run = ajet.run(workflow=agent, judge=always, **(debugging | {"tasks": given}))
+    assert prepare(run_layers(str, run.dir / "job.yaml", workflow=agent, judge=always)).tasks == given
+    for metadata in ({"x": (1, 2)}, {"x": object()}, {"x": float("nan")}, {"query": "?"}, {1: 2}):
+        given[0] = Task("a", "2+2?", metadata=metadata)
+        run = ajet.run(workflow=agent, judge=always, **(debugging | {"tasks": given}))
+        assert job_of(run)["task"]["reader"] == {"type": "object:a list of 2 tasks"}, metadata
+        with pytest.raises(ConfigError, match=r"^task.reader: .* a list of 2 tasks.*tasks=…"):
+            ajet.run(resume=run.dir, workflow=agent, judge=always, progress=False)
 
 
 def test_a_job_file_lies_under_the_arguments_and_set_over_them(folder: Path, debugging: Arguments) -> None:
@@ -294,26 +315,6 @@ def test_ctrl_c_ends_a_run_in_a_script_and_beside_a_loop(folder: Path, where: st
         [sys.executable, "cell.py", where], capture_output=True, text=True, timeout=120, cwd=folder
     )
     assert done.stdout.splitlines() == ["began", "interrupted []"], done.stderr
-
-
-# ------------------------------------------------------------------ other processes
-
-
-def test_a_job_of_objects_that_only_this_process_has_is_not_sent_to_others(
-    debugging: Arguments, agent: Agent
-) -> None:
-    from ajet.job.prepare import prepare
-    from ajet.job.spec import JobSpec
-    from ajet.runs.arguments import run_layers
-
-    def layers(workflow: Any) -> Any:
-        return run_layers(str, None, workflow=workflow, tasks=RECORDS, judge=right, backbone="debug")
-
-    assert JobSpec.of(prepare(layers(named))).open().judge == prepare(layers(named)).judge
-    with pytest.raises(
-        ConfigError, match=r"workflow: .*local exists in this process only.*Put it into a module"
-    ):
-        JobSpec.of(prepare(layers(agent)))
 
 
 def test_a_compiled_graph_is_a_workflow(debugging: Arguments) -> None:

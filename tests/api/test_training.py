@@ -15,6 +15,7 @@ import pytest
 
 import ajet
 from ajet import ConfigError, Task
+from ajet.cli import run_program
 
 Arguments = dict[str, Any]
 Agent = Callable[[Task], Any]
@@ -63,10 +64,11 @@ def test_a_run_of_objects_is_resumed_with_them_and_the_error_without_says_so(
         ajet.run(resume=first.dir, steps=2, progress=False)
     with pytest.raises(ConfigError, match=r"^judge: .*<lambda>.*judge=…"):
         ajet.run(resume=first.dir, steps=2, workflow=agent, progress=False)
-    with pytest.raises(ConfigError, match=r"^task.reader: .* a list of 4 tasks.*tasks=…"):
-        ajet.run(resume=first.dir, workflow=agent, judge=long, progress=False)
-    again = ajet.run(resume=first.dir, steps=2, workflow=agent, judge=long, tasks=TASKS, progress=False)
+    again = ajet.run(resume=first.dir, steps=2, workflow=agent, judge=long, progress=False)
     assert again.dir == first.dir and [m["step"] for m in again.metrics] == [1, 2]
+    assert {e.task for e in again.episodes(step=2)} <= {task["id"] for task in TASKS}
+    third = ajet.run(resume=first.dir, steps=3, workflow=agent, judge=long, tasks=TASKS[:2], progress=False)
+    assert {e.task for e in third.episodes(step=3)} == {"q0", "q1"}
     with pytest.raises(ConfigError, match=r"^resume= uses the job in .*; remove .*job.yaml"):
         ajet.run("job.yaml", resume=first.dir)
 
@@ -88,6 +90,23 @@ def test_evaluate_and_check_run_without_training(training: Arguments, agent: Age
     ]
 
 
+def test_an_evaluation_names_its_model_by_argument_or_by_job(
+    training: Arguments, agent: Agent, folder: Path
+) -> None:
+    del training["steps"]
+    model = training.pop("model")
+    training["set"] = SET | {"eval.episodes": 1}
+    with pytest.raises(ConfigError, match=r"^model= is missing: name the checkpoint .* or endpoint=\."):
+        ajet.evaluate(workflow=agent, judge=long, **training)
+    assert run_program(["eval", "--workflow", "a.py:run", "--tasks", "t.jsonl"]) == 2
+    assert not (folder / "runs").exists()
+    (folder / "job.yaml").write_text(f"model: {model}\n")
+    for given in ({"job": "job.yaml"}, {"set": training["set"] | {"model": str(model)}}):
+        scores = ajet.evaluate(workflow=agent, judge=long, **(training | given))
+        assert ajet.load_run(scores.dir).job["model"] == str(model)
+
+
+@pytest.mark.slow
 def test_the_awaitable_versions_give_the_same(training: Arguments, agent: Agent) -> None:
     del training["steps"]
     training["set"] = SET | {"run.deterministic": True}

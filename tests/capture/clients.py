@@ -23,7 +23,7 @@ import openai
 import pytest
 import requests
 
-from ajet.interfaces.workflow import Endpoint
+from ajet.interfaces.workflow import EpisodeEndpoint
 
 from ..plugins.programs import SCHEMA, SYSTEM, TOOL, Seen, calculate
 
@@ -246,7 +246,7 @@ def by_node(wire: str, url: str, key: str, stream: bool) -> Seen:
     ran = subprocess.run(
         ["node", str(NODE / "agent.mjs")],
         input=json.dumps(task),
-        env={**os.environ, **Endpoint(url, key).environment()},
+        env={**os.environ, **EpisodeEndpoint(url, key).environment()},
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import ajet
-from ajet.capture.process.install import reach
+from ajet.capture.process.install import install
 
 from ..plugins.programs import CLOSED
 
@@ -24,5 +24,5 @@ def behind(door: Door, bench: Any) -> Iterator[str]:
     if door == "hook":
         yield CLOSED
     else:
-        with reach(bench.capture, gateway=True) as found, ajet.passthrough():  # or the hook would answer
+        with install(bench.capture, gateway=True) as found, ajet.passthrough():  # or the hook would answer
             yield f"{found.gateway.url}/v1"

@@ -24,10 +24,11 @@ import pytest
 
 import ajet
 from ajet.capture.process.fork import ChildReports
-from ajet.capture.process.install import reach
+from ajet.capture.process.install import install
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.testing import ScriptedEngine
 from tests.engines import Waiting, with_patience
+from tests.tiers import thinned
 
 aiohttp = pytest.importorskip("aiohttp")
 requests = pytest.importorskip("requests")
@@ -466,10 +467,11 @@ def page() -> Iterator[str]:
 
 @pytest.mark.parametrize("gateway", [True, False], ids=["with a gateway", "without"])
 @clients
+@thinned
 def test_C9_a_forked_child_is_answered_through_the_gateway(
     client: Client, gateway: bool, answering: Any
 ) -> None:
-    with reach(answering.capture, gateway=gateway) as around:
+    with install(answering.capture, gateway=gateway) as around:
         with answering.session() as session:
             status, body = in_a_fork(client, Asked())
             streamed, lines = in_a_fork(client, Asked(STREAM))
@@ -489,7 +491,7 @@ def test_C9_a_forked_child_is_answered_through_the_gateway(
 def test_a_forked_child_is_refused_what_its_parent_is_refused(
     client: Client, path: str, answering: Any
 ) -> None:
-    with reach(answering.capture, gateway=True) as around:
+    with install(answering.capture, gateway=True) as around:
         with answering.session():
             asked = Asked(url=f"https://127.0.0.1:9{path}")
             expected, answered = client.ask(asked), in_a_fork(client, asked)

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 import ajet
-from ajet.capture.process.install import reach
+from ajet.capture.process.install import install
 from ajet.capture.process.uncaptured import Missed, MissedCall
 from ajet.interfaces.workflow import Workflow
 from ajet.plugins import load_plugins
@@ -62,17 +62,17 @@ def run(bench: Any, tokenizer: Any) -> Run:
         plugins = load_plugins()
 
         async def episode() -> Episode:
-            with reach(b.capture, refuse_missed=refuse) as around:
+            with install(b.capture, refuse_missed=refuse) as around:
                 handles = {**plugins.handles, "as_base_url": around.gateway.as_base_url}
                 flow = Workflow("test", workflow, asyncio.iscoroutinefunction(workflow), 2)
                 runner = EpisodeRunner(
-                    flow,
-                    b.answerer(),
-                    b.capture,
-                    handles,
-                    20.0,
-                    b.board,
-                    plugins.manager.hook,
+                    workflow=flow,
+                    answerer=b.answerer(),
+                    capture=b.capture,
+                    handles=handles,
+                    timeout=20.0,
+                    board=b.board,
+                    hook=plugins.manager.hook,
                     missed=around.missed,
                 )
                 return await runner.run(plan, 0)
@@ -107,8 +107,8 @@ def test_an_agent_on_requests_is_told_with_its_line(run: Run, server: Any) -> No
     episode = run(agent)
     missed = only(episode)
     assert (missed.host, missed.port, missed.count) == ("127.0.0.1", server[1], 1)
-    assert missed.place.endswith(line_of(agent, "requests.post"))
-    assert episode.failure == "nothing_captured" and missed.place in episode.error
+    assert missed.location.endswith(line_of(agent, "requests.post"))
+    assert episode.failure == "nothing_captured" and missed.location in episode.error
 
 
 def test_an_agent_on_aiohttp_is_told_with_its_line(run: Run, server: Any) -> None:
@@ -121,7 +121,7 @@ def test_an_agent_on_aiohttp_is_told_with_its_line(run: Run, server: Any) -> Non
 
     missed = only(run(agent))
     assert (missed.host, missed.port) == ("127.0.0.1", server[1])
-    assert missed.place.endswith(line_of(agent, "await client.post"))
+    assert missed.location.endswith(line_of(agent, "await client.post"))
 
 
 @pytest.mark.parametrize("library", ["requests", "aiohttp", "urllib"])
@@ -150,7 +150,7 @@ def test_a_name_that_is_looked_up_is_told_as_it_was_said(run: Run, library: str)
     text = {"requests": "module.post", "aiohttp": "await client.post", "urllib": "urlopen"}[library]
     missed = only(run(agent))
     assert (missed.host, missed.port) == ("llm.invalid", 8443)
-    assert missed.place.endswith(line_of(agent, text))
+    assert missed.location.endswith(line_of(agent, text))
 
 
 def test_many_connections_of_one_line_are_one_entry(run: Run, server: Any) -> None:
@@ -166,7 +166,7 @@ def test_a_sync_tool_in_a_pool_is_told_with_the_line_that_waits_for_it(run: Run,
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: socket.create_connection(server).close())
 
-    assert only(run(agent)).place.endswith(line_of(agent, "run_in_executor"))
+    assert only(run(agent)).location.endswith(line_of(agent, "run_in_executor"))
 
 
 def test_a_wire_that_capture_does_not_know_is_told_too(run: Run, server: Any) -> None:
@@ -174,7 +174,7 @@ def test_a_wire_that_capture_does_not_know_is_told_too(run: Run, server: Any) ->
         async with httpx.AsyncClient() as client:
             await client.post(f"http://127.0.0.1:{server[1]}/model/x/converse", json={})
 
-    assert only(run(agent)).place.endswith(line_of(agent, "await client.post"))
+    assert only(run(agent)).location.endswith(line_of(agent, "await client.post"))
 
 
 # ------------------------------------------------------------------ not told
@@ -214,7 +214,7 @@ def test_the_gateway_explains_a_client_that_capture_cannot_see(run: Run) -> None
 
 def test_outside_episodes_nothing_is_told(bench: Any, tokenizer: Any, server: Any) -> None:
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
-    with reach(b.capture, refuse_missed=True) as around:
+    with install(b.capture, refuse_missed=True) as around:
         socket.create_connection(server).close()
     assert around.missed_line() == ""
 
@@ -233,7 +233,7 @@ def test_a_frozen_model_is_asked_by_the_engines_thread_and_explained(
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
     client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
     with (
-        reach(b.capture, refuse_missed=True),
+        install(b.capture, refuse_missed=True),
         b.session(targets=(Target("critic", ("*",), Hosted(), trained=False),)),
     ):
         answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
@@ -288,7 +288,7 @@ def test_connections_of_an_engine_are_its_own(bench: Any, tokenizer: Any) -> Non
             return await super().generate(request)
 
     b = bench(Remote(tokenizer, lambda r, p: "ok"))
-    with reach(b.capture, refuse_missed=True) as around, b.session() as session:
+    with install(b.capture, refuse_missed=True) as around, b.session() as session:
 
         async def begin() -> None:
             around.missed.begin(session.key)

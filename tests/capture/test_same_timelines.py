@@ -16,6 +16,7 @@ import pytest
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests.engines import Waiting
+from tests.tiers import thinned
 
 from ..plugins.programs import SCHEMA, TOOL, ask_plainly, calling, lines, script
 from .clients import HOOKED, OTHERS, QUESTION, by_node
@@ -37,6 +38,7 @@ def adds(request: Any, prompt: str) -> str:
     ("door", "name"),
     [*(("hook", name) for name in HOOKED), *(("gateway", name) for name in (*HOOKED, *OTHERS))],
 )
+@thinned
 def test_every_client_comes_to_the_same_tokens_and_sees_what_it_should(
     bench, tokenizer, door: Door, name: str, stream: bool
 ) -> None:

@@ -479,7 +479,9 @@ def test_a_chat_models_answer_is_streamed_whole(bench, tokenizer, sdk) -> None:
 # ---------------------------------------------------------------- the same record
 
 
-def test_a_two_step_agent_leaves_the_same_timelines_streaming_and_in_lockstep(bench, tokenizer, asdk) -> None:
+def test_a_two_step_agent_leaves_the_same_timelines_streaming_and_in_fixed_batches(
+    bench, tokenizer, asdk
+) -> None:
     def script(request: Any, prompt: str) -> str:
         return "It is 2." if "<tool_response>" in prompt else f"Let me add.\n{ADD}"
 
@@ -503,9 +505,9 @@ def test_a_two_step_agent_leaves_the_same_timelines_streaming_and_in_lockstep(be
 
     b = bench(ScriptedEngine(tokenizer, script))
     runs = [
-        b.run(agent(stream), tasks=3, group_size=2, lockstep=lockstep)
+        b.run(agent(stream), tasks=3, group_size=2, deterministic=deterministic)
         for stream in (False, True)
-        for lockstep in (False, True)
+        for deterministic in (False, True)
     ]
     found = [[line for e in run for line in timelines(e.record.trained_calls)] for run in runs]
     assert [len(lines) for lines in found] == [6] * 4 and not any(e.failure for run in runs for e in run)

@@ -13,6 +13,7 @@ import pytest
 
 from ajet.testing import ScriptedEngine
 from tests.engines import SECONDS, with_patience
+from tests.tiers import thinned
 
 from ..plugins.programs import TOOL, calling, lines, script
 from .clients import HOOKED, QUESTION, completed, joined, tool_messages
@@ -59,6 +60,7 @@ def ending(path: str, text: str, stream: bool) -> tuple[str, int]:
 @each_door
 @each_wire
 @whole_and_streamed
+@thinned
 def test_38_an_output_of_exactly_max_tokens_ends_by_its_length(
     bench, tokenizer, path: str, stream: bool, door: Door
 ) -> None:
@@ -82,6 +84,7 @@ def test_38_an_output_of_exactly_max_tokens_ends_by_its_length(
 @each_wire
 @whole_and_streamed
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
+@thinned
 def test_41_a_client_that_gives_up_stops_its_generation_and_leaves_no_ghost_call(
     bench, tokenizer, path: str, stream: bool, door: Door, how: str
 ) -> None:
@@ -132,6 +135,7 @@ def written(session: Any) -> list[Any]:
 
 @each_door
 @pytest.mark.parametrize("name", HOOKED)
+@thinned
 def test_46_a_streamed_conversation_leaves_the_record_of_one_that_is_not(
     bench, tokenizer, name: str, door: Door
 ) -> None:
@@ -187,6 +191,7 @@ def by_items(ask: Callable[[str, dict[str, Any]], str], stream: bool, *, ids: bo
 @each_door
 @whole_and_streamed
 @pytest.mark.parametrize("ids", [True, False], ids=["", "without ids"])
+@thinned
 def test_48_the_items_of_a_turn_are_one_message_and_the_record_that_of_chat_completions(
     bench, tokenizer, stream: bool, ids: bool, door: Door
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from ajet.capture.wires import Answer, ChatRequest, Refused, Wire
@@ -20,6 +20,8 @@ from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.responses import Responses
 from ajet.chat.messages import BadMessage, normalise, normalise_tools
 from ajet.testing import ScriptedEngine
+from tests.properties import drawn, examples
+from tests.tiers import thinned
 
 from ..plugins.programs import calling
 from .doors import Door, behind, each_door
@@ -119,7 +121,7 @@ anything = st.recursive(
     max_leaves=6,
 )
 every_wire = pytest.mark.parametrize("wire", BUILTIN_WIRES, ids=lambda w: w.path)
-quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+quick = examples(150, suppress_health_check=list(HealthCheck))
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -253,16 +255,19 @@ def check_reply(wire: Wire, status: int, kind: str, text: str) -> None:
 
 @each_door
 @every_wire
+@pytest.mark.properties
+@thinned
 def test_fuzzed_requests_end_in_a_reply_of_the_dialect(bench, tokenizer, wire: Wire, door: Door) -> None:
     says = "yes"
     b = bench(ScriptedEngine(tokenizer, lambda request, prompt: says))
     own = next((body for body, like in zip(BODIES, BUILTIN_WIRES, strict=False) if like is wire), None)
+    valid = {key: value for key, value in (own or {}).items() if key in NEEDED}
     found: Counter[tuple[int, bool]] = Counter()
     with b.session() as ended:
         pass
     with b.session() as session, behind(door, b) as url, httpx.Client(timeout=10) as client:
 
-        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+        @drawn(100, suppress_health_check=list(HealthCheck))
         @given(
             body=st.one_of(*[bodies(of=own)] * 3, bodies(), anything).map(lambda v: json.dumps(v).encode())
             | st.binary(max_size=50),
@@ -270,6 +275,8 @@ def test_fuzzed_requests_end_in_a_reply_of_the_dialect(bench, tokenizer, wire: W
             key=st.sampled_from([session.key] * 6 + ["", ended.key, session.key[:-1], "sk-guessed"]),
             place=st.sampled_from(["header", "path"]),
         )
+        @example(json.dumps(valid).encode(), "yes", session.key, "header")
+        @example(b"{}", "yes", session.key, "header")
         def check(body: bytes, said: str, key: str, place: str) -> None:
             nonlocal says
             says = said

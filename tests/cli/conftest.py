@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ajet.cli import run_program
+from tests.program import Program
 
 AGENT = """
 import httpx2
@@ -34,21 +33,12 @@ train: {steps: 3}
 TASKS = '{"id": "a", "query": "2+2?", "answer": "4"}\n{"id": "b", "query": "3+3?", "answer": "6"}\n'
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
 class Folder:
     """A working directory with a job in it."""
 
-    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, path: Path, ajet: Program) -> None:
         self.path = path
-        self._capsys = capsys
+        self.ajet = ajet
 
     def write(self, name: str, text: str) -> Path:
         """Write a file in the folder."""
@@ -57,19 +47,10 @@ class Folder:
         file.write_text(text, encoding="utf-8")
         return file
 
-    def ajet(self, *arguments: str) -> Outcome:
-        """Run a command to its end."""
-        self._capsys.readouterr()
-        code = run_program(arguments)
-        printed = self._capsys.readouterr()
-        return Outcome(code, printed.out, printed.err)
-
 
 @pytest.fixture
-def folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Folder]:
-    made = Folder(tmp_path, capsys)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ajet: Program) -> Iterator[Folder]:
+    made = Folder(tmp_path, ajet)
     made.write("agent.py", AGENT)
     made.write("tasks.jsonl", TASKS)
     made.write("script.yaml", '- {say: "4"}\n')

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import fast
+
 from .conftest import AGENT, JOB, TASKS
 
 ENDINGS = """
@@ -118,7 +120,7 @@ def test_D4_sigterm_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
 
 @pytest.mark.parametrize(
     ("workflow", "left"),
-    [("swallows", "the helper of a"), ("hangs_in_a_thread", "threads of asyncio.to_thread")],
+    fast({0}, [("swallows", "the helper of a"), ("hangs_in_a_thread", "threads of asyncio.to_thread")]),
 )
 def test_D5_a_run_ends_with_its_summary_though_a_workflow_does_not(
     programs: Programs, workflow: str, left: str

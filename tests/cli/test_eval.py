@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
 
 import pytest
+from pytest_httpserver import HTTPServer
 
 from .conftest import Folder
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    """An OpenAI-compatible endpoint that always says 4."""
-
-    seen: ClassVar[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        self.seen.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "4"}}]}).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def url() -> Iterator[str]:
-    Endpoint.seen.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def url(httpserver: HTTPServer) -> str:
+    """An OpenAI-compatible endpoint that always says 4."""
+    answer = {"choices": [{"message": {"role": "assistant", "content": "4"}}]}
+    httpserver.expect_request("/v1/chat/completions").respond_with_json(answer)
+    return httpserver.url_for("/v1")
 
 
 def test_an_endpoint_is_scored_and_json_is_the_last_line(folder: Folder, url: str) -> None:
@@ -51,11 +27,13 @@ def test_an_endpoint_is_scored_and_json_is_the_last_line(folder: Folder, url: st
     assert ["accuracy,", "sampled", "0.500"] in [line.split() for line in outcome.out.splitlines()]
 
 
-def test_greedy_reaches_the_endpoint_and_episodes_limits_the_tasks(folder: Folder, url: str) -> None:
+def test_greedy_reaches_the_endpoint_and_episodes_limits_the_tasks(
+    folder: Folder, url: str, httpserver: HTTPServer
+) -> None:
     options = ["--endpoint", url, "--endpoint-model", "four", "--greedy", "--episodes", "1"]
     outcome = folder.ajet("eval", "job.yaml", *options)
     assert outcome.code == 0 and outcome.out.startswith("accuracy, greedy ")
-    assert [request["temperature"] for request in Endpoint.seen] == [0]
+    assert [request.get_json()["temperature"] for request, _ in httpserver.log] == [0]
 
 
 def test_tasks_take_the_place_of_the_jobs_validation_tasks(folder: Folder, url: str) -> None:

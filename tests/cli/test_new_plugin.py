@@ -62,6 +62,7 @@ def test_the_tests_of_what_it_writes_pass(begun: Begun) -> None:
     assert " passed" in output and "skipped" not in output
 
 
+@pytest.mark.slow
 def test_what_it_writes_is_listed_with_its_distribution(begun: Begun) -> None:
     lines = [line.split() for line in begun.run("ajet", "plugins").splitlines()]
     for kind in KINDS:

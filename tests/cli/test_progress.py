@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ajet.cli.progress import Bars, Lines, Pace, make_progress
+from ajet.cli.progress import Bars, Cell, Lines, Pace, make_progress
 
 STEP = {
     "reward": 0.52, "groups_zero_advantage": 0.25, "tokens_per_second": 2310.4,
@@ -98,3 +98,36 @@ def test_bars_show_steps_and_give_the_terminal_back_when_interrupted(
     assert "a line [not markup]" in shown
     assert "3/30" in shown and "eta 0:51" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back
+
+
+def seen(out: io.StringIO) -> list[str]:
+    """The lines of a notebook's output: a carriage return starts its line again."""
+    return [line.rpartition("\r")[2].rstrip() for line in out.getvalue().split("\n")]
+
+
+def test_a_notebook_shows_step_and_episodes_in_one_line_that_updates() -> None:
+    out = io.StringIO()
+    with Cell(out) as cell:
+        cell.started(Path("/runs/x"))
+        cell.episodes("train", 64, 64)
+        cell.step(1, 2, {"reward": 0.5})
+        cell._written = 0.0
+        cell.episodes("train", 1, 64)
+        assert seen(out) == ["run folder: /runs/x", "step 1/2  reward 0.50  |  train: 1/64 episodes"]
+        written = out.getvalue()
+        cell.episodes("train", 2, 64)
+        assert out.getvalue() == written, "not as often as episodes end"
+        cell.say("one line to read")
+        cell.step(2, 2, {"reward": 1.0})
+    assert seen(out) == ["run folder: /runs/x", "one line to read", "step 2/2  reward 1.00", ""]
+
+
+def test_a_stage_in_a_notebook_is_gone_when_it_is_complete() -> None:
+    out = io.StringIO()
+    with Cell(out) as cell:
+        cell.stage("starter", 0.5, {"loss": 1.5})
+        assert seen(out) == ["starter 50%  loss 1.5"]
+        cell.stage("starter", 1.0, {})
+        cell.say("built")
+        cell.episodes("check", 4, 4)
+    assert seen(out) == ["built", "check: 4/4 episodes", ""]

@@ -21,6 +21,8 @@ from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
 from ajet.runs.serve import Sessions
 
+from .conftest import Folder
+
 ASK: Any = [{"role": "user", "content": "hi"}]
 PATIENT = """
 from ajet.capture.gateway import stopping
@@ -100,6 +102,7 @@ def test_it_serves_until_it_is_told_to_end(start: Start) -> None:
     assert process.returncode == 0 and "2 calls answered" in output and not errors
 
 
+@pytest.mark.slow
 def test_the_agents_sampling_is_honoured(start: Start) -> None:
     _, url, key = start()
     client = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
@@ -116,6 +119,7 @@ def test_the_agents_sampling_is_honoured(start: Start) -> None:
     assert len({said() for _ in range(4)}) > 1
 
 
+@pytest.mark.slow
 def test_a_key_of_ones_own_comes_from_the_environment_and_is_not_printed(start: Start) -> None:
     process, url, key = start(key="my-own-key")
     request = urllib.request.Request(f"{url}/models", headers={"authorization": f"Bearer {key}"})
@@ -127,6 +131,7 @@ def test_a_key_of_ones_own_comes_from_the_environment_and_is_not_printed(start: 
     assert "my-own-key" not in output + errors
 
 
+@pytest.mark.slow
 def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
     process, _, _ = start("--host", "0.0.0.0")
     process.send_signal(signal.SIGTERM)
@@ -142,14 +147,9 @@ def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
         (["--key", "naïve"], "--key must be printable ASCII"),
     ],
 )
-def test_what_is_wrong_is_one_line(model: Path, arguments: list[str], said: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "ajet", "serve", str(model), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ran.returncode == 2 and said in ran.stderr and ran.stderr.count("\n") == 1
+def test_what_is_wrong_is_one_line(folder: Folder, model: Path, arguments: list[str], said: str) -> None:
+    outcome = folder.ajet("serve", str(model), *arguments)
+    assert outcome.code == 2 and said in outcome.err and outcome.err.count("\n") == 1
 
 
 def test_a_full_session_gives_way_to_a_fresh_one(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

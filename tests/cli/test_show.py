@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,20 @@ import pytest
 from .conftest import Folder
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that is empty until the first run."""
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.fixture
-def ran(folder: Folder) -> Folder:
-    """A folder in which a job was run by the debug backbone."""
-    outcome = folder.ajet("run", "job.yaml")
-    assert outcome.code == 0, outcome.err
+def ran(folder: Folder, kept: Path) -> Folder:
+    """A folder in which a job was run by the debug backbone: once, then it is copied."""
+    if not (kept / "runs").exists():
+        outcome = folder.ajet("run", "job.yaml")
+        assert outcome.code == 0, outcome.err
+        shutil.copytree(folder.path / "runs", kept / "runs")
+    shutil.copytree(kept / "runs", folder.path / "runs", dirs_exist_ok=True)
     return folder
 
 
@@ -24,11 +34,11 @@ def test_a_folder_of_runs_shows_its_newest_at_a_glance(ran: Folder) -> None:
     outcome = ran.ajet("show", "runs")
     assert outcome.code == 0, outcome.err
     (run_dir,) = (ran.path / "runs").iterdir()
-    facts = dict(line.split("  ", 1) for line in outcome.out.split("\n\n")[0].splitlines())
-    assert facts["run"].strip() == str(run_dir.relative_to(ran.path))
-    assert "agent.py:run, grpo on debug" in facts["job"]
-    assert facts["episodes"].strip() == "2 debug"
-    assert "nothing is trained" in facts["state"]
+    labels = dict(line.split("  ", 1) for line in outcome.out.split("\n\n")[0].splitlines())
+    assert labels["run"].strip() == str(run_dir.relative_to(ran.path))
+    assert "agent.py:run, grpo on debug" in labels["job"]
+    assert labels["episodes"].strip() == "2 debug"
+    assert "nothing is trained" in labels["state"]
     assert f"ajet show runs/{run_dir.name} 1." in outcome.out
 
 

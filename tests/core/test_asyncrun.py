@@ -85,7 +85,13 @@ def test_D5_a_thread_that_hangs_in_to_thread_is_left_behind() -> None:
     assert len(said) == 1 and "1 threads of asyncio.to_thread" in said[0]
 
 
-def test_D2_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given() -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough for the interruption on a busy machine: after it, the process that runs the tests would be ended."""
+    monkeypatch.setattr(asyncrun, "GRACE", 2.0)
+
+
+def test_D2_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patient: None) -> None:
     blocked, cleaned = threading.Event(), threading.Event()
 
     def watchdog(loop: asyncio.AbstractEventLoop) -> None:
@@ -125,7 +131,7 @@ def test_a_run_is_told_whether_it_can_be_ended_from_outside() -> None:
         run(main())
 
 
-def test_tasks_whose_cleanup_blocks_do_not_keep_a_run_from_ending() -> None:
+def test_tasks_whose_cleanup_blocks_do_not_keep_a_run_from_ending(patient: None) -> None:
     said: list[str] = []
     release = threading.Event()
 
@@ -177,6 +183,33 @@ def test_a_cleanup_that_cannot_be_interrupted_takes_the_process_with_it_and_is_n
         [sys.executable, "-c", NATIVE], capture_output=True, text=True, timeout=50, check=False
     )
     assert done.returncode == 1 and "error: episode 7 blocks the event loop" in done.stderr, done.stderr
+
+
+LOST = """
+import asyncio, signal, threading, time
+from ajet.types import AjetError
+from ajet.utils.asyncrun import end_run, run
+
+async def main():
+    loop = asyncio.get_running_loop()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    threading.Thread(target=end_run, args=(loop, AjetError("the loop is blocked"))).start()
+    time.sleep(1.5)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    time.sleep(60)
+
+try:
+    run(main())
+except AjetError as error:
+    print(error)
+"""
+
+
+def test_two_interruptions_that_python_notices_as_one_still_end_the_run() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOST], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "the loop is blocked\n"), done.stderr
 
 
 SCRIPT = """

@@ -6,12 +6,13 @@ import functools
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ajet.chat.renderer import Chat, Parsed
 from ajet.chat.streaming import Decoder, partial, stop_at, stop_of
 from tests import tokenizers
+from tests.properties import examples
 
 FAMILIES = ["qwen3", "llama3", "plain", "thinker", "base", "harmony"]
 ASK: list[Any] = [{"role": "user", "content": "One and one?"}]
@@ -58,7 +59,7 @@ def check(chat: Chat, ids: list[int], prompt: list[int]) -> Parsed:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("opened", [False, True])
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(data=st.data())
 def test_what_is_given_early_is_how_the_whole_begins(family: str, opened: bool, data: Any) -> None:
     it = chat(family)
@@ -75,7 +76,7 @@ def test_what_is_given_early_is_how_the_whole_begins(family: str, opened: bool, 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ids=st.lists(st.integers(0, 10_000), max_size=40))
 def test_of_random_tokens_too(family: str, ids: list[int]) -> None:
     it = chat(family)
@@ -119,7 +120,7 @@ def test_a_tool_call_that_cannot_be_parsed_at_all_is_text_and_what_was_before_it
     assert parsed.tool_calls == (("add", '{"a": 1}'),)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @example(["日", "本"], [])
 @given(st.lists(st.text(max_size=6), max_size=6), st.lists(st.integers(0, 399), max_size=6))
 def test_a_decoder_gives_a_prefix_of_the_text_and_all_of_it_in_the_end(

@@ -11,9 +11,9 @@ from ajet.job.config import all_keys
 from ajet.job.layers import job_layers
 from ajet.job.prepare import prepare
 from ajet.plugins import load_plugins
+from tests.pages import blocks, files, page
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+PAGE = page("docs/coming-from.md")
 KEYS = {key.key for key in all_keys()}
 
 
@@ -33,8 +33,8 @@ def test_B13_the_judges_and_algorithms_that_it_names_are_installed() -> None:
 
 
 def test_B13_its_logger_is_taken_by_a_job_with_its_fields(tmp_path: Path) -> None:
-    (code,) = re.findall(r"^`my_wandb\.py`:\n\n```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    (run,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    code = files(PAGE)["my_wandb.py"]
+    (run,) = blocks(PAGE, "yaml")
     (tmp_path / "my_wandb.py").write_text(code)
     (tmp_path / "agent.py").write_text("async def run(task): return ''\n")
     (tmp_path / "tasks.jsonl").write_text('{"query": "q"}\n')
@@ -47,5 +47,7 @@ def test_B13_its_logger_is_taken_by_a_job_with_its_fields(tmp_path: Path) -> Non
 
 def test_B13_what_is_missing_is_said() -> None:
     missing = PAGE.partition("## What AgentJet does not have today")[2]
-    for name in ("DPO", "critic", "reward model", "QLoRA", "push to the Hub", "W&B", "MLflow", "Python API"):
+    for name in ("DPO", "critic", "reward model", "QLoRA", "W&B", "MLflow"):
         assert name in missing
+    for name in ("Hub", "Python API", "notebook"):
+        assert name not in missing

@@ -140,6 +140,7 @@ def test_explain_knows_every_key_and_the_nearest_of_an_unknown_one() -> None:
         "run.dir",
         "run.seed",
         "run.deterministic",
+        "run.restarts",
         "run.loggers",
         "run.services",
     }

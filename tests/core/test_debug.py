@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
 
 from ajet.interfaces.backbone import RunResult
 from ajet.interfaces.progress import Silent
 from ajet.job.config import Layers
 from ajet.job.prepare import prepare
 from ajet.rollout.recorder import JOURNAL, live_lines
+from ajet.services import llm_client
 from ajet.types import AjetError, ConfigError
 from ajet.utils import breakpoints
 
@@ -171,7 +171,11 @@ def test_if_every_episode_fails_the_run_is_an_error_that_says_why(debugging: Deb
     [
         ({"type": "scrip"}, "did you mean 'script'"),
         ({"type": "script"}, "backbone.debug.answers.path: is required"),
-        ({"type": "openai", "base_url": "x"}, "backbone.debug.answers.model: is required"),
+        ({"type": "openai", "base_url": "http://x"}, "backbone.debug.answers.model: is required"),
+        (
+            {"type": "openai", "base_url": "x", "model": "m"},
+            "backbone.debug.answers.base_url: the address must begin with http:// or https://",
+        ),
         ({"path": "script.yaml"}, "backbone.debug.answers: needs `type`"),
     ],
 )
@@ -223,39 +227,29 @@ def test_a_named_breakpoint_stops_only_where_its_tag_is_enabled(
 class Endpoint:
     """A small server on this machine that speaks chat completions."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: HTTPServer) -> None:
+        self.url = server.url_for("/v1")
         self.requests: list[tuple[str, str | None, Any]] = []
-        self.status, self.reply = (
-            200,
-            json.dumps(
-                {"choices": [{"index": 0, "message": {"role": "assistant", "content": "4", "refusal": None}}]}
-            ),
-        )
-        endpoint = self
+        self.busy = 0
+        """How many requests get a 429 first."""
+        self.status = 200
+        message = {"role": "assistant", "content": "4", "refusal": None}
+        self.reply = json.dumps({"choices": [{"index": 0, "message": message}]})
+        server.expect_request("/v1/chat/completions").respond_with_handler(self.answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                endpoint.requests.append((self.path, self.headers["authorization"], body))
-                self.send_response(endpoint.status)
-                self.end_headers()
-                self.wfile.write(endpoint.reply.encode())
-
-            def log_message(self, *arguments: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
+    def answer(self, request: Request) -> Response:
+        self.requests.append((request.path, request.headers.get("authorization"), request.get_json()))
+        self.busy -= 1
+        return Response(self.reply, 429 if self.busy >= 0 else self.status)
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+def endpoint(httpserver: HTTPServer) -> Endpoint:
+    return Endpoint(httpserver)
+
+
+def openai(url: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "openai", "base_url": url, "model": "m", **fields}
 
 
 def test_an_endpoint_answers_with_the_key_of_the_environment(
@@ -290,14 +284,42 @@ def test_an_endpoints_own_error_is_the_cause_that_is_told(
 ) -> None:
     endpoint.status, endpoint.reply = status, reply
     with pytest.raises(AjetError) as caught:
-        debugging.run(backbone__debug__answers={"type": "openai", "base_url": endpoint.url, "model": "m"})
+        debugging.run(backbone__debug__answers=openai(endpoint.url, retries=0))
     assert "4 engine. First: " in str(caught.value)
     assert f"{endpoint.url}/chat/completions: {said}" in str(caught.value)
 
 
 def test_an_endpoint_that_is_not_there_is_named_with_a_question(debugging: Debugging) -> None:
-    answers = {"type": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    answers = openai("http://127.0.0.1:9/v1", retries=0)
     with pytest.raises(
         AjetError, match=r"127.0.0.1:9/v1/chat/completions: ConnectError.*Is the server running"
     ):
         debugging.run(backbone__debug__answers=answers)
+
+
+KEEPS_STATUS = """
+import httpx2, pathlib
+
+def run(task):
+    ask = {"model": "m", "messages": [{"role": "user", "content": task.query}]}
+    answer = httpx2.post("http://127.0.0.1:9/v1/chat/completions", json=ask)
+    pathlib.Path(__file__).with_name("status").write_text(str(answer.status_code))
+"""
+ONE = {"backbone__debug__tasks": 1, "backbone__debug__group_size": 1}
+
+
+def test_an_endpoint_that_is_busy_is_asked_again(
+    debugging: Debugging, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm_client, "FIRST_PAUSE", 0.01)
+    endpoint.busy = 2
+    debugging.run(backbone__debug__answers=openai(endpoint.url), **ONE)
+    assert debugging.told("1 episodes, ")[0].endswith("failures: none") and len(endpoint.requests) == 3
+
+
+def test_the_agents_client_gets_the_endpoints_status(debugging: Debugging, endpoint: Endpoint) -> None:
+    (debugging.folder / "agent.py").write_text(KEEPS_STATUS)
+    endpoint.status = 429
+    with pytest.raises(AjetError, match="HTTP 429"):
+        debugging.run(backbone__debug__answers=openai(endpoint.url, retries=0), **ONE)
+    assert (debugging.folder / "status").read_text() == "429"

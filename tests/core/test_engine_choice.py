@@ -11,7 +11,8 @@ import pytest
 import ajet
 from ajet import EnginePlugin
 from ajet.job.config import Layers
-from ajet.job.prepare import Job, prepare
+from ajet.job.job import Job
+from ajet.job.prepare import prepare
 from ajet.plugins import load_plugins
 from ajet.runs.runtime import answering_engine, preferred_engine
 from ajet.types import AjetError, ConfigError
@@ -33,10 +34,17 @@ class Fast(EnginePlugin):
         raise NotImplementedError
 
 
+class Own(Fast):
+    """The engine with which a backbone samples."""
+
+    name = "own"
+    backbone = "mine"
+
+
 class Brings:
     @ajet.hookimpl
     def ajet_engines(self) -> list[type[EnginePlugin]]:
-        return [Fast]
+        return [Fast, Own]
 
 
 def made(tmp_path: Path, **values: Any) -> Job:
@@ -66,6 +74,13 @@ def test_D12_auto_takes_the_engine_that_is_faster_on_this_machine(tmp_path: Path
         and preferred_engine(job.plugins, "adapters/x") == "local"
     )
     assert answering_engine(job) == f"fast {tmp_path / 'm'}"
+
+
+def test_a_backbones_own_engine_answers_where_none_is_preferred(tmp_path: Path) -> None:
+    plugins = made(tmp_path).plugins
+    assert preferred_engine(plugins, "adapters/x", "mine") == "own"
+    assert preferred_engine(plugins, "adapters/x", "debug") == "local", "debug brings no engine"
+    assert preferred_engine(plugins, "m", "mine") == "fast"
 
 
 @pytest.mark.parametrize(

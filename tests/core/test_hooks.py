@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import yaml
 
-from ajet import Backbone, Judge, JudgeOutput, Logger, hookimpl
+from ajet import (
+    AjetError,
+    Backbone,
+    EpisodeEnd,
+    Judge,
+    JudgeOutput,
+    Logger,
+    RunStart,
+    StepEnd,
+    hookimpl,
+    load_run,
+)
 from ajet import plugins as plugin_module
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.interfaces.backbone import Capabilities, RunResult
 from ajet.interfaces.progress import Silent
 from ajet.job.config import Layers
-from ajet.job.prepare import Job, prepare
+from ajet.job.job import Job
+from ajet.job.prepare import prepare
 from ajet.plugins import Plugins, load_plugins
 from ajet.rollout.recorder import METRICS, live_lines
 from ajet.testing import ScriptedEngine
@@ -42,6 +55,11 @@ def in_thread(task):
 async def fails(task):
     await run(task)
     raise KeyError("lost")
+async def half(task):
+    answer = await run(task)
+    if task.id == "t1":
+        raise KeyError("lost")
+    return answer
 """
 
 
@@ -98,7 +116,14 @@ class Training:
     def attach(self, name: str, **hooks: Callable[..., Any]) -> None:
         self.plugins.register(plugin(name, **hooks), f"ajet-{name}", "1")
 
-    def run(self, workflow: str = "run", steps: int = 2, **run: Any) -> RunResult:
+    def run(
+        self,
+        workflow: str = "run",
+        steps: int = 2,
+        sets: Mapping[str, Any] = MappingProxyType({}),
+        resume: Path | None = None,
+        **run: Any,
+    ) -> RunResult:
         layers = Layers()
         job = {
             "task": {"reader": "tasks.jsonl"},
@@ -110,7 +135,9 @@ class Training:
             "backbone": "scripted",
         }
         layers.add(job, "job.yaml", self.folder)
-        ready = prepare(layers).with_progress(self.lines)
+        for key, value in sets.items():
+            layers.set(key, value, "--set", self.folder)
+        ready = prepare(layers, resume=resume).with_progress(self.lines)
         return ready.backbone.run(ready)
 
     def journal(self, result: RunResult) -> list[dict[str, Any]]:
@@ -229,7 +256,7 @@ def test_the_start_of_an_episode_runs_in_the_context_of_its_workflow(
     current: ContextVar[str] = ContextVar("current", default="outside")
     training.attach(
         "framework",
-        ajet_episode_start=lambda episode: current.set(f"inside {episode}") and None,
+        ajet_attempt_start=lambda episode: current.set(f"inside {episode}") and None,
         ajet_resolve_agent=lambda: current.get(),
     )
     lines = training.journal(training.run(workflow, steps=1))
@@ -242,8 +269,8 @@ def test_start_and_end_are_told_of_every_attempt_with_its_failure(training: Trai
     ended: list[tuple[str, str | None]] = []
     training.attach(
         "framework",
-        ajet_episode_start=lambda episode: started.append(episode),
-        ajet_episode_end=lambda episode, failure: ended.append((episode, failure)),
+        ajet_attempt_start=lambda episode: started.append(episode),
+        ajet_attempt_end=lambda episode, failure: ended.append((episode, failure)),
     )
     lines = training.journal(training.run(steps=1))
     assert sorted(started) == sorted(line["id"] for line in lines)
@@ -259,9 +286,9 @@ def test_an_exception_at_an_episodes_end_is_counted_and_ends_nothing(training: T
     def end(episode: str) -> None:
         raise RuntimeError("no luck")
 
-    training.attach("framework", ajet_episode_end=end)
+    training.attach("framework", ajet_attempt_end=end)
     lines = training.journal(training.run(steps=1))
-    assert [line["counters"]["episode_end_failed"] for line in lines] == [1] * 4
+    assert [line["counters"]["attempt_end_failed"] for line in lines] == [1] * 4
     assert all(line["failure"] is None for line in lines)
 
 
@@ -273,7 +300,7 @@ def test_an_exception_at_an_episodes_start_fails_that_attempt_only(training: Tra
         if len(started) <= 2:
             raise RuntimeError("not ready")
 
-    training.attach("framework", ajet_episode_start=start)
+    training.attach("framework", ajet_attempt_start=start)
     lines = training.journal(training.run(steps=1))
     assert all(line["failure"] is None for line in lines)
     assert sorted(line["attempt"] for line in lines) == [0, 0, 1, 1]
@@ -284,7 +311,7 @@ def test_an_exception_at_an_episodes_start_fails_that_attempt_only(training: Tra
 
 def test_the_end_of_each_step_is_told_with_its_metrics(training: Training) -> None:
     told: list[tuple[int, float]] = []
-    training.attach("watcher", ajet_step_end=lambda step, metrics: told.append((step, metrics["reward"])))
+    training.attach("watcher", ajet_step_end=lambda event: told.append((event.step, event.metrics["reward"])))
     training.run(steps=3)
     assert told == [(1, 1.0), (2, 1.0), (3, 1.0)]
 
@@ -302,7 +329,7 @@ class Unlucky(Logger):
 
 
 def test_a_hook_and_a_logger_that_raise_are_reported_once_and_the_run_goes_on(training: Training) -> None:
-    def step_end(step: int) -> None:
+    def step_end(event: StepEnd) -> None:
         raise RuntimeError("no luck")
 
     training.attach("watcher", ajet_step_end=step_end, ajet_loggers=lambda: [Unlucky])
@@ -314,12 +341,172 @@ def test_a_hook_and_a_logger_that_raise_are_reported_once_and_the_run_goes_on(tr
     assert any("logger 'unlucky' failed: OSError: no connection" in line for line in said)
 
 
+# ------------------------------------------------------------------ the events of a run
+
+EVENTS = ("ajet_run_start", "ajet_episode_end", "ajet_step_end", "ajet_checkpoint_saved", "ajet_run_end")
+
+
+def watch(training: Training, name: str = "watcher") -> list[Any]:
+    """All events that a plugin receives."""
+    seen: list[Any] = []
+
+    def keep(event: Any) -> None:
+        seen.append(event)
+
+    training.attach(name, **dict.fromkeys(EVENTS, keep))
+    return seen
+
+
+def names(events: list[Any]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def test_the_events_of_a_run_arrive_in_order(training: Training) -> None:
+    events = watch(training)
+    validation = {"task.validation": "tasks.jsonl", "train.save_every": 1, "eval.every": 0}
+    result = training.run(steps=2, sets=validation)
+    step = ["EpisodeEnd"] * 4 + ["StepEnd"]
+    validated = ["EpisodeEnd"] * 2
+    assert names(events) == [
+        *("RunStart", *validated),
+        *(*step, "CheckpointSaved"),
+        *(*step, *validated, "CheckpointSaved"),
+        "RunEnd",
+    ]
+    assert {event.run_dir for event in events} == {result.run_dir}
+    start, end = events[0], events[-1]
+    assert start.config == yaml.safe_load((result.run_dir / "job.yaml").read_text())
+    assert start.config["train"]["steps"] == 2 and start.resumed_after is None
+    assert (end.result, end.error) == (result, None)
+    saved = [event for event in events if type(event).__name__ == "CheckpointSaved"]
+    assert [event.step for event in saved] == [1, 2]
+    assert saved[-1].path == result.checkpoint
+    episodes = [event for event in events if isinstance(event, EpisodeEnd)]
+    assert [(e.phase, e.step) for e in episodes] == (
+        [("validation", 0)] * 2 + [("train", 1)] * 4 + [("train", 2)] * 4 + [("validation", 2)] * 2
+    )
+    assert [e.id for e in episodes] == [line["id"] for line in training.journal(result)]
+
+
+def test_an_episode_arrives_with_its_task_verdict_failure_chats_and_timelines(training: Training) -> None:
+    events = watch(training)
+    result = training.run("half", steps=1)
+    episodes = [event for event in events if isinstance(event, EpisodeEnd)]
+    assert sorted(e.task.id for e in episodes) == ["t0", "t0", "t1", "t1"]
+    for episode in episodes:
+        assert episode.task.query == "?"
+        failed = episode.task.id == "t1"
+        assert episode.failure == ("workflow:KeyError" if failed else None)
+        assert episode.reward == (0.0 if failed else 1.0)
+        assert ("lost" in episode.error) == failed
+        assert episode.response == (None if failed else "4")
+        assert [m["content"] for m in episode.messages[0]] == ["?", "4"]
+        (line,) = episode.timelines
+        assert line.mask.any() and not line.mask.all()
+        assert np.isnan(line.logprobs[~line.mask]).all() and np.isfinite(line.logprobs[line.mask]).all()
+        (recorded,) = [e for e in load_run(result.run_dir).episodes() if e.id == episode.id]
+        assert recorded.timelines[0].token_ids.tolist() == line.token_ids.tolist()
+
+
+def test_a_run_that_fails_ends_with_its_error(training: Training) -> None:
+    events = watch(training)
+    with pytest.raises(AjetError, match="all 4 episodes failed") as raised:
+        training.run("fails", steps=1)
+    assert names(events) == ["RunStart", *["EpisodeEnd"] * 4, "RunEnd"]
+    assert events[-1].error is raised.value and events[-1].result is None
+
+
+def test_a_resumed_run_says_after_which_step_and_sends_no_episode_twice(training: Training) -> None:
+    def stop(event: StepEnd) -> None:
+        if event.step == 2 and not stopped:
+            stopped.append(event.step)
+            raise KeyboardInterrupt
+
+    stopped: list[int] = []
+    events = watch(training)
+    training.attach("stopper", ajet_step_end=stop)
+    with pytest.raises(KeyboardInterrupt):
+        training.run(steps=3, sets={"train.save_every": 1})
+    assert isinstance(events[-1].error, KeyboardInterrupt)
+    (before, run_dir) = len(events), events[0].run_dir
+    result = training.run(steps=3, sets={"train.save_every": 1}, resume=run_dir)
+    assert result.run_dir == run_dir
+    resumed = events[before:]
+    assert resumed[0].resumed_after == 1
+    assert [e.step for e in resumed if isinstance(e, StepEnd)] == [2, 3]
+    sent = [e.id for e in resumed if isinstance(e, EpisodeEnd)]
+    again = [line["id"] for line in training.journal(result) if line["step"] == 3]
+    assert set(again) <= set(sent) and len(sent) == len(set(sent))
+    assert resumed[-1].result == result
+
+
+class Keeps(Logger):
+    """Keeps what it receives."""
+
+    name = "keeps"
+    seen: ClassVar[list[Any]] = []
+
+    def run_start(self, event: RunStart) -> None:
+        self.seen.append(event)
+
+    def episode_end(self, event: EpisodeEnd) -> None:
+        self.seen.append(event)
+
+    def log(self, run_dir: Path, step: int, metrics: Metrics) -> None:
+        self.seen.append(step)
+
+
+def test_a_logger_receives_the_resolved_job_and_the_episodes(training: Training) -> None:
+    Keeps.seen.clear()
+    training.attach("keeps", ajet_loggers=lambda: [Keeps])
+    result = training.run(steps=1, loggers=["keeps"])
+    start, *episodes, step = Keeps.seen
+    assert start.run_dir == result.run_dir and start.config["judge"] == {"type": "always"}
+    assert sorted((e.task.id, e.reward) for e in episodes) == [("t0", 1.0)] * 2 + [("t1", 1.0)] * 2
+    assert step == 1
+
+
+class Breaks(Keeps):
+    """Raises always."""
+
+    name = "breaks"
+
+    def run_start(self, event: RunStart) -> None:
+        raise OSError("no connection")
+
+    def episode_end(self, event: EpisodeEnd) -> None:
+        raise OSError("no connection")
+
+
+def test_what_raises_at_an_event_is_reported_once_and_the_others_receive_the_event(
+    training: Training,
+) -> None:
+    def broken(event: Any) -> None:
+        raise RuntimeError(f"no {type(event).__name__}")
+
+    first = watch(training, "first")
+    training.attach("broken", **dict.fromkeys(EVENTS, broken), ajet_loggers=lambda: [Breaks])
+    last = watch(training, "last")
+    result = training.run(steps=2, loggers=["breaks"])
+    assert result.steps == 2 and result.checkpoint is not None
+    assert names(first) == names(last) and len(first) == 1 + 8 + 2 + 1 + 1
+    said = [line for line in training.lines.said if "The run continues" in line]
+    assert len(said) == len(EVENTS) + 1, "each hook once, and the logger"
+    for hook in EVENTS:
+        (line,) = [
+            line for line in said if f"plugin ajet-broken: hook {hook} failed: RuntimeError: no " in line
+        ]
+        assert "test_hooks.py" in line, "where"
+    assert any("logger 'breaks' failed: OSError: no connection" in line for line in said)
+
+
 # ------------------------------------------------------------------ broken entry points
 
 
 @pytest.fixture
 def entry_points(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plugins]:
-    """Load plugins as if these modules were the installed ones."""
+    """Load plugins as if these modules were installed beside the core's own plugins."""
+    core = [entry for entry in importlib.metadata.entry_points(group="ajet") if entry.dist.name == "ajet"]
 
     def load(**modules: Callable[[], Any]) -> Plugins:
         entries = [
@@ -328,7 +515,7 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plugins]:
             )
             for n, m in modules.items()
         ]
-        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [*entries, *core])
         return load_plugins.__wrapped__()
 
     return load
@@ -356,7 +543,7 @@ def test_a_broken_entry_point_is_listed_and_fails_only_jobs_that_name_it(
     ("hooks", "said"),
     [
         ({"ajet_jugdes": lambda: [Always]}, "ajet_jugdes: no such hook; did you mean 'ajet_judges'"),
-        ({"ajet_step_end": lambda stepp: None}, "stepp"),
+        ({"ajet_step_end": lambda evnet: None}, "evnet"),
         ({"ajet_readers": lambda: 1 / 0}, "ZeroDivisionError"),
     ],
     ids=["a misspelt hook", "a misspelt argument", "a hook that raises"],
@@ -368,12 +555,12 @@ def test_a_plugin_is_checked_when_it_registers_and_taken_whole_or_not_at_all(
     bad = plugin(
         "bad",
         ajet_judges=lambda: [Always],
-        ajet_episode_start=lambda episode: called.append(episode),
+        ajet_attempt_start=lambda episode: called.append(episode),
         **hooks,
     )
     plugins = entry_points(bad=lambda: bad)
     (broken,) = plugins.broken
     assert said in broken.error
     assert ("judge", "always") not in plugins.classes
-    plugins.manager.hook.ajet_episode_start(episode="e")
+    plugins.manager.hook.ajet_attempt_start(episode="e")
     assert called == []

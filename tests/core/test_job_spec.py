@@ -5,13 +5,19 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from ajet.job.config import Layers
 from ajet.job.prepare import prepare, resolved_yaml
 from ajet.job.spec import JobSpec
+from ajet.runs.arguments import run_layers
+from ajet.types import ConfigError
 
 OPEN = """
 import pickle, sys
@@ -39,6 +45,7 @@ def test_another_process_in_another_folder_makes_the_same_job_without_its_tasks(
     layers.add(values, "test", tmp_path)
     job = prepare(layers)
     spec = JobSpec.of(job)
+    assert spec.objects == {}
     (tmp_path / "tasks.jsonl").unlink()  # another machine may not have them
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -54,3 +61,68 @@ def test_another_process_in_another_folder_makes_the_same_job_without_its_tasks(
     first, _, text = done.stdout.partition("\n")
     assert first == f"{tmp_path}/flow.py:run 0 gspo 7"
     assert yaml.safe_load(text) == yaml.safe_load(resolved_yaml(job))
+
+
+SCRIPT = """
+import asyncio, pickle, sys
+from cloudpickle import dumps
+from ajet import Judge, JudgeOutput, Task, WorkflowOutput
+from ajet.job.prepare import prepare
+from ajet.job.spec import JobSpec
+from ajet.runs.arguments import run_layers
+
+TWICE = 2
+
+async def agent(task):
+    return task.query * TWICE
+
+class Own(Judge):
+    points: float = 1.0
+
+    async def judge(self, task, output, episode):
+        return JudgeOutput(self.points * TWICE)
+
+layers = run_layers(str, None, workflow=agent, tasks=[{"query": "a"}], judge=Own(points=3), backbone="debug")
+print(pickle.dumps(JobSpec.of(prepare(layers), dumps)).hex())
+"""
+OPEN_OBJECTS = """
+import asyncio, pickle, sys
+from ajet import Task
+job = pickle.loads(bytes.fromhex(sys.stdin.read())).open()
+print(asyncio.run(job.workflow.target(Task("t", "ab"))), job.judge.points, len(job.tasks))
+print(asyncio.run(job.judge.judge(None, None, None)).reward)
+"""
+
+
+def python(code: str, folder: Path, given: str = "") -> str:
+    """What a script prints that runs in a folder."""
+    (folder / "script.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "script.py"], input=given, cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_functions_and_judges_of_a_script_reach_another_process(tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle")
+    assert python(OPEN_OBJECTS, tmp_path, python(SCRIPT, tmp_path)) == "abab 3.0 0\n6.0\n"
+
+
+def test_an_object_that_cannot_be_sent_is_named_with_a_remedy() -> None:
+    lock = threading.Lock()
+
+    async def agent(task: Any) -> str:
+        return str(lock)
+
+    dumps: list[Callable[[Any], bytes]] = [pickle.dumps, pytest.importorskip("cloudpickle").dumps]
+    layers = run_layers(str, None, workflow=agent, tasks=[{"query": "a"}], judge="exact", backbone="debug")
+    for each in dumps:
+        with pytest.raises(ConfigError) as caught:
+            JobSpec.of(prepare(layers), each)
+        said = str(caught.value)
+        assert said.startswith(
+            "workflow: test_an_object_that_cannot_be_sent_is_named_with_a_remedy.<locals>.agent "
+        )
+        assert "the backbone 'debug' runs agents and judges" in said and "Define it in a module" in said
+        assert "\n" not in said

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
 
 from ajet import AjetError, ConfigError, Recipe
 from ajet.interfaces.progress import Progress, Silent
@@ -43,46 +42,26 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 class Hub:
     """A hub that gives one answer to everything, and what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: HTTPServer) -> None:
+        self.url = server.url_for("").rstrip("/")
         self.status, self.requests = 200, list[str]()
-        hub = self
+        server.expect_request(re.compile(".*")).respond_with_handler(self.answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                hub.requests.append(f"{self.command} {self.path}")
-                self.send_response(hub.status)
-                if hub.status in (401, 404):
-                    self.send_header("X-Error-Code", "RepoNotFound")
-                said = json.dumps({"id": "owner/name", "siblings": []}).encode()
-                self.send_header("content-length", str(len(said)))
-                self.end_headers()
-                self.wfile.write(said)
-
-            do_HEAD = do_GET
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def answer(self, request: Request) -> Response:
+        self.requests.append(f"{request.method} {request.path}")
+        headers = {"X-Error-Code": "RepoNotFound"} if self.status in (401, 404) else {}
+        return Response(json.dumps({"id": "owner/name", "siblings": []}), self.status, headers)
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, httpserver: HTTPServer) -> Hub:
     import huggingface_hub.constants as constants
 
-    made = Hub()
+    made = Hub(httpserver)
     monkeypatch.setattr(constants, "ENDPOINT", made.url)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    yield made
-    with suppress(OSError):
-        made.close()
+    return made
 
 
 FILE = '''
@@ -218,8 +197,10 @@ def test_B11_the_hub_is_asked_once_and_what_it_says_is_told_in_a_line(
     assert "\n" not in str(caught.value) and hub.requests == ["GET /api/models/owner/name"]
 
 
-def test_B11_a_hub_that_cannot_be_reached_is_named_with_a_remedy(hub: Hub) -> None:
-    hub.close()
+def test_B11_a_hub_that_cannot_be_reached_is_named_with_a_remedy(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(AjetError, match=r"the Hugging Face Hub cannot be reached \(.+\)\. Give the folder"):
         model_source("owner/name", 0, Silent())
 

@@ -73,7 +73,7 @@ def test_readers_and_filters_may_be_named_by_file_and_a_resumed_run_finds_them(t
     [
         (
             "mine.py:not_a_reader",
-            r"task\.reader\.type mine\.py:not_a_reader: is not a reader; name a subclass of ajet\.Reader",
+            r"task\.reader\.type \S+/mine\.py:not_a_reader: is not a reader; name a subclass of ajet\.Reader",
         ),
         ("mine.py:Nothing", "is not a reader"),
         ("mine.py:Sum", "has no 'Sum'.*Sums"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput, hookimpl
-from ajet.plugins import Plugins, load_plugins
+from ajet.plugins import Plugins, entry_points, load_plugins
 from ajet.types import ConfigError
 
 
@@ -84,13 +84,28 @@ def test_a_plugin_that_does_not_load_or_breaks_the_contract_is_kept_with_its_err
     bad = SimpleNamespace(
         name="bad", value="bad", dist=SimpleNamespace(name="ajet-bad", version="1"), load=lambda: plugin(hook)
     )
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [bad])
+    core = [entry for entry, distribution, _ in entry_points() if distribution == "ajet"]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [bad, *core])
     plugins = load_plugins.__wrapped__()
     (broken,) = plugins.broken
     assert broken.distribution == "ajet-bad" and said in broken.error
     with pytest.raises(ConfigError, match="ajet-bad did not load"):
         plugins.get("judge", "bad", "judge")
     assert plugins.get("algorithm", "grpo", "train.algorithm")
+
+
+def test_metadata_of_another_version_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
+    with pytest.raises(ConfigError, match=r"does not name its own plugins.*pip install -e \."):
+        load_plugins.__wrapped__()
+
+
+def test_a_hook_that_is_not_marked_is_an_error() -> None:
+    unmarked = SimpleNamespace(__name__="module", ajet_judges=lambda: [judge_class("some")])
+    with pytest.raises(
+        TypeError, match=r"ajet_judges: is not marked as a hook; decorate it with @ajet\.hookimpl"
+    ):
+        Plugins().register(unmarked, "d", "1")
 
 
 def test_the_core_brings_its_own_plugins_like_anyone() -> None:

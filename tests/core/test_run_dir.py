@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ajet.job.config import Layers
-from ajet.job.prepare import Job, prepare
+from ajet.job.job import Job
+from ajet.job.prepare import prepare
 from ajet.runs.run_dir import held, keep_same_tasks
 from ajet.types import AjetError, ConfigError
 

@@ -143,57 +143,6 @@ def test_a_workflow_output_is_taken_as_it_is() -> None:
     assert coerce_output(output) is output
 
 
-# ------------------------------------------------------------------ in the style of AgentScope's tuner
-
-
-class Models:
-    """A tuner whose AgentScope models are their targets' names."""
-
-    auxiliary = ("critic",)
-
-    def as_agentscope_model(self, target: str = "policy") -> str:
-        return f"model of {target}"
-
-
-@pytest.mark.parametrize(
-    ("code", "response"),
-    [
-        ("async def run(task, model): return model", "model of policy"),
-        ("def run(task, model): return model", "model of policy"),
-        (
-            "async def run(task: dict, model, auxiliary_models=None): return auxiliary_models",
-            {"critic": "model of critic"},
-        ),
-        ("async def run(task, model, auxiliary_models, logger): return logger.name", "ajet.workflow"),
-        ("async def run(task, model, logger=None): return task", {"id": "t", "query": "q", "answer": 42}),
-    ],
-)
-def test_a_function_of_agentscopes_tuner_gets_a_dict_and_models(
-    write: Write, code: str, response: Any
-) -> None:
-    workflow = load_workflow(f"{write('tuned.py', code)}:run")
-    tuner: Any = Models()
-    task = Task("t", "q", metadata={"answer": 42})
-    assert asyncio.run(workflow.fresh()(task, tuner)) == WorkflowOutput(response=response)
-
-
-def test_its_output_may_be_of_a_class_of_its_own(write: Write) -> None:
-    code = (
-        "class WorkflowOutput:\n    reward, response, metrics = 0.5, 'r', {'m': 1.0}\n"
-        "async def run(task, model): return WorkflowOutput()\n"
-    )
-    workflow = load_workflow(f"{write('own_output.py', code)}:run")
-    tuner: Any = Models()
-    expected = WorkflowOutput(reward=0.5, response="r", metrics={"m": 1.0})
-    assert asyncio.run(workflow.fresh()(Task("t"), tuner)) == expected
-
-
-def test_without_the_plugin_it_is_told_which_handle_is_missing(write: Write) -> None:
-    workflow = load_workflow(f"{write('no_plugin.py', 'async def run(task, model): pass')}:run")
-    with pytest.raises(AttributeError, match="as_agentscope_model is not installed"):
-        asyncio.run(workflow.fresh()(Task("t"), Tuner("", "", {})))
-
-
 # ------------------------------------------------------------------ what plugins make of it
 
 
@@ -318,6 +267,12 @@ def test_an_unknown_handle_names_the_nearest_the_installed_and_the_remedy() -> N
     assert "tuner.as_openai_cleint is not installed; did you mean 'as_openai_client'" in said
     assert "Installed: as_langchain_model, as_openai_client" in said
     assert "handles come with framework plugins" in said
+
+
+def test_without_its_plugin_a_framework_that_expects_a_model_is_told_so(write: Write) -> None:
+    path = write("no_plugin.py", "async def run(task, model): return await model.complete()")
+    with pytest.raises(AttributeError, match=r"no attribute 'complete'.*install the framework's plugin"):
+        outcome(f"{path}:run")
 
 
 def test_what_is_no_handle_is_an_ordinary_missing_attribute() -> None:

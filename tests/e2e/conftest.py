@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ajet.cli import run_program
 from tests.warm import Warm
 
 AGENT = """
@@ -99,6 +103,14 @@ class Project:
         assert process.returncode == code, output
         return output
 
+    def refused(self, *arguments: str) -> tuple[int, str]:
+        """The exit code and the output of `ajet` in this process, for what ends before a run starts."""
+        output = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(output):
+            patch.chdir(self.folder)
+            patch.setattr(sys, "path", [str(self.folder), *sys.path])
+            return run_program(arguments), output.getvalue()
+
     def runs(self, name: str) -> list[Path]:
         return sorted((self.folder / name).iterdir())
 
@@ -108,3 +120,11 @@ def project(tmp_path: Path, tiny_model: Path) -> Iterator[Project]:
     project = Project(tmp_path, tiny_model)
     yield project
     project.end()
+
+
+@pytest.hookimpl(tryfirst=True)  # before those with the marker `slow` are deselected
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One run for each key that a backbone declares; the backbones' own tests have these keys in one process."""
+    for item in items:
+        if item.name.startswith("test_the_backbone[what_it_declares_is_honoured"):
+            item.add_marker(pytest.mark.slow)

@@ -68,6 +68,7 @@ def test_a_killed_run_of_two_adapters_ends_bit_equal_to_the_uninterrupted_one(ta
     assert metrics[-1]["reference_kl"] != 0
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_trains_adapters(targets: Any) -> None:
     options = ("--no-deterministic", "--set", "train.asynchronous=true")
     targets.ajet("run", "job.yaml", "--set", "run.dir=beside", *options)

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from ajet.interfaces.backbone import Backbone, Capabilities, RunResult
-from ajet.job.prepare import Job
+from ajet.interfaces.backbone import Capabilities, RunResult
+from ajet.job.job import Backbone, Job
 from ajet.plugins import load_plugins
 from ajet.testing import backbones as checks
 from ajet.testing.backbones import BackboneSubject
+from tests.tiers import fast, thinned
 
 pytestmark = pytest.mark.e2e
 SECTIONS: dict[str, dict[str, Any]] = {"local": {"threads": 1}, "debug": {"tasks": 2, "group_size": 2}}
 
 
 @pytest.mark.parametrize("name", SECTIONS)
+@thinned
 def test_the_backbone(check_backbone: Any, name: str, tiny_model: Path, tmp_path: Path) -> None:
     check_backbone(name, model=str(tiny_model), folder=tmp_path, section=SECTIONS[name])
 
@@ -41,7 +43,7 @@ class PromisesMore(Faulty):
     capabilities = Capabilities(keys=frozenset({"train.kl"}))
 
     def after(self, job: Job, result: RunResult) -> RunResult:
-        return RunResult(result.run_dir, 0)
+        return RunResult(run_dir=result.run_dir, steps=0)
 
 
 class TrainsWithoutARecord(Faulty):
@@ -79,13 +81,16 @@ class DrawsAtRandom(Faulty):
 
 @pytest.mark.parametrize(
     ("fault", "check"),
-    [
-        (PromisesMore, checks.check_what_it_declares_is_honoured),
-        (TrainsWithoutARecord, checks.check_the_run_folder_tells_what_happened),
-        (KeepsNoState, checks.check_a_checkpoint_is_a_model),
-        (BeginsAnew, checks.check_a_killed_run_goes_on_after_its_last_checkpoint),
-        (DrawsAtRandom, checks.check_deterministic_runs_are_equal),
-    ],
+    fast(
+        {1},
+        [
+            (PromisesMore, checks.check_what_it_declares_is_honoured),
+            (TrainsWithoutARecord, checks.check_the_run_folder_tells_what_happened),
+            (KeepsNoState, checks.check_a_checkpoint_is_a_model),
+            (BeginsAnew, checks.check_a_killed_run_goes_on_after_its_last_checkpoint),
+            (DrawsAtRandom, checks.check_deterministic_runs_are_equal),
+        ],
+    ),
     ids=lambda given: given.__name__,
 )
 def test_a_faulty_backbone_is_noticed(

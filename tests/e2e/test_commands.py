@@ -41,6 +41,7 @@ def rewrite(project: Any, **values: Any) -> None:
     project.job(**{**job, **values})
 
 
+@pytest.mark.slow
 def test_a_command_is_trained_and_resumed_from_any_folder(project: Any) -> None:
     (project.folder / "solve.py").write_text(COMMAND)
     rewrite(project, workflow=f"cmd:{sys.executable} solve.py", judge=None)
@@ -57,6 +58,7 @@ def test_a_command_is_trained_and_resumed_from_any_folder(project: Any) -> None:
     assert [line["failure"] for line in lines] == [None] * 12
 
 
+@pytest.mark.slow
 def test_check_lists_host_line_and_remedy_of_missed_calls(project: Any) -> None:
     (project.folder / "agent.py").write_text(MISSED)
     rewrite(project, judge=None, workflow="agent.py:run")

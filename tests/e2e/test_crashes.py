@@ -51,6 +51,7 @@ def test_B2_D3_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(proje
     assert not (run_dir / "running.json").exists()
 
 
+@pytest.mark.slow
 def test_D6_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(project: Any) -> None:
     project.ajet("run", "job.yaml", "--steps", "2")
     (run_dir,) = project.runs("runs")

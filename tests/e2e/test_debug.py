@@ -65,6 +65,7 @@ def test_the_local_engine_answers_and_the_batch_is_described(project) -> None:
     assert not list(project.folder.glob("runs/*/checkpoints/*"))
 
 
+@pytest.mark.slow
 def test_groups_of_equal_rewards_come_with_a_remedy(project) -> None:
     output = project.ajet("run", "job.yaml", "--backbone", "debug", "--judge", "agent.py:constant")
     assert "groups with zero advantage (nothing to learn): 100%" in output
@@ -80,6 +81,7 @@ def test_a_breakpoint_stops_where_its_tag_is_enabled_and_goes_on(breaks) -> None
     assert "done  1.0/" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_breakpoint_in_a_plain_function_stops_too(breaks) -> None:
     job = ("run", "job.yaml", "--workflow", "breaks.py:in_thread", *ONE, *SCRIPTED)
     done = typed(breaks, "p task.id + '!'\nc\n", *job, "--break", "*")
@@ -87,11 +89,13 @@ def test_a_breakpoint_in_a_plain_function_stops_too(breaks) -> None:
     assert re.search(r"'q\d!'", done.stdout) and "done  1.0/" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_break_nothing_stops(breaks) -> None:
     done = typed(breaks, "", "run", "job.yaml", "--workflow", "breaks.py:run", *ONE, *SCRIPTED)
     assert done.returncode == 0 and "(Pdb)" not in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_all_episodes_failing_is_exit_code_1_with_the_cause_in_one_line(project) -> None:
     (project.folder / "lost.py").write_text("async def run(task):\n    raise KeyError('lost')\n")
     output = project.ajet(

@@ -16,27 +16,20 @@ from ajet.job.models import model_source
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from ajet.tracker.breaks import CAUSES
 from ajet.types import Task, WorkflowOutput
+from tests.pages import files, page
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def blocks(page: str) -> dict[str, str]:
-    """Code blocks that follow a file name in backticks, by that name."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-
-
 @pytest.fixture
 def example(project) -> tuple[str, str]:
     """The README's files, in a folder of their own; its two commands, as printed."""
-    files = blocks("README.md")
-    assert set(files) == {"my_agent.py", "tasks.jsonl"}
-    for name, text in files.items():
+    shown = files(page("README.md"))
+    assert set(shown) == {"my_agent.py", "tasks.jsonl"}
+    for name, text in shown.items():
         (project.folder / name).write_text(text)
-    commands = re.findall(
-        r"^ajet (run --workflow my_agent.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
-    )
+    commands = re.findall(r"^ajet (run --workflow my_agent.*)$", page("README.md"), re.MULTILINE)
     assert len(commands) == 2
     return commands[0], commands[1]
 
@@ -44,10 +37,11 @@ def example(project) -> tuple[str, str]:
 def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, example, tiny_model) -> None:
     debugged = project.ajet(*shlex.split(example[0]), "--model", str(tiny_model))
     assert "batch:" in debugged
-    lines = [line for line in blocks("README.md")["my_agent.py"].splitlines() if line.strip()]
+    lines = [line for line in files(page("README.md"))["my_agent.py"].splitlines() if line.strip()]
     assert len(lines) <= 10
 
 
+@pytest.mark.slow
 def test_B5_the_readmes_example_learns_with_the_default_model(project, example) -> None:
     """As printed, in as many steps as printed: readable answers, something to learn, and it is learned."""
     model_source("starter", 0, Silent())  # built here if it is not in the cache
@@ -74,16 +68,15 @@ def test_B12_the_readmes_judge_compares_numbers(example, project, answer, wrong,
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "path", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 )
-def test_links_lead_somewhere(page) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert ((ROOT / page).parent / link).exists(), f"{page}: {link}"
+def test_links_lead_somewhere(path) -> None:
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", page(path)):
+        assert ((ROOT / path).parent / link).exists(), f"{path}: {link}"
 
 
 def test_the_trackers_guide_tells_every_cause_of_a_break_with_its_remedy() -> None:
-    text = (ROOT / "docs/tracker.md").read_text(encoding="utf-8")
+    text = page("docs/tracker.md")
     assert re.findall(r"^\| ([a-z -]+) \| ([A-Z].+) \|$", text, re.MULTILINE) == list(CAUSES.items())
 
 

@@ -96,6 +96,7 @@ def test_training_learns_from_rewards_of_whole_groups(grouped: Any, tiny_model: 
     assert any(not np.array_equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_members_that_failed_stay_failed_and_the_rest_is_judged_and_trained(
     grouped: Any, tiny_model: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_members_that_failed_stay_failed_and_the_rest_is_judged_and_trained(
     assert told == sum((line["step"], line["task"]) in judged for line in failed)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_judges_whole_groups_as_the_uninterrupted_one(grouped: Any, tiny_model: Path) -> None:
     import shutil
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # wheels of all distributions, and an environment for them
 
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "transformers", "openai")
@@ -146,7 +146,6 @@ def test_the_core_alone_lists_only_its_own_plugins(core: Environment) -> None:
     assert {("backbone", "debug"), ("algorithm", "grpo"), ("chat model", "script")} <= set(listed)
 
 
-@pytest.mark.slow
 def test_installing_a_plugins_wheel_makes_it_appear(core: Environment, wheels: dict[str, Path]) -> None:
     assert ("judge", "math") not in core.plugins()
     judges = "ajet-plugin-judges"
@@ -155,7 +154,6 @@ def test_installing_a_plugins_wheel_makes_it_appear(core: Environment, wheels: d
     assert ("judge", "math") not in core.plugins()
 
 
-@pytest.mark.slow
 def test_the_wheels_of_all_plugins_are_found_and_work_with_their_frameworks(
     core: Environment, wheels: dict[str, Path], tmp_path: Path
 ) -> None:

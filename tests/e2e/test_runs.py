@@ -122,6 +122,7 @@ def trained_once(run_dir: Path) -> None:
         assert m["weight_version"] == m["step"]
 
 
+@pytest.mark.slow
 def test_killed_asynchronous_runs_train_each_episode_once(project) -> None:
     check_asynchronous_kills(project, 1)
 
@@ -161,6 +162,7 @@ def test_constant_rewards_leave_every_weight_as_it_was(project, tiny_model) -> N
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_resuming_an_undeterministic_run_reuses_finished_episodes_and_trains_none_twice(project) -> None:
     project.ajet("run", "job.yaml", "--no-deterministic", "--steps", "2", "--set", "run.dir=part")
     (run_dir,) = project.runs("part")
@@ -176,6 +178,7 @@ def test_resuming_an_undeterministic_run_reuses_finished_episodes_and_trains_non
     assert reused == {1: 0, 2: 6, 3: 0}
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_last_checkpoint_and_leaves_no_process(project) -> None:
     process = project.start("run", "job.yaml", "--steps", "500", "--set", "run.dir=stopped")
     deadline = time.monotonic() + 120

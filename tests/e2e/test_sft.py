@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ajet.rollout.recorder import METRICS, live_lines
+from tests.tiers import fast
 
 pytestmark = pytest.mark.e2e
 
@@ -53,11 +54,17 @@ def test_the_loss_falls_and_the_checkpoint_is_a_model_that_speaks_as_taught(proj
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [
-        ('{"messages": [', "chats.jsonl:2: not JSON"),
-        ('{"messages": [{"role": "user", "content": "?"}]}', "chats.jsonl:2: has no assistant message"),
-        (json.dumps({"messages": [{"role": "assistant", "content": "word " * 400}]}), "chats.jsonl:2: has "),
-    ],
+    fast(
+        {0},
+        [
+            ('{"messages": [', "chats.jsonl:2: not JSON"),
+            ('{"messages": [{"role": "user", "content": "?"}]}', "chats.jsonl:2: has no assistant message"),
+            (
+                json.dumps({"messages": [{"role": "assistant", "content": "word " * 400}]}),
+                "chats.jsonl:2: has ",
+            ),
+        ],
+    ),
 )
 def test_a_broken_transcript_is_named_by_file_and_line_and_nothing_is_written(
     project, tiny_model, line: str, said: str

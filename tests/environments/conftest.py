@@ -12,7 +12,7 @@ import pytest
 
 from ajet.environments import ServedEnvironment, State, serving
 
-IDLE_SECONDS = 4.0
+IDLE_SECONDS = 3.0
 
 
 class Counting(ServedEnvironment):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
 
 from ajet.environments import EnvironmentFailed, environment, task_ids
 
@@ -18,47 +18,29 @@ SAID = {"role": "assistant", "content": "go"}
 
 
 class Foreign:
-    """Answers each path with a body of its own, and keeps what it was asked."""
+    """Answers each path with a body of its own, and keeps what it was asked; bytes are sent as they are, anything else as
+    the data of a success."""
 
-    def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers = {"/create": STATE, "/step": STATE, "/evaluate": 1.0, "/release": True, **answers}
+    def __init__(self, server: HTTPServer, answers: dict[str, Any]) -> None:
+        defaults = {"create": STATE, "step": STATE, "evaluate": 1.0, "release": True}
+        self.answers = {f"/{path}": answer for path, answer in {**defaults, **answers}.items()}
         self.asked: list[tuple[str, Any]] = []
-        self.url = ""
+        self.url = server.url_for("").rstrip("/")
+        server.clear()
+        server.expect_request(re.compile("/.*"), method="POST").respond_with_handler(self.answer)
+
+    def answer(self, request: Request) -> Response:
+        self.asked.append((request.path, request.get_json()))
+        answer = self.answers[request.path]
+        return Response(
+            answer if isinstance(answer, bytes) else json.dumps({"success": True, "data": answer})
+        )
 
 
-@contextmanager
-def foreign(**answers: Any) -> Iterator[Foreign]:
-    """A running one; bytes are sent as they are, anything else as the data of a success."""
-    service = Foreign({f"/{path}": answer for path, answer in answers.items()})
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            service.asked.append((self.path, asked))
-            answer = service.answers[self.path]
-            body = (
-                answer
-                if isinstance(answer, bytes)
-                else json.dumps({"success": True, "data": answer}).encode()
-            )
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    service.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield service
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+@pytest.fixture
+def foreign(httpserver: HTTPServer) -> Callable[..., Foreign]:
+    """Starts a service; it replaces the one before it."""
+    return lambda **answers: Foreign(httpserver, answers)
 
 
 def episode(service: Foreign) -> Any:
@@ -67,24 +49,24 @@ def episode(service: Foreign) -> Any:
     return env
 
 
-def test_one_message_may_stand_for_a_list_and_a_service_may_name_its_instances() -> None:
+def test_one_message_may_stand_for_a_list_and_a_service_may_name_its_instances(
+    foreign: Callable[..., Foreign],
+) -> None:
     named = {**STATE, "info": {"instance_id": "theirs"}}
-    with foreign(create=named, step={**STATE, "state": STATE["state"][0]}) as service:  # type: ignore[index]
-        env = episode(service)
-        assert env.state.messages == tuple(STATE["state"]) and env.score == 1.0  # type: ignore[arg-type]
-        assert [path for path, _ in service.asked] == ["/create", "/step", "/evaluate", "/release"]
-        assert {asked["instance_id"] for _, asked in service.asked[1:]} == {"theirs"}
+    service = foreign(create=named, step={**STATE, "state": STATE["state"][0]})  # type: ignore[index]
+    env = episode(service)
+    assert env.state.messages == tuple(STATE["state"]) and env.score == 1.0  # type: ignore[arg-type]
+    assert [path for path, _ in service.asked] == ["/create", "/step", "/evaluate", "/release"]
+    assert {asked["instance_id"] for _, asked in service.asked[1:]} == {"theirs"}
 
 
-def test_tasks_may_be_listed_by_split() -> None:
-    with foreign(get_env_profile={"train": [1, 2], "test": []}) as service:
-        assert task_ids(service.url, "any", "train") == ["1", "2"]
-        with pytest.raises(EnvironmentFailed, match="any has no split 'dev'; it has 'train', 'test'"):
-            task_ids(service.url, "any", "dev")
-    with (
-        foreign(get_env_profile="1, 2") as service,
-        pytest.raises(EnvironmentFailed, match="not a list of task"),
-    ):
+def test_tasks_may_be_listed_by_split(foreign: Callable[..., Foreign]) -> None:
+    service = foreign(get_env_profile={"train": [1, 2], "test": []})
+    assert task_ids(service.url, "any", "train") == ["1", "2"]
+    with pytest.raises(EnvironmentFailed, match="any has no split 'dev'; it has 'train', 'test'"):
+        task_ids(service.url, "any", "dev")
+    service = foreign(get_env_profile="1, 2")
+    with pytest.raises(EnvironmentFailed, match="not a list of task"):
         task_ids(service.url, "any", "train")
 
 
@@ -104,10 +86,10 @@ def test_tasks_may_be_listed_by_split() -> None:
     ],
 )
 def test_what_is_no_answer_is_named_with_its_place_and_the_instance_released(
-    answers: dict[str, Any], fault: str
+    foreign: Callable[..., Foreign], answers: dict[str, Any], fault: str
 ) -> None:
-    with foreign(**answers) as service:
-        with pytest.raises(EnvironmentFailed, match=fault) as raised:
-            episode(service)
-        assert "\n" not in str(raised.value) and str(raised.value).startswith(service.url)
-        assert [path for path, _ in service.asked].count("/release") == 1
+    service = foreign(**answers)
+    with pytest.raises(EnvironmentFailed, match=fault) as raised:
+        episode(service)
+    assert "\n" not in str(raised.value) and str(raised.value).startswith(service.url)
+    assert [path for path, _ in service.asked].count("/release") == 1

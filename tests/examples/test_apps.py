@@ -120,12 +120,13 @@ def test_what_is_wrong_with_a_call_is_told_and_changes_nothing() -> None:
 
 def test_calls_are_counted() -> None:
     app = find("Tell")
-    states = [app.step({"content": "help"}) for _ in range(service.MOST_CALLS)]
+    states = [app.step({"content": "help"}) for _ in range(service.MAX_CALLS)]
     assert states[0].messages[0]["content"] == service.HELP
-    assert [s.is_terminated for s in states] == [False] * (service.MOST_CALLS - 1) + [True]
+    assert [s.is_terminated for s in states] == [False] * (service.MAX_CALLS - 1) + [True]
     assert say(app, f"login {app.world.password}") == "error: too many calls"
 
 
+@pytest.mark.slow
 def test_the_job_starts_its_service_and_a_scripted_assistant_runs_its_errands(tmp_path: Path) -> None:
     pytest.importorskip("agentscope.credential")
     folder = tmp_path / "apps"

@@ -11,6 +11,7 @@ import yaml
 
 from ajet.interfaces.workflow import load_object
 from ajet.job.models import find_recipe
+from tests.tiers import fast
 from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,7 +59,7 @@ def recipe_name(name: str) -> str:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", fast({0}, NAMES))
 def test_the_agent_works_with_a_scripted_model(name: str, tmp_path: Path) -> None:
     script = tmp_path / "answers.yaml"
     script.write_text(yaml.safe_dump(ANSWERS[name]))

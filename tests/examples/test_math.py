@@ -8,14 +8,14 @@ import json
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
 
 from ajet_judges.numbers import final_number
 from ajet_local.starter import sums
@@ -38,51 +38,32 @@ def load(name: str) -> ModuleType:
 class Endpoint:
     """An OpenAI-compatible server on a socket that gives the scripted messages, the last one forever."""
 
-    def __init__(self, script: list[dict[str, Any]]) -> None:
+    def __init__(self, server: HTTPServer, script: Sequence[dict[str, Any]]) -> None:
         self.script = script
+        self.url = server.url_for("/v1")
         self.requests: list[dict[str, Any]] = []
-        endpoint = self
+        server.expect_request("/v1/chat/completions").respond_with_handler(self.answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                answer = json.dumps(endpoint.answer(json.loads(body))).encode()
-                self.send_response(200)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.requests.append(request)
+    def answer(self, request: Request) -> Response:
+        self.requests.append(request.get_json())
         message = self.script[min(len(self.requests), len(self.script)) - 1]
         choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
-        return {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        said = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return Response(json.dumps(said), content_type="application/json")
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def serve(monkeypatch: pytest.MonkeyPatch, httpserver: HTTPServer) -> Any:
     """Start an endpoint with a script, as what the environment names; returns (agent module, endpoint)."""
-    started: list[Endpoint] = []
 
     def start(*script: dict[str, Any]) -> tuple[ModuleType, Endpoint]:
-        started.append(Endpoint(list(script)))
-        monkeypatch.setenv("OPENAI_BASE_URL", started[-1].url)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        endpoint = Endpoint(httpserver, script)
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        monkeypatch.setenv("NO_PROXY", httpserver.host)
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        return load("agent"), started[-1]
+        return load("agent"), endpoint
 
-    yield start
-    for endpoint in started:
-        endpoint.server.shutdown()
-        endpoint.server.server_close()
+    return start
 
 
 def calls(*expressions: str, name: str = "calculator") -> dict[str, Any]:

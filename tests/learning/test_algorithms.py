@@ -17,6 +17,7 @@ from ajet.learning.objective import Objective, k2, k3, objective
 from ajet.learning.settings import TrainSettings
 from ajet.plugins import load_plugins
 from ajet.types import LossTokens
+from tests.pages import blocks
 
 FOUR = np.array([1.0, 0.0, 0.0, 0.0])
 """Rewards with mean 1/4 and sample standard deviation 1/2."""
@@ -319,7 +320,7 @@ def test_the_page_lists_every_algorithm_with_its_paper() -> None:
 
 
 def test_the_pages_own_algorithm_works() -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (code,) = blocks(PAGE.read_text(encoding="utf-8"), "python")
     space: dict[str, Any] = {"ajet": ajet}
     exec(compile(code, "algorithms.md", "exec"), space)
     mine = space["Mine"]()

@@ -14,7 +14,9 @@ from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.algorithms import GRPO, RejectionSampling
 from ajet.learning.batch import Selection, batch_of, build_batch
 from ajet.rollout.episode import Episode, Plan
-from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.rollout.failures import Failure
+from ajet.tracker.call import Call
+from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import Generation, Task, WorkflowOutput
 
 
@@ -33,7 +35,8 @@ def episode(
         end = tree.extend(prompt, ids)
         record.add(Call(number, "a", "policy", "k", prompt, end, generation, 1.0, True))
     plan = Plan(f"1.{group}/t/{member}", "", Task("t"), member, group)
-    return Episode(plan, 0, WorkflowOutput(), record, Counter(), failure, reward=reward)
+    failed = Failure.parse(failure, "") if failure else None
+    return Episode(plan, 0, WorkflowOutput(), record, Counter(), failed, reward=reward)
 
 
 def build(episodes: list[Episode], mini_batches: int = 1) -> Any:

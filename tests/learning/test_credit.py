@@ -12,7 +12,8 @@ from ajet.learning.algorithms import GRPO, RLOO
 from ajet.learning.batch import RolloutBatch, build_batch
 from ajet.learning.credit import advantage_of, advantages
 from ajet.rollout.episode import Episode, Plan
-from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.tracker.call import Call
+from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import Generation, Task, WorkflowOutput
 
 

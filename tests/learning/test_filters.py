@@ -7,17 +7,20 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet.interfaces.filter import Filter
 from ajet.job.config import Layers
-from ajet.job.prepare import Job, prepare
+from ajet.job.job import Job
+from ajet.job.prepare import prepare
 from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, repeated
 from ajet.plugins import load_plugins
+from ajet.tracker.call import Call
 from ajet.tracker.conversations import recognise
-from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import ConfigError, Generation
+from tests.properties import examples
 
 U = {"role": "user", "content": "One and one?"}
 
@@ -41,7 +44,7 @@ class Episode:
         at = tree.extend(tree.root, as_ids(prompt or [1]))
         ids = as_ids(sampled)
         generation = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), finish)
-        said = recognise(self.record.chat("k"), chat or [U]).said
+        chat_end = recognise(self.record.chat("k"), chat or [U]).chat_end
         call = Call(
             number=len(self.record.calls),
             agent="agent",
@@ -52,7 +55,7 @@ class Episode:
             generation=generation,
             temperature=1.0,
             trained=True,
-            said=said,
+            chat_end=chat_end,
         )
         self.record.add(call, {"role": "assistant", "content": answer})
 
@@ -129,7 +132,7 @@ def test_no_script_and_no_layout_is_degenerate(episode: Episode, text: str, fini
     assert episode.dropped_by(Repetition()) == set()
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.lists(st.integers(0, 1), max_size=12), st.lists(st.integers(0, 1), min_size=1, max_size=36))
 def test_the_repeated_end_is_the_longest_of_any_period(start: list[int], period: list[int]) -> None:
     ids = start + period * 2 + period[:1]

@@ -63,14 +63,14 @@ class Told:
     def loop(self, **settings: Any) -> Loop:
         trainer: Any = self
         return Loop(
-            trainer,
-            self,
-            self._recorder,
-            TrainSettings(**settings),
-            self.publish,
-            self.validate if settings.get("keep_best") else None,
-            1,
-            lambda *_: None,
+            trainer=trainer,
+            source=self,
+            recorder=self._recorder,
+            settings=TrainSettings(**settings),
+            publish=self.publish,
+            validate=self.validate if settings.get("keep_best") else None,
+            validate_every=1,
+            on_step=lambda *_: None,
         )
 
 

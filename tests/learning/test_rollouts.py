@@ -61,17 +61,24 @@ def make(bench: Any, tokenizer: Any, tmp_path: Path) -> Callable[..., RolloutSou
         rollout: Any = None,
         version: int = 0,
         reusable: dict[str, Episode] | None = None,
-        lockstep: bool = False,
+        deterministic: bool = False,
         folder: str = "run",
         **settings: Any,
     ) -> RolloutSource:
         engine.version = version
         engine.requests.clear()
-        whole = running.rollout(workflow, judge, group_size=2, lockstep=lockstep, **(rollout or {}))
+        whole = running.rollout(workflow, judge, group_size=2, deterministic=deterministic, **(rollout or {}))
         train = TrainSettings(**{"batch_size": 3, **settings})
         recorder = RunRecorder(tmp_path / folder)
         return RolloutSource(
-            whole, TASKS, GRPO(), train, 0, recorder, lambda *_: None, reusable=reusable or {}
+            rollout=whole,
+            tasks=TASKS,
+            algorithm=GRPO(),
+            settings=train,
+            seed=0,
+            recorder=recorder,
+            on_episode=lambda *_: None,
+            reusable=reusable or {},
         )
 
     return make_source
@@ -142,10 +149,10 @@ def test_dynamic_sampling_ends_at_its_bound_and_trains_what_there_is(make: Any) 
     assert len(trained(none)) == 12 and none.metrics["groups_skipped"] == 6, "a batch of no advantage at all"
 
 
-def test_dynamic_sampling_is_the_same_again_in_lockstep(make: Any) -> None:
+def test_dynamic_sampling_is_the_same_again_when_deterministic(make: Any) -> None:
     equal = first_tasks(6)[:4]
     found = [
-        trained(run(make(Judge(equal), dynamic_sampling=3, lockstep=True, folder=name))) for name in "ab"
+        trained(run(make(Judge(equal), dynamic_sampling=3, deterministic=True, folder=name))) for name in "ab"
     ]
     assert found[0] == found[1] and len(found[0]) == 6
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ajet.capture.process.install import reach
+from ajet.capture.process.install import install
 from ajet.plugins import load_plugins
 from ajet.runs.runtime import frameworks_prepared
 from ajet.testing import ScriptedEngine
@@ -42,7 +42,7 @@ def prepared(bench: Any, tokenizer: Any, no_sockets: None) -> Iterator[Callable[
                 episode=episode, request=request
             )
             stack.enter_context(frameworks_prepared(hook, made.capture))
-            stack.enter_context(reach(made.capture))
+            stack.enter_context(install(made.capture))
             return made
 
         yield make

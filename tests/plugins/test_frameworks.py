@@ -92,6 +92,7 @@ def cut_by_autogen(limit: int, stream: bool) -> str:
     return str(asyncio.run(ask()).finish_reason)
 
 
+@pytest.mark.slow
 def test_64_episodes_of_all_frameworks_at_once_never_mix(prepared: Callable[..., Any]) -> None:
     programs: list[Run] = [make() for make in MAKERS.values()]
     programs.append(in_a_thread(programs[0]))

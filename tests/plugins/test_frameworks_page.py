@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from ajet.cli import run_program
+from tests.pages import files, page
 
 from .programs import require
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+PAGE = page("docs/frameworks.md")
 MODULES = {
     "openai_sdk": "openai",
     "langgraph": "langchain",
@@ -35,11 +36,6 @@ class Section:
     install: str
     agent: str
     command: str
-
-
-def files(text: str) -> dict[str, str]:
-    """Code blocks that follow a file name in backticks, by that name."""
-    return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
 def sections() -> dict[str, Section]:

@@ -21,10 +21,11 @@ from ajet.cli.plugins import describe_hooks
 from ajet.cli.skeletons import KINDS as BEGUN
 from ajet.plugins import KINDS, Plugins, validated
 from ajet.testing import backbones, judges
+from tests.pages import blocks, files, page
+from tests.tiers import fast
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+PAGE = page("docs/plugins.md")
+FILES = files(PAGE)
 TESTS = [name for name in FILES if name.startswith("test_")]
 MODULES = [name.removesuffix(".py") for name in FILES if name.endswith(".py") and name not in TESTS]
 
@@ -51,13 +52,13 @@ def test_every_kind_is_in_the_table_with_its_hook_and_how_to_begin() -> None:
 
 
 def test_B12_every_hook_is_on_the_page_with_its_signature() -> None:
-    (listed,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (listed,) = blocks(PAGE, "text")
     assert listed.rstrip("\n") == describe_hooks(), (
         "put the output of `ajet plugins hooks` onto docs/plugins.md"
     )
     names = [name for name in vars(hookspecs) if name.startswith("ajet_")]
     assert re.findall(r"^(ajet_\w+)\(", listed, re.MULTILINE) == names
-    assert "\najet_step_end(step: int, metrics: Metrics) -> None\n" in listed
+    assert "\najet_step_end(event: StepEnd) -> None\n" in listed
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -68,7 +69,7 @@ def test_each_plugin_registers(here: Path, name: str) -> None:
         assert installed.cls.__doc__
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", fast({0}, TESTS))
 def test_each_test_passes(here: Path, name: str) -> None:
     command = [
         sys.executable,
@@ -91,12 +92,13 @@ def test_each_test_passes(here: Path, name: str) -> None:
 def test_the_job_uses_the_judge(here: Path) -> None:
     plugins = Plugins()
     plugins.register(importlib.import_module("my_judges"), "my-judges", "0.1")
-    [job] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    [job] = blocks(PAGE, "yaml")
     fields = yaml.safe_load(job)["judge"]
     cls: Any = plugins.get("judge", fields.pop("type"), "judge")
     assert validated(cls, fields, "judge").most == 40
 
 
+@pytest.mark.slow
 def test_the_package_installs_and_the_commands_know_it(here: Path, tmp_path_factory: Any) -> None:
     installed = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]

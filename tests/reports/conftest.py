@@ -16,8 +16,8 @@ from ajet.interfaces.progress import Silent
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import EpisodeReport, episode_report
 from ajet.reports.folder import Run, read_run
-from ajet.reports.run_summary import Glance, glance
-from ajet.reports.token_text import Pieces
+from ajet.reports.run_summary import RunSummary, summarise
+from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import RunRecorder
 from ajet.runs.run_dir import keep_tokenizer
@@ -94,13 +94,13 @@ class Folder:
     def read(self) -> Run:
         return read_run(self.dir)
 
-    def glance(self) -> Glance:
+    def summary(self) -> RunSummary:
         run = self.read()
-        return glance(run, run_credit(run))
+        return summarise(run, run_credit(run))
 
     def report(self, episode: str) -> EpisodeReport:
         run = self.read()
-        return episode_report(run, run.find(episode), run_credit(run), Pieces(run.dir))
+        return episode_report(run, run.find(episode), run_credit(run), TokenText(run.dir))
 
 
 @pytest.fixture

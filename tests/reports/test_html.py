@@ -14,7 +14,8 @@ from ajet.reports.chart import ticks
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.html import page
-from ajet.reports.token_text import Pieces
+from ajet.reports.token_text import TokenText
+from ajet.rollout.failures import Failure, FailureKind
 
 from .conftest import Folder, squeezing, two_turns
 
@@ -58,8 +59,8 @@ class Checked(HTMLParser):
 def rendered(folder: Folder, *episodes: str, everything: bool = False) -> str:
     run = folder.read()
     credit = run_credit(run)
-    reports = [episode_report(run, run.find(e), credit, Pieces(run.dir)) for e in episodes]
-    return page(folder.glance(), reports, everything=everything)
+    reports = [episode_report(run, run.find(e), credit, TokenText(run.dir)) for e in episodes]
+    return page(folder.summary(), reports, everything=everything)
 
 
 @pytest.fixture
@@ -125,11 +126,11 @@ def test_it_needs_nothing_from_outside_and_runs_nothing(lived: Folder) -> None:
 
 
 def test_links_to_the_chosen_episodes_lead_somewhere(lived: Folder) -> None:
-    glance = lived.glance()
-    found = Checked(rendered(lived, *(pick.id for pick in glance.picks)))
+    summary = lived.summary()
+    found = Checked(rendered(lived, *(pick.id for pick in summary.picks)))
     places = {attributes["id"] for attributes in found.named("article")}
     links = [str(attributes["href"]).removeprefix("#") for attributes in found.named("a")]
-    assert len(links) == len(glance.picks) and set(links) <= places
+    assert len(links) == len(summary.picks) and set(links) <= places
 
 
 def test_hostile_text_is_only_text_wherever_a_run_wrote_it(folder: Folder, live: Any) -> None:
@@ -141,7 +142,7 @@ def test_hostile_text_is_only_text_wherever_a_run_wrote_it(folder: Folder, live:
     episode.counters[HOSTILE] += 1
     episode.metrics = {HOSTILE: 1.0}
     failed = live(hostile, lambda r, p: HOSTILE, tasks=2)[1]
-    failed.failure, failed.error = HOSTILE, HOSTILE
+    failed.failed = Failure(FailureKind.WORKFLOW, HOSTILE, HOSTILE)
     folder.write([episode, failed])
     (folder.dir / "job.yaml").write_text(yaml.safe_dump({"model": HOSTILE}))
     text = rendered(folder, "1.0/t0/0", "1.1/t1/0", everything=True)

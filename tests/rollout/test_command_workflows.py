@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ajet.capture.process.install import reach
+from ajet.capture.process.install import install
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
 from ajet.interfaces.workflow import WorkflowFailed, load_workflow
@@ -56,11 +56,19 @@ def run(bench: Any, tokenizer: Any, tmp_path: Path) -> Run:
         plan = Plan("1.0/t/0", "0/0", task or Task("t", "what?"), 0, 0)
 
         async def episode() -> Episode:
-            with reach(b.capture) as around:
+            with install(b.capture) as around:
                 handles = {"as_base_url": around.gateway.as_base_url}
                 answerer = b.answerer(SamplingPolicy(training=True), (Target("policy"),))
                 runner = EpisodeRunner(
-                    workflow, answerer, b.capture, handles, timeout, b.board, hook, until_begun, around.missed
+                    workflow=workflow,
+                    answerer=answerer,
+                    capture=b.capture,
+                    handles=handles,
+                    timeout=timeout,
+                    board=b.board,
+                    hook=hook,
+                    excused=until_begun,
+                    missed=around.missed,
                 )
                 return await runner.run(plan, 0)
 
@@ -283,9 +291,17 @@ def test_a_cancelled_rollout_leaves_no_child(run: Run, tmp_path: Path, bench: An
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
 
     async def cancelled() -> None:
-        with reach(b.capture) as around:
+        with install(b.capture) as around:
             handles = {"as_base_url": around.gateway.as_base_url}
-            runner = EpisodeRunner(workflow, b.answerer(), b.capture, handles, 600.0, b.board, hook)
+            runner = EpisodeRunner(
+                workflow=workflow,
+                answerer=b.answerer(),
+                capture=b.capture,
+                handles=handles,
+                timeout=600.0,
+                board=b.board,
+                hook=hook,
+            )
             task = asyncio.ensure_future(runner.run(Plan("e", "0", Task("t"), 0, 0), 0))
             await asyncio.to_thread(pids, tmp_path)
             task.cancel()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ajet.rollout.failures import describe_exception, judge_failure
+from ajet.rollout.failures import Failure, describe_exception, judge_failure
 from ajet.types import Task, WorkflowOutput
 
 
@@ -34,8 +34,9 @@ def raised(call: Any) -> Exception:
 def test_B9_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
     output: WorkflowOutput, judge: Any, cause: str
 ) -> None:
-    found, message = judge_failure("mine", output, raised(judge))
-    assert found == cause and "judge mine: " in message and "test_failures.py:" in message
+    failed = judge_failure("mine", output, raised(judge))
+    message = failed.text
+    assert failed.cause == cause and "judge mine: " in message and "test_failures.py:" in message
     assert ("the workflow returned None" in message) == (
         output.response is None and "steps" not in output.metadata
     )
@@ -51,3 +52,12 @@ def test_B9_the_line_is_the_users_and_never_one_of_ours(
     judge = importlib.import_module("users_judge").judge
     ask = functools.partial(expected_text, Task("t"))
     assert describe_exception(raised(lambda: judge(ask))).endswith(f"({tmp_path / 'users_judge.py'}:2)")
+
+
+@pytest.mark.parametrize(
+    "cause", ["timeout", "judge:timeout", "workflow:KeyError", "nothing_captured", "engine"]
+)
+def test_a_failure_is_read_back_from_its_cause(cause: str) -> None:
+    failed = Failure.parse(cause, "text")
+    assert (failed.cause, failed.text) == (cause, "text")
+    assert failed.remedy != Failure.parse("workflow:returned_none", "").remedy

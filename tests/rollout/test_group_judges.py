@@ -187,13 +187,13 @@ def source(made: Any, tmp_path: Any, judge: Ranked, **more: Any) -> RolloutSourc
     rollout = made.rollout(asks_once, judge, group_size=3, **more.pop("rollout", {}))
     tasks = [Task(f"t{i}", f"question {i}") for i in range(4)]
     return RolloutSource(
-        rollout,
-        tasks,
-        GRPO(),
-        settings,
-        0,
-        RunRecorder(tmp_path),
-        lambda *place: None,
+        rollout=rollout,
+        tasks=tasks,
+        algorithm=GRPO(),
+        settings=settings,
+        seed=0,
+        recorder=RunRecorder(tmp_path),
+        on_episode=lambda *place: None,
         **more,
     )
 
@@ -244,7 +244,13 @@ def test_oversampling_takes_the_groups_that_were_judged_first(bench, tokenizer, 
     tasks = [Task(f"t{i}", f"question {i}") for i in range(4)]
     recorder = RunRecorder(tmp_path)
     s = RolloutSource(
-        rollout, tasks, GRPO(), TrainSettings(batch_size=2, steps=1), 0, recorder, lambda *p: None
+        rollout=rollout,
+        tasks=tasks,
+        algorithm=GRPO(),
+        settings=TrainSettings(batch_size=2, steps=1),
+        seed=0,
+        recorder=recorder,
+        on_episode=lambda *p: None,
     )
     started = time.monotonic()
     batch = asyncio.run(s.batch(1, 0))

@@ -17,6 +17,7 @@ import ajet
 from ajet.capture.targets import Target
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.failures import Failure
 from ajet.rollout.journal import episode_from_json, episode_to_json
 from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, live_lines
 from ajet.testing import ScriptedEngine
@@ -129,7 +130,7 @@ def test_calls_without_messages_survive_as_tokens(bench: Any, tokenizer: Any) ->
     (episode,) = bench(ScriptedEngine(tokenizer, lambda r, p: " a time there was")).run(workflow)
     copy = through_text(episode)
     assert episode.failure is None and copy.record.answered == 2 and len(copy.record.exchanges) == 1
-    assert copy.record.calls[0].said is None
+    assert copy.record.calls[0].chat_end is None
     pairs = [timelines(e.record.trained_calls) for e in (episode, copy)]
     assert [one.token_ids.tolist() for one in pairs[0]] == [two.token_ids.tolist() for two in pairs[1]]
 
@@ -223,7 +224,9 @@ def test_a_superseded_episode_can_be_run_and_recorded_again_but_a_kept_one_is_th
 
 def test_text_that_is_no_unicode_does_not_lose_the_journal(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path)
-    recorder.episode(blank("a", error="half a pair: \ud83d"), phase="train", step=1)
+    recorder.episode(
+        blank("a", failed=Failure.parse("timeout", "half a pair: \ud83d")), phase="train", step=1
+    )
     recorder.episode(blank("b"), phase="train", step=1)
     recorder.close()
     assert [line["error"] for line in live_lines(tmp_path / JOURNAL)] == ["half a pair: \ud83d", ""]

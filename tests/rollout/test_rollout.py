@@ -177,12 +177,12 @@ def test_a_sync_client_in_an_async_workflow_is_answered_all_the_same(bench, toke
         return answer.choices[0].message.content or ""
 
     b = bench(ScriptedEngine(tokenizer, echo))
-    for lockstep in (False, True):
-        episodes = b.run(agent, tasks=3, lockstep=lockstep)
+    for deterministic in (False, True):
+        episodes = b.run(agent, tasks=3, deterministic=deterministic)
         assert [e.output.response for e in episodes] == ["0", "1", "2"]
 
 
-def test_lockstep_forms_the_same_rounds_however_the_agents_dawdle(bench, tokenizer) -> None:
+def test_deterministic_batches_do_not_depend_on_how_fast_agents_are(bench, tokenizer) -> None:
     def rounds(delays: list[float]) -> list[tuple[str, int]]:
         order = iter(delays)
 
@@ -194,7 +194,7 @@ def test_lockstep_forms_the_same_rounds_however_the_agents_dawdle(bench, tokeniz
             return text
 
         engine.requests.clear()
-        b.run(agent, tasks=9, lockstep=True, concurrency=4)
+        b.run(agent, tasks=9, deterministic=True, concurrency=4)
         return [r.key for r in engine.requests]
 
     engine = ScriptedEngine(tokenizer, echo)
@@ -202,7 +202,7 @@ def test_lockstep_forms_the_same_rounds_however_the_agents_dawdle(bench, tokeniz
     assert rounds([0.0] * 18) == rounds([0.01 * (7 * i % 5) for i in range(18)])
 
 
-def test_lockstep_waits_for_nobody_who_failed(bench, tokenizer) -> None:
+def test_deterministic_batching_does_not_wait_for_failed_episodes(bench, tokenizer) -> None:
     async def flaky(task: Any) -> str:
         if task.id in ("t1", "t3"):
             raise ValueError("no")
@@ -211,6 +211,6 @@ def test_lockstep_waits_for_nobody_who_failed(bench, tokenizer) -> None:
         return await ask(task.query)
 
     episodes = bench(ScriptedEngine(tokenizer, echo)).run(
-        flaky, tasks=6, lockstep=True, deadlines={"t2": 0.5}, retries=1
+        flaky, tasks=6, deterministic=True, deadlines={"t2": 0.5}, retries=1
     )
     assert [e.failure is None for e in episodes] == [True, False, False, False, True, True]

@@ -14,6 +14,7 @@ import pytest
 
 from ajet.services.supervisor import ServiceFailed, exit_code, with_services
 from ajet.types import AjetError, ConfigError
+from tests.tiers import thinned
 from tests.warm import Warm
 
 from .conftest import Home, ended, lives, until
@@ -93,6 +94,7 @@ def test_what_a_killed_run_left_half_started_makes_way(home: Home) -> None:
 # ------------------------------------------------------------------ what goes wrong
 
 
+@thinned
 @pytest.mark.parametrize("workflow", ["waits", "hangs"])
 @pytest.mark.parametrize("background", [False, True])
 def test_a_dying_service_fails_the_run_with_the_end_of_its_log(
@@ -251,9 +253,11 @@ def command(home: Home, *arguments: str, cwd: Path | None = None) -> str:
     "words",
     [
         ("run", "job.yaml"),
-        ("run", "job.yaml", "--dry-run"),
-        ("check", "job.yaml", "--answers", "script.yaml"),
-        ("eval", "job.yaml", "--endpoint", "{service}", "--endpoint-model", "m"),
+        pytest.param(("run", "job.yaml", "--dry-run"), marks=pytest.mark.slow),
+        pytest.param(("check", "job.yaml", "--answers", "script.yaml"), marks=pytest.mark.slow),
+        pytest.param(
+            ("eval", "job.yaml", "--endpoint", "{service}", "--endpoint-model", "m"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_every_command_that_runs_a_job_has_services(home: Home, words: tuple[str, ...]) -> None:
@@ -266,6 +270,7 @@ def test_every_command_that_runs_a_job_has_services(home: Home, words: tuple[str
     assert len(home.pids()) == 4 and ended(*home.pids())
 
 
+@pytest.mark.slow
 def test_a_resumed_job_starts_its_services_where_the_job_named_them(home: Home, tmp_path: Path) -> None:
     home.job()
     command(home, "run", "job.yaml", "--with", "thing")

@@ -13,38 +13,32 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.cli import run_program
 from ajet.interfaces.service import Command, Service
 from ajet.job.config import Layers
 from ajet.job.prepare import build_service
 from ajet.plugins import Plugins, load_plugins
 from ajet.services.supervisor import with_services
+from tests.pages import files, page
 from tests.ports import free_port
+from tests.program import Program
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "services.md").read_text(encoding="utf-8")
+PAGE = page("docs/services.md")
 pytest.importorskip("openai")
-
-
-def files(text: str) -> dict[str, str]:
-    return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
 class Here:
     """The page's folder, on a port that is free."""
 
-    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.path, self.port, self._capsys = path, free_port(), capsys
-        readers = files((ROOT / "docs" / "readers.md").read_text(encoding="utf-8"))
+    def __init__(self, path: Path, program: Program) -> None:
+        self.path, self.port, self._program = path, free_port(), program
+        readers = files(page("docs/readers.md"))
         both = {name: readers[name] for name in ("lake.py", "guess_agent.py")} | files(PAGE)
         for name, text in both.items():
             (path / name).write_text(text.replace("8080", str(self.port)), encoding="utf-8")
 
     def ajet(self, *words: str) -> tuple[int, str]:
-        self._capsys.readouterr()
-        code = run_program(words)
-        printed = self._capsys.readouterr()
-        return code, (printed.out + printed.err).replace(str(self.port), "8080")
+        done = self._program(*words)
+        return done.code, (done.out + done.err).replace(str(self.port), "8080")
 
     def change(self, **fields: Any) -> None:
         job = yaml.safe_load((self.path / "job.yaml").read_text())
@@ -53,10 +47,10 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Here]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ajet: Program) -> Iterator[Here]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield Here(tmp_path, capsys)
+    yield Here(tmp_path, ajet)
     sys.modules.pop("guess_agent", None)
 
 

@@ -69,7 +69,7 @@ def test_B14_pip_installs_what_uv_cannot(wheels: Path, tmp_path: Path) -> None:
     done = run(wheels, tmp_path / "here", "tiny-package", UV_FIND_LINKS=str(tmp_path / "not-there"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "here" / "tiny_package.py").is_file()
-    assert "pip does" in done.stdout and "Installing collected packages: tiny" in done.stdout
+    assert "using pip" in done.stdout and "Installing collected packages: tiny" in done.stdout
 
 
 @pytest.mark.slow
@@ -77,6 +77,19 @@ def test_B14_a_package_that_neither_finds_is_an_error(wheels: Path, tmp_path: Pa
     done = run(wheels, tmp_path / "here", "no-such-package")
     assert done.returncode == 1
     assert "no-such-package" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_uv_on_the_path_is_used(wheels: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    own = programs / "uv"
+    own.write_text(f'#!/bin/sh\ntouch "{programs}/used"\nexec "{sys.executable}" -m uv "$@"\n')
+    own.chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    done = run(wheels, tmp_path / "here", "tiny-package", PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert (programs / "used").exists() and (tmp_path / "here" / "tiny_package.py").is_file()
 
 
 def test_B14_uv_looks_where_pip_is_told_to_look(install: ModuleType) -> None:

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet.tracker.breaks import CAUSES, Break, discarded, find_breaks
+from ajet.tracker.call import Call
 from ajet.tracker.conversations import recognise
 from ajet.tracker.differences import explain
-from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import Generation
 from tests.properties import examples
 
@@ -66,7 +67,7 @@ class Episode:
         cause: str = "",
     ) -> list[Message]:
         key = f"{target}/{tools}"
-        node = recognise(self.record.chat(key), chat).said
+        node = recognise(self.record.chat(key), chat).chat_end
         tree, held = self.record.tree(key), node.held()
         parent = held.ends[0] if held is not None and not cause else None
         if held is not None and parent is not None:
@@ -108,8 +109,8 @@ def in_order(record: EpisodeRecord, order: Sequence[int]) -> EpisodeRecord:
     answers = {e.number: e.answer.message for e in record.exchanges}
     for call in (record.calls[i] for i in order):
         tree = made.tree(call.key)
-        assert call.said
-        node = recognise(made.chat(call.key), call.said.chat()).said
+        assert call.chat_end
+        node = recognise(made.chat(call.key), call.chat_end.chat()).chat_end
         prompt = tree.extend(tree.root, call.prompt.ids())
         end = tree.extend(prompt, call.generation.token_ids)
         fields = (call.generation, call.temperature, True, call.parent, call.cause, node)
@@ -391,7 +392,7 @@ def test_what_the_chat_format_could_not_continue_has_its_cause(episode: Episode,
 def test_equal_messages_of_other_tokens_are_retokenised(episode: Episode) -> None:
     chat = episode.call([S, U], X)
     first = episode.record.calls[0]
-    node = recognise(episode.record.chat(first.key), [*chat, U2]).said
+    node = recognise(episode.record.chat(first.key), [*chat, U2]).chat_end
     tree = episode.record.tree(first.key)
     prompt = tree.extend(first.prompt, as_ids([7, 7, 7]))
     other = Call(1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", node)
@@ -404,7 +405,7 @@ def test_equal_messages_of_other_tokens_are_retokenised(episode: Episode) -> Non
 def test_a_chat_rendered_anew_to_the_same_tokens_is_no_break(episode: Episode) -> None:
     chat = episode.call([S, U], X)
     first = episode.record.calls[0]
-    node = recognise(episode.record.chat(first.key), [*chat, U2]).said
+    node = recognise(episode.record.chat(first.key), [*chat, U2]).chat_end
     prompt = episode.record.tree(first.key).extend(first.end, as_ids([7]))
     call = Call(1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", node)
     episode.record.add(call, Y)
@@ -414,7 +415,7 @@ def test_a_chat_rendered_anew_to_the_same_tokens_is_no_break(episode: Episode) -
 def test_a_changed_message_that_the_template_renders_to_the_same_tokens_is_no_break(episode: Episode) -> None:
     episode.call([S, U], said("two "))
     first = episode.record.calls[0]
-    node = recognise(episode.record.chat(first.key), [S, U, said("two"), U2]).said
+    node = recognise(episode.record.chat(first.key), [S, U, said("two"), U2]).chat_end
     prompt = episode.record.tree(first.key).extend(first.end, as_ids([7]))
     call = Call(1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", node)
     episode.record.add(call, Y)
@@ -636,7 +637,7 @@ def test_a_break_names_an_earlier_call_of_its_target_and_a_known_cause(graph: An
         call, earlier = calls[each.call], calls[each.after]
         assert each.after < each.call and earlier.target == call.target
         assert each.cause in CAUSES and max(len(each.before), len(each.now)) <= 80
-        assert call.said and -1 <= each.message <= call.said.depth
+        assert call.chat_end and -1 <= each.message <= call.chat_end.depth
         assert each.lost_tokens == call.prompt.length - each.token >= 0
         assert not call.prompt.starts_with(earlier.end)
 
@@ -651,19 +652,19 @@ def test_appending_and_forking_never_break(graph: Any) -> None:
 def test_five_thousand_calls_without_a_break_take_no_time() -> None:
     episode, chat = Episode(), [S]
     root = episode.record.chat("policy/")
-    node = recognise(root, chat).said
+    node = recognise(root, chat).chat_end
     tree = episode.record.tree("policy/")
     end = tree.root
     nothing = Generation(as_ids([1]), np.zeros(1, np.float32), as_ids([0]), "stop")
     for number in range(5000):
-        node = node.say(user(f"question {number}"))
+        node = node.add(user(f"question {number}"))
         prompt = tree.extend(end, as_ids([number + 2]))
         end = tree.extend(prompt, as_ids([1]))
         parent = number - 1 if number else None
         call = Call(number, "agent", "policy", "policy/", prompt, end, nothing, 1.0, True, parent, "", node)
         answer = said(f"answer {number}")
         episode.record.add(call, answer)
-        node = node.say(answer)
+        node = node.add(answer)
     start = time.process_time()
     assert find_breaks(episode.record) == []
     assert time.process_time() - start < 0.5

@@ -24,7 +24,7 @@ from tests.tracker.harness import Script
 
 Message = dict[str, Any]
 
-FAST, SLOW = 6, 2000
+FAST, SLOW = 3, 2000
 """Call graphs of each template in the fast tests, and of all templates in the slow one."""
 TOOLS: list[Message] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
@@ -228,11 +228,11 @@ class Agents:
         calls = {c.number: c for c in record.calls}
         first = {}
         for call in record.calls:
-            first.setdefault(call.said, call.number)
+            first.setdefault(call.chat_end, call.number)
         return [
             n
             for n in self.split
-            if first[calls[n].said] == n
+            if first[calls[n].chat_end] == n
             and n not in reported
             and not any(
                 calls[n].prompt.starts_with(parent.end)

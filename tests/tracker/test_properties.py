@@ -17,8 +17,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
-from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.tracker.tree import TokenTree
 from ajet.types import Generation

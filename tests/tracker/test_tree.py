@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from ajet.tracker.call import Call
 from ajet.tracker.forest import TokenForest, forest
-from ajet.tracker.record import Call, as_ids
+from ajet.tracker.record import as_ids
 from ajet.tracker.tree import Node, TokenTree, common_length
 from ajet.types import Generation
 

@@ -188,7 +188,7 @@ PROGRAMS = {
     ),
     "memory of threads whose main thread has ended": Hostile(
         ("memory",),
-        "import ctypes, os, platform, threading, time\ndef fill():\n    x = b'x' * (90 << 20)\n    time.sleep(30)\nfor i in range(6):\n    if os.fork() == 0:\n"
+        "import ctypes, os, platform, threading, time\ndef fill():\n    x = b'x' * (90 << 20)\n    time.sleep(30)\nfor i in range(4):  # with two threads each, all of which count as processes\n    if os.fork() == 0:\n"
         "        threading.Thread(target=fill).start()\n        ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)\ntime.sleep(30)",
     ),
     "children that nobody waits for": Hostile(

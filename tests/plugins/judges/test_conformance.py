@@ -15,8 +15,10 @@ from ajet import EpisodeView, GroupJudge, Judge, JudgeOutput, Task, WorkflowOutp
 from ajet.plugins import load_plugins
 from ajet.testing import judges as checks
 from ajet.testing.judges import JUDGE_CHECKS, JudgeSubject
+from ajet_judges import plugin
 from ajet_judges.combine import Part
 from ajet_judges.sandbox import Limits
+from tests.tiers import thinned
 
 from .judge_model import Asked, serving
 from .test_sandbox import WALLS
@@ -94,16 +96,17 @@ OURS = (
 
 
 def test_none_of_ours_is_forgotten() -> None:
-    assert {cls.name for cls in judges.ajet_judges()} == set(OURS)
+    assert {cls.name for cls in plugin.ajet_judges()} == set(OURS)
     assert {i.name for i in load_plugins().classes.values() if i.kind == "judge"} >= set(OURS)
 
 
 @pytest.mark.parametrize("name", OURS)
+@thinned
 def test_the_judge(check_judge: Any, make: Any, name: str) -> None:
     if name == "code" and WALLS is not None:
         pytest.skip(WALLS)
-    judge, facts = make(name)
-    check_judge(judge, **facts)
+    judge, settings = make(name)
+    check_judge(judge, **settings)
 
 
 def test_a_combination_with_a_judge_of_groups(check_judge: Any, make: Any) -> None:

@@ -205,7 +205,7 @@ def test_plain_numbers_start_no_process_whether_right_or_wrong(monkeypatch: pyte
 
 def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> None:
     async def run() -> list[float]:
-        async with Math(seconds=4.0).open() as judge:
+        async with Math(seconds=3.0).open() as judge:
             found = []
             for response in (FOR_EVER, r"$\boxed{\sqrt{2}}$"):
                 task = Task("t1", metadata={"answer": r"\sqrt{2}"})
@@ -218,11 +218,9 @@ def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> 
     assert time.monotonic() - started < 100
 
 
-@pytest.mark.parametrize(
-    "response", ["\\" * 3000, r"\boxed{" * 500, "$" * 3001, r"\frac{" * 400 + "$", "\x00\ud800$x$"]
-)
-def test_whatever_a_model_writes_is_judged(response: str) -> None:
-    assert rewards([(r"\sqrt{2}", response)]) == [False]
+def test_whatever_a_model_writes_is_judged() -> None:
+    responses = ["\\" * 3000, r"\boxed{" * 500, "$" * 3001, r"\frac{" * 400 + "$", "\x00\ud800$x$"]
+    assert rewards([(r"\sqrt{2}", response) for response in responses]) == [False] * 5
 
 
 def test_a_question_that_is_cancelled_while_its_process_starts_leaves_no_answer_to_the_next(

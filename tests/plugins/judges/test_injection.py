@@ -15,6 +15,7 @@ import pytest
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet_judges import LLM, Listwise, MathLLM, Pairwise, RubricJudge, fence
+from tests.tiers import thinned
 
 from .judge_model import Asked, as_read, serving
 
@@ -116,6 +117,7 @@ def judges(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ju
 
 @pytest.mark.parametrize("name", ["llm", "math_llm", "rubric"])
 @pytest.mark.parametrize("attack", ATTACKS)
+@thinned
 def test_a_wrong_answer_stays_wrong_and_a_right_one_right(
     model: Any, judges: dict[str, Judge], name: str, attack: str
 ) -> None:

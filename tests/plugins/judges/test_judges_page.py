@@ -16,19 +16,13 @@ from ajet.cli import run_program
 from ajet.plugins import Installed, load_plugins
 from ajet_judges import Exact
 from ajet_judges.rubric_file import read_rubric
+from tests.pages import files, page
 
 from .judge_model import Asked, serving
 from .test_sandbox import WALLS
 
-ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "judges.md").read_text(encoding="utf-8")
+PAGE = page("docs/judges.md")
 ADDRESS = "http://127.0.0.1:8000/v1"
-
-
-def files(text: str) -> dict[str, str]:
-    """Code blocks that follow a file name in backticks, by that name."""
-    found = re.findall(r"^`([\w.]+)`:\n\n(`{3,})\w+\n(.*?)^\2$", text, re.MULTILINE | re.DOTALL)
-    return {name: content for name, _, content in found}
 
 
 def sections() -> dict[str, str]:

@@ -21,9 +21,10 @@ import pytest
 from ajet import EpisodeView, Task, WorkflowOutput
 from ajet.cli import run_program
 from ajet_judges import RubricJudge
-from ajet_judges.fit import fit, ranked_rightly
+from ajet_judges.fit import fit, ranked_correctly
 from ajet_judges.learn import read_examples
 from ajet_judges.rubric_file import Rubric, read_rubric
+from tests.tiers import fast
 
 from .judge_model import Asked, JudgeModel, serving
 from .test_llm import judged
@@ -113,7 +114,7 @@ def held_out_accuracy(model: JudgeModel, rubric: Path, rows: list[dict[str, Any]
         return [verdict.reward for verdict in verdicts]
 
     rewards = np.array(asyncio.run(judge_all()))
-    return ranked_rightly(rewards, np.array([row["label"] == "good" for row in rows], float))
+    return ranked_correctly(rewards, np.array([row["label"] == "good" for row in rows], float))
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def model() -> Any:
         yield running
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", fast({0}, range(3)))
 def test_twenty_labels_make_a_rubric_that_ranks_new_responses(
     model: JudgeModel, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

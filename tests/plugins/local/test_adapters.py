@@ -14,8 +14,8 @@ from peft import PeftModel  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from ajet.interfaces.progress import Silent  # noqa: E402
-from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.learning.algorithms import GRPO, SFT  # noqa: E402
+from ajet.learning.settings import LoraSettings  # noqa: E402
 from ajet.runs.runtime import adapter_of  # noqa: E402
 from ajet.types import AjetError, Batch, ConfigError, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local, LocalEnginePlugin  # noqa: E402

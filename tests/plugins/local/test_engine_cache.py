@@ -10,11 +10,12 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
-from ajet.job.config import LoraSettings  # noqa: E402
+from ajet.learning.settings import LoraSettings  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local import engine as engine_module  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
+from tests.tiers import thinned  # noqa: E402
 
 VOCABULARY = 200
 CONTEXT = 640
@@ -98,6 +99,7 @@ def counted(model):
 
 @pytest.mark.parametrize("config_class", [Qwen2Config, Qwen3Config, LlamaConfig])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+@thinned
 def test_groups_and_conversations_sample_what_a_plain_pass_says(config_class, temperature):
     model = make_model(config_class)
     system, lengths = prompt(0, 70), (1, 9, 30)

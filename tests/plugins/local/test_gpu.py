@@ -14,14 +14,14 @@ torch = pytest.importorskip("torch")
 from transformers import AutoModelForCausalLM, Qwen3Config  # noqa: E402
 
 from ajet.interfaces.progress import Silent  # noqa: E402
-from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.learning.algorithms import SFT  # noqa: E402
 from ajet.learning.packing import pack  # noqa: E402
-from ajet.learning.settings import TrainSettings  # noqa: E402
+from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
-from ajet_local.trees import ComputedTree, enable_trees, has_trees, tree_tokens  # noqa: E402
+from ajet_local.trees import enable_trees, has_trees, tree_tokens  # noqa: E402
+from ajet_trees.models import ComputedTree  # noqa: E402
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 ON_CUDA = [
@@ -159,4 +159,4 @@ def test_the_bench_says_so_without_a_cuda_device():
         [sys.executable, str(BENCH / "gpu.py")], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 1
-    assert done.stderr == "bench/gpu.py measures a CUDA device, and torch finds none here.\n"
+    assert done.stderr == "bench/gpu.py measures a CUDA device, but torch finds none here.\n"

@@ -13,9 +13,8 @@ torch = pytest.importorskip("torch")
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
 from ajet.interfaces.progress import Silent  # noqa: E402
-from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.learning.packing import pack  # noqa: E402
-from ajet.learning.settings import TrainSettings  # noqa: E402
+from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402
@@ -33,7 +32,8 @@ from ajet_local.memory import (  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.sizes import format_size, parse_size  # noqa: E402
-from ajet_local.trees import ComputedTree, enable_trees, tree_tokens  # noqa: E402
+from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
+from ajet_trees.models import ComputedTree  # noqa: E402
 
 GiB = 1 << 30
 
@@ -139,7 +139,7 @@ def test_the_parts_of_a_job():
     beside = replace(whole, asynchronous=True, reference=p)
     assert beside.total - whole.total == 8 * p
     bf16 = replace(whole, number=2)
-    assert bf16.parts["weights"] == 4 * p and bf16.parts["the sampler's copy"] == 2 * p
+    assert bf16.parts["weights"] == 4 * p and bf16.parts["the engine's copy"] == 2 * p
     model = make_model()
     adapters = Adapters(model)
     adapters.add("solver", LoraSettings(rank=3), seed=0)
@@ -198,7 +198,7 @@ def test_an_impossible_job_is_refused_with_its_parts_and_what_would_fit():
     small = message(demand, 16 * GiB)
     assert small.startswith("backbone.local: the job needs about ") and "\n" not in small
     assert "but there are 16.0 GiB (memory_limit): weights 2.2 GiB, gradients 2.2 GiB, AdamW 4.4 GiB" in small
-    assert "the sampler's cache 2.0 GiB, activations of 4096 tokens" in small
+    assert "the engine's cache 2.0 GiB, activations of 4096 tokens" in small
     assert (
         "It would fit with micro_batch_tokens: 512 or with" not in small or "gradient_checkpointing" in small
     )

@@ -313,7 +313,7 @@ def test_bfloat16_samples_and_trains_by_trees_and_rows_alike(model, tokenizer, t
     tokenizer.save_pretrained(tmp_path / "model")
     losses = []
     for blocks in (-1e12, 1e12):
-        monkeypatch.setattr("ajet_local.plan.BLOCK_FLOPS", blocks)
+        monkeypatch.setattr("ajet_trees.cost.BLOCK_FLOPS", blocks)
         made = Local(device="cpu", dtype="bfloat16").trainer(
             str(tmp_path / "model"), TrainSettings(), seed=0, deterministic=False, progress=Silent()
         )

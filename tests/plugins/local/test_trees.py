@@ -18,22 +18,23 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
-from ajet.builtin import ajet_algorithms  # noqa: E402
-from ajet.job.config import LoraSettings  # noqa: E402
 from ajet.learning.algorithms import GRPO  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.packing import pack, split  # noqa: E402
-from ajet.learning.settings import TrainSettings  # noqa: E402
+from ajet.learning.plugin import ajet_algorithms  # noqa: E402
+from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import Batch, Sample, Span  # noqa: E402
-from ajet_local import tree_attention  # noqa: E402
 from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.plan import plan, score  # noqa: E402
 from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
-from ajet_local.tree_attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
-from ajet_local.trees import ComputedTree, enable_trees, tree_tokens  # noqa: E402
+from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
+from ajet_trees import attention  # noqa: E402
+from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
+from ajet_trees.models import ComputedTree  # noqa: E402
+from tests.tiers import thinned  # noqa: E402
 
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -227,6 +228,16 @@ def test_every_samples_tokens_are_the_ancestors_of_its_last_trained_one(seed):
     assert len(tree.token_ids) == len(unique)
 
 
+def test_samples_of_different_adapters_share_nothing():
+    samples = [replace(make_sample([1, 2, 3, n], 2), adapter=name) for n in (7, 8) for name in ("a", "b")]
+    tree = pack(samples)
+    assert sorted(tree.token_ids.tolist()) == sorted([1, 2, 3, 7, 8] * 2)
+    assert (tree.parents == -1).sum() == 2
+    for sample, positions in zip(samples, tree.positions, strict=True):
+        assert tree.token_ids[positions].tolist() == sample.token_ids[2:].tolist()
+    assert [{s.adapter for s in group} for group in split(samples, 5)] == [{"a"}, {"b"}]
+
+
 @pytest.mark.parametrize("limit", [1, 50, 200, 10_000])
 def test_a_split_holds_every_sample_once_within_the_limit(limit):
     samples = random_forest(1, rows=30)
@@ -283,14 +294,13 @@ def test_the_block_mask_for_gpus_gives_the_same_attention():
 
 
 def combined(*axes):
-    """Every combination of the axes. In the fast tier there is each pair of the first two axes with one value of each
-    further one, which takes turns; the others are slow."""
+    """Every combination of the axes, the longest of which is the first. In the fast tier there is each of its values
+    with one of each further axis, which take turns; the others are slow."""
     cases = []
     for picks in itertools.product(*(range(len(axis)) for axis in axes)):
-        turn = sum(picks[:2])
         fast = all(
-            pick == (turn + shift) % len(axis)
-            for shift, (pick, axis) in enumerate(zip(picks[2:], axes[2:], strict=True))
+            pick == (picks[0] + shift) % len(axis)
+            for shift, (pick, axis) in enumerate(zip(picks, axes, strict=True))
         )
         values = [axis[pick] for pick, axis in zip(picks, axes, strict=True)]
         marks = () if fast else pytest.mark.slow
@@ -303,7 +313,7 @@ def combined(*axes):
     combined(list(TRAINED), ["blocks", "dense"], list(ARCHITECTURES), list(TOLERANCE)),
 )
 def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, trained, dense, monkeypatch):
-    monkeypatch.setattr(tree_attention, "DENSE", 0 if dense == "blocks" else tree_attention.DENSE)
+    monkeypatch.setattr(attention, "DENSE", 0 if dense == "blocks" else attention.DENSE)
     model = tiny(ARCHITECTURES[name], dtype)
     adapters = with_adapters(model, TRAINED[trained])
     assert enable_trees(model) == ""
@@ -472,10 +482,11 @@ TERMS = {
 }
 
 
+@thinned
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("algorithm", ajet_algorithms(), ids=lambda a: a.name)
 def test_every_algorithm_makes_the_same_update_by_trees_and_by_rows(algorithm, terms, monkeypatch):
-    monkeypatch.setattr("ajet_local.plan.BLOCK_FLOPS", -1e12)  # trees wherever the model has them
+    monkeypatch.setattr("ajet_trees.cost.BLOCK_FLOPS", -1e12)  # trees wherever the model has them
     start = tiny(dtype=torch.float64)
     reference = tiny(dtype=torch.float64, initializer_range=0.15).requires_grad_(False)
     batch = make_batch(start, algorithm(), TrainSettings(**TERMS[terms]))

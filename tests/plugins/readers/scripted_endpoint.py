@@ -69,9 +69,15 @@ def endpoint(answer: Answer = write_tasks) -> Iterator[Endpoint]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = (
+            -1
+        )  # one packet an answer: the second of two would wait 40 ms for the client to confirm the first
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            content = self.rfile.read(int(self.headers["content-length"]))
+            if not content:  # the client was killed
+                return
+            body = json.loads(content)
             with served.lock:
                 if served.refuse:
                     return self.reply(served.refuse.pop(0), {"error": {"message": "not now"}})

@@ -122,7 +122,7 @@ def test_a_document_that_cannot_be_read_is_named(
 
 
 def test_no_documents_at_all(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no documents in it"):
+    with pytest.raises(ConfigError, match="contains no documents"):
         read_chunks(tmp_path, 500)
     with pytest.raises(ConfigError, match="no such file or folder"):
         read_chunks(tmp_path / "none", 500)

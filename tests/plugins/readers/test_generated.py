@@ -7,11 +7,13 @@ import json
 import math
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,13 @@ from pydantic import ValidationError
 from ajet import AjetError, ConfigError, Task
 from ajet.interfaces.progress import Silent, told_to
 from ajet.interfaces.reader import read_all
+from ajet.services.answers import AnswerStore
 from ajet.types import Metrics
 from ajet_readers import Generated
 from ajet_readers.generated.prompts import read_scores
-from ajet_readers.journal import Journal
 from ajet_readers.near_duplicates import first_of_each
+from tests.program import Program
+from tests.tiers import fast
 
 from .scripted_endpoint import Endpoint, endpoint, write_tasks
 
@@ -243,14 +247,6 @@ def test_scores_that_are_no_numbers_are_asked_for_anew(scores: str) -> None:
         read_scores(scores, 2)
 
 
-def test_the_journal_keeps_half_a_surrogate_pair(tmp_path: Path) -> None:
-    for _ in range(2):
-        with Journal(tmp_path / "answers.jsonl") as journal:
-            if journal.get("key") is None:
-                journal.put("key", "\ud800")
-            assert journal.get("key") == "\ud800"
-
-
 def test_a_model_that_writes_no_json_is_an_error(served: Endpoint, library: Path, tmp_path: Path) -> None:
     served.answer = lambda system, given: "no"
     with pytest.raises(AjetError, match="no answer of the model could be read as tasks"):
@@ -336,7 +332,7 @@ def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: P
 
 
 def test_two_processes_do_not_write_one_journal(served: Endpoint, library: Path, tmp_path: Path) -> None:
-    with Journal(tmp_path / "cache" / "answers.jsonl") as journal:
+    with AnswerStore(tmp_path / "cache" / "answers.sqlite", exclusive=True) as journal:
         journal.put("key", "answer")
         with pytest.raises(AjetError, match="another process is writing"):
             read(served, tmp_path, documents=library)
@@ -348,7 +344,7 @@ def test_two_processes_do_not_write_one_journal(served: Endpoint, library: Path,
 def command(served: Endpoint, folder: Path, library: Path, *more: str) -> list[str]:
     sets = ["chunk_characters=220", "per_chunk=2", "quality=0.5", "model.concurrency=3"]
     return [
-        *(sys.executable, "-m", "ajet", "data", "generate", "--documents", str(library)),
+        *("data", "generate", "--documents", str(library)),
         *("--endpoint", served.url, "--endpoint-model", "m", "--output", str(folder / "tasks.jsonl")),
         *(argument for text in [*sets, f"cache={folder / 'cache'}"] for argument in ("--set", text)),
         *more,
@@ -357,15 +353,16 @@ def command(served: Endpoint, folder: Path, library: Path, *more: str) -> list[s
 
 @pytest.mark.parametrize("kill_after", [pytest.param(9, marks=pytest.mark.slow), 41])
 def test_a_killed_generation_goes_on_without_a_repeated_call_and_ends_the_same(
-    served: Endpoint, library: Path, tmp_path: Path, kill_after: int
+    served: Endpoint, library: Path, tmp_path: Path, ajet: Program, kill_after: int
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(served, whole, library), check=True, capture_output=True)
+    assert ajet(*command(served, whole, library)).code == 0
     assert len(served.asked) == 60
     del served.asked[:]
 
     served.answers = kill_after
-    running = subprocess.Popen(command(served, killed, library), stderr=subprocess.DEVNULL)
+    program = [sys.executable, "-m", "ajet", *command(served, killed, library)]
+    running = subprocess.Popen(program, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while len(served.asked) < kill_after + 3 and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -373,11 +370,12 @@ def test_a_killed_generation_goes_on_without_a_repeated_call_and_ends_the_same(
     assert running.wait() == -signal.SIGKILL
     served.answers = math.inf
     assert not (killed / "tasks.jsonl").exists()
-    journaled = (killed / "cache" / "answers.jsonl").read_bytes().count(b"\n")
+    with closing(sqlite3.connect(killed / "cache" / "answers.sqlite")) as answers:
+        ((journaled,),) = answers.execute("select count(*) from answers")
     assert kill_after - 3 <= journaled <= kill_after
 
     asked = [json.dumps(body) for body in served.asked]
-    subprocess.run(command(served, killed, library), check=True, capture_output=True)
+    assert ajet(*command(served, killed, library)).code == 0
     again = [json.dumps(body) for body in served.asked[len(asked) :]]
     # Only calls that were in flight when it was killed can be asked twice: their answers never arrived.
     assert len(again) == 60 - journaled
@@ -386,27 +384,14 @@ def test_a_killed_generation_goes_on_without_a_repeated_call_and_ends_the_same(
     assert len(ids) == len(set(ids)) == 60
 
 
-def test_a_line_that_the_kill_cut_off_is_asked_anew(served: Endpoint, library: Path, tmp_path: Path) -> None:
-    first = read(served, tmp_path, documents=library)
-    journal = tmp_path / "cache" / "answers.jsonl"
-    journal.write_bytes(journal.read_bytes()[:-10])
-    assert read(served, tmp_path, documents=library) == first and len(served.asked) == 31
-    assert read(served, tmp_path, documents=library) == first and len(served.asked) == 31
-
-
 def test_the_command_writes_training_and_validation_files_that_the_job_can_read(
-    served: Endpoint, library: Path, tmp_path: Path
+    served: Endpoint, library: Path, tmp_path: Path, ajet: Program
 ) -> None:
     held_out = tmp_path / "validation.jsonl"
-    done = subprocess.run(
-        command(served, tmp_path, library, "--validation", str(held_out), "--hold-out", "0.3"),
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    counts = [int(line.split()[0]) for line in done.stdout.splitlines()]
+    done = ajet(*command(served, tmp_path, library, "--validation", str(held_out), "--hold-out", "0.3"))
+    counts = [int(line.split()[0]) for line in done.out.splitlines()]
     assert sum(counts) == 60 and min(counts) > 0
-    assert "generating 100%" in done.stderr and "60 calls" in done.stderr
+    assert "generating 100%" in done.err and "60 calls" in done.err
     from ajet_readers import JsonLines
 
     tasks = [read_all(JsonLines(path=p), "r") for p in (held_out, tmp_path / "tasks.jsonl")]
@@ -416,35 +401,31 @@ def test_the_command_writes_training_and_validation_files_that_the_job_can_read(
 
 
 def test_the_command_takes_a_job_file_and_says_what_is_missing(
-    served: Endpoint, library: Path, tmp_path: Path
+    served: Endpoint, library: Path, tmp_path: Path, ajet: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = tmp_path / "job.yaml"
+    monkeypatch.chdir(tmp_path)
+    job = Path("job.yaml")
     job.write_text("task: {reader: {type: jsonl, path: x.jsonl}}\n")
-    bare = [sys.executable, "-m", "ajet", "data", "generate"]
-    done = subprocess.run([*bare, str(job)], capture_output=True, text=True)
-    assert (
-        done.returncode == 2
-        and "task.reader is of type 'jsonl'; this command needs 'generated'" in done.stderr
-    )
-    done = subprocess.run(bare, capture_output=True, text=True)
-    assert done.returncode == 2 and "task.reader.model: is required" in done.stderr
+    done = ajet("data", "generate", "job.yaml")
+    assert done.code == 2
+    assert "task.reader is of type 'jsonl'; this command needs 'generated'" in done.err
+    done = ajet("data", "generate")
+    assert done.code == 2 and "task.reader.model: is required" in done.err
     settings = {"type": "generated", "documents": "library", "model": {"base_url": served.url, "model": "m"}}
     job.write_text(json.dumps({"task": {"reader": settings}}))
-    done = subprocess.run(
-        [*bare, "job.yaml", "--set", "limit=4"], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    assert done.stdout == "4 tasks in tasks.jsonl\n"
+    done = ajet("data", "generate", "job.yaml", "--set", "limit=4")
+    assert (done.code, done.out) == (0, "4 tasks in tasks.jsonl\n")
 
 
-@pytest.mark.parametrize(("share", "lacking"), [("0.001", "--validation"), ("0.999", "--output")])
+@pytest.mark.parametrize(("share", "lacking"), fast({0}, [("0.001", "--validation"), ("0.999", "--output")]))
 def test_a_share_that_leaves_nothing_is_told_and_nothing_is_written_nor_lost(
-    served: Endpoint, library: Path, tmp_path: Path, share: str, lacking: str
+    served: Endpoint, library: Path, tmp_path: Path, ajet: Program, share: str, lacking: str
 ) -> None:
     more = ("--validation", str(tmp_path / "validation.jsonl"), "--hold-out", share)
-    done = subprocess.run(command(served, tmp_path, library, *more), capture_output=True, text=True)
-    assert done.returncode == 2 and not list(tmp_path.glob("*.jsonl"))
-    assert f"error: --hold-out {share}: nothing is left for {lacking}." in done.stderr
-    subprocess.run(command(served, tmp_path, library), check=True, capture_output=True)
+    done = ajet(*command(served, tmp_path, library, *more))
+    assert done.code == 2 and not list(tmp_path.glob("*.jsonl"))
+    assert f"error: --hold-out {share}: nothing is left for {lacking}." in done.err
+    assert ajet(*command(served, tmp_path, library)).code == 0
     assert len(served.asked) == 60
 
 
@@ -460,12 +441,17 @@ def test_a_share_that_leaves_nothing_is_told_and_nothing_is_written_nor_lost(
     ],
 )
 def test_where_to_write_is_checked_before_anything_is_asked(
-    served: Endpoint, library: Path, tmp_path: Path, more: tuple[str, ...], message: str
+    served: Endpoint,
+    library: Path,
+    tmp_path: Path,
+    ajet: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+    message: str,
 ) -> None:
-    done = subprocess.run(
-        command(served, tmp_path, library, *more), capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    done = ajet(*command(served, tmp_path, library, *more))
+    assert done.code == 2 and message in done.err and "Traceback" not in done.err
     assert not served.asked
 
 

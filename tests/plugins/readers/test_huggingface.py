@@ -102,7 +102,7 @@ def test_what_json_has_no_form_for_is_text_or_an_error_that_names_the_column(tmp
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist([{**row, "picture": b"\x89PNG"}]), path)
     assert fault(path).startswith(
-        f"{path}[train] row 0: column 'picture' contains bytes, which a task cannot."
+        f"{path}[train] row 0: column 'picture' contains bytes, which a task cannot contain."
     )
     for streaming in (False, True):
         [task] = read(path, columns=list(row), streaming=streaming)
@@ -139,7 +139,7 @@ def test_an_empty_split_is_an_error(folder: Path) -> None:
 
     path = folder / "empty.parquet"
     pq.write_table(pa.table({"question": pa.array([], pa.string())}), path)
-    assert fault(path) == f"{path}[train]: it is empty: its Parquet file holds no rows."
+    assert fault(path) == f"{path}[train]: it is empty: its Parquet file contains no rows."
 
 
 def test_a_path_that_is_neither_here_nor_on_the_hub(tmp_path: Path) -> None:
@@ -171,7 +171,9 @@ def test_without_the_library_the_error_says_how_to_install_it(tmp_path: Path) ->
 
 def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder: Path) -> None:
     from ajet.job.config import Layers
+    from ajet.job.paths import Paths
     from ajet.job.prepare import build_plugin
+    from ajet.plugins import load_plugins
 
     (folder / "sub").mkdir()
     for path, expected in [(".", str(folder)), ("openai/gsm8k", "openai/gsm8k")]:
@@ -180,4 +182,5 @@ def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder
         layers.add({"task": {"reader": spec}}, "job.yaml", folder)
         reader = build_plugin(layers, "reader", spec, "task.reader")
         assert isinstance(reader, HuggingFace) and reader.path == expected
-        assert layers.absolute["task.reader.path"] == expected
+        task = Paths(load_plugins(), layers).job(layers.job()).task
+        assert task and task.reader["path"] == expected

@@ -22,21 +22,15 @@ from ajet.job.config import Layers
 from ajet.job.prepare import build_plugin
 from ajet.plugins import load_plugins
 from ajet.testing.readers import check_reader
+from tests.pages import blocks, files, page
 
 from .scripted_endpoint import Endpoint, endpoint, write_tasks
 
 for needed in ("datasets", "gymnasium", "reasoning_gym", "datasketch"):
     pytest.importorskip(needed)
-ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "readers.md").read_text(encoding="utf-8")
+PAGE = page("docs/readers.md")
 SECTIONS = dict(re.findall(r"^## ([\w ]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-FILES = dict(re.findall(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-
-
-def blocks(section: str, language: str) -> list[str]:
-    """The code blocks of a section."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", SECTIONS[section], re.MULTILINE | re.DOTALL)
-    return [text for name, text in found if name == language]
+FILES = files(PAGE)
 
 
 def load(path: Path) -> Any:
@@ -113,7 +107,7 @@ def test_every_reader_has_its_place_on_the_page() -> None:
 
 
 def test_the_first_block(folder: Path) -> None:
-    text = PAGE.split("```yaml\n")[1].split("```")[0]
+    text = blocks(PAGE, "yaml")[0]
     [reader, held_out] = readers(
         text.replace("jsonl, path: train.jsonl", "jsonl, query: problem, path: train.jsonl"), folder
     )
@@ -122,21 +116,22 @@ def test_the_first_block(folder: Path) -> None:
 
 
 def test_jsonl(folder: Path) -> None:
-    [reader] = readers(blocks("jsonl", "yaml")[0], folder)
+    [reader] = readers(blocks(SECTIONS["jsonl"], "yaml")[0], folder)
     found = [(t.query, t.metadata["answer"]) for t in check_reader(reader)]
     assert found == [("12 * 3", "36"), ("100 - 1", "99"), ("9 * 9", "81")]
 
 
 def test_huggingface(folder: Path) -> None:
-    train, test = (check_reader(r) for r in readers(blocks("huggingface", "yaml")[0], folder))
+    train, test = (check_reader(r) for r in readers(blocks(SECTIONS["huggingface"], "yaml")[0], folder))
     assert len(train) == 4 and [t.metadata["answer"] for t in test] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_reasoning_gym(folder: Path) -> None:
-    train, test = (check_reader(r) for r in readers(blocks("reasoning_gym", "yaml")[0], folder))
+    train, test = (check_reader(r) for r in readers(blocks(SECTIONS["reasoning_gym"], "yaml")[0], folder))
     assert len(train) == 100 and not {t.query for t in train} & {t.query for t in test}
     judge: dict[str, Any] = {}
-    exec(blocks("reasoning_gym", "python")[0], judge)
+    exec(blocks(SECTIONS["reasoning_gym"], "python")[0], judge)
     assert judge["judge"](train[0], WorkflowOutput(response=train[0].metadata["answer"])) == 1.0
     assert judge["judge"](train[0], WorkflowOutput(response="1")) < 0.1
 
@@ -144,16 +139,16 @@ def test_reasoning_gym(folder: Path) -> None:
 def test_gymnasium(folder: Path) -> None:
     import asyncio
 
-    train, test = (check_reader(r) for r in readers(blocks("gymnasium", "yaml")[0], folder))
+    train, test = (check_reader(r) for r in readers(blocks(SECTIONS["gymnasium"], "yaml")[0], folder))
     assert len(train) == 200 and test[0].metadata["seed"] == 10000 and train[0].query == "Cross the lake."
     workflow: dict[str, Any] = {}
-    exec(blocks("gymnasium", "python")[0], workflow)
+    exec(blocks(SECTIONS["gymnasium"], "python")[0], workflow)
     assert asyncio.run(workflow["run"](train[0])) == 0.0
 
 
 def test_environment(folder: Path, capsys: pytest.CaptureFixture[str], model: Endpoint) -> None:
     with serving(load(folder / "lake.py").Guess) as url:
-        job = blocks("environment", "yaml")[0]
+        job = blocks(SECTIONS["environment"], "yaml")[0]
         train, test = (check_reader(r) for r in readers(job, folder, service=url))
         assert len(train) == 79 and len(test) == 20
         (folder / "script.yaml").write_text("- {say: '50'}\n")
@@ -177,7 +172,7 @@ def test_environment(folder: Path, capsys: pytest.CaptureFixture[str], model: En
 
 
 def test_gymnasium_is_served_as_the_page_says() -> None:
-    command = shlex.split(blocks("environment", "")[0])
+    command = shlex.split(blocks(SECTIONS["environment"], "")[0])
     assert command[:3] == ["python", "-m", "ajet_readers.gymnasium_service"]
     from ajet_readers.gymnasium_service import served
 
@@ -185,19 +180,19 @@ def test_gymnasium_is_served_as_the_page_says() -> None:
 
 
 def test_generated(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
-    out = ajet(blocks("generated", "")[0], model, capsys)
+    out = ajet(blocks(SECTIONS["generated"], "")[0], model, capsys)
     counts = [int(n) for n in re.findall(r"^(\d+) tasks in", out, re.MULTILINE)]
     assert sum(counts) == 12 and len((folder / "tasks.jsonl").read_text().splitlines()) == counts[1]
-    [reader] = readers(blocks("generated", "yaml")[0], folder, model)
+    [reader] = readers(blocks(SECTIONS["generated"], "yaml")[0], folder, model)
     tasks = check_reader(reader)
     assert tasks and {t.metadata["source"].rpartition("/")[2] for t in tasks} == {"examples.jsonl"}
 
 
 def test_traces(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
-    command = blocks("traces", "")[0]
+    command = blocks(SECTIONS["traces"], "")[0]
     assert "3 new tasks added" in ajet(command, model, capsys)
     assert "0 new tasks added" in ajet(command, model, capsys)
-    [reader] = readers(blocks("traces", "yaml")[0], folder, model)
+    [reader] = readers(blocks(SECTIONS["traces"], "yaml")[0], folder, model)
     [task] = check_reader(reader)
     assert (task.query, task.metadata["answer"]) == ("Which trees are red?", "Red maples and sumacs.")
     assert isinstance(task, Task) and task.metadata["feedback"]["score"] == 0.25

@@ -6,22 +6,21 @@ import asyncio
 import base64
 import json
 import sqlite3
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
 
 from ajet import ConfigError, Task
 from ajet.interfaces.progress import Silent, told_to
 from ajet.interfaces.reader import read_all
 from ajet_readers import JsonLines, Traces
+from tests.program import Program
 
 from .scripted_endpoint import endpoint
 
@@ -76,10 +75,10 @@ def spans() -> Iterator[list[Any]]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    with chat_server() as url:
-        model = Model(
-            credential=OpenAICredential(api_key="k", base_url=url), model="m", stream=False, max_retries=0
-        )
+    with HTTPServer() as server:
+        server.expect_request("/v1/chat/completions").respond_with_handler(looks_first)
+        there = OpenAICredential(api_key="k", base_url=server.url_for("/v1"))
+        model = Model(credential=there, model="m", stream=False, max_retries=0)
         allowed = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="")
         tools = Toolkit(tools=[FunctionTool(look, permission=allowed)])
         agent = Agent("guide", "Be brief.", model, tools, middlewares=[TracingMiddleware()])
@@ -87,43 +86,17 @@ def spans() -> Iterator[list[Any]]:
     yield list(exporter.get_finished_spans())
 
 
-def chat_server() -> Any:
+def looks_first(request: Request) -> Response:
     """A model that looks first and answers then."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
-            if body["messages"][-1]["role"] != "tool":
-                function = {"name": "look", "arguments": '{"place": "woods"}'}
-                calls = [{"id": "c1", "type": "function", "function": function}]
-                message = {"role": "assistant", "content": None, "tool_calls": calls}
-            choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-            answer = {"id": "r", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}
-            content = json.dumps({**answer, "usage": usage}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    @contextmanager
-    def running() -> Iterator[str]:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
-
-    return running()
+    message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
+    if request.get_json()["messages"][-1]["role"] != "tool":
+        function = {"name": "look", "arguments": '{"place": "woods"}'}
+        calls = [{"id": "c1", "type": "function", "function": function}]
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    answer = {"id": "r", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}
+    return Response(json.dumps({**answer, "usage": usage}), content_type="application/json")
 
 
 def as_lines(spans: list[Any], folder: Path) -> Path:
@@ -495,7 +468,7 @@ def test_feedback_from_a_file_finds_its_trace_by_any_of_its_names(tmp_path: Path
 
     with told_to(Told()):
         scores = [t.metadata["feedback"] for t in read(traces, feedback=feedback)]
-    assert told[0] == f"{feedback}: 1 of 4 lines name no trace that was read"
+    assert told[0] == f"{feedback}: 1 of 4 lines match no trace that was read"
     assert scores == [{"score": 0.5, "comments": ["slow"]}, {"score": 0.0, "comments": []}]
 
 
@@ -585,7 +558,7 @@ def test_settings_that_cannot_be(tmp_path: Path, fields: Any, fault: str) -> Non
 def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
     assert "no such file or folder" in fault(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    assert "no traces in it" in fault(tmp_path / "empty")
+    assert "contains no traces" in fault(tmp_path / "empty")
     lone = write(tmp_path / "lone.jsonl", chat_span("1", "q"))
     assert fault(lone, feedback=tmp_path / "none").endswith("no such file. Check the reader's `feedback`.")
     broken = tmp_path / "broken.jsonl"
@@ -600,7 +573,7 @@ def test_bad_input_is_named_with_its_place(tmp_path: Path) -> None:
     )
     log = write(tmp_path / "log.jsonl", {"prompt": "q"})
     unread = f"{log}:1: cannot be read as a call of chat completions"
-    assert fault(log) == f"{unread} (no `messages` or `input` in it; the record has 'prompt')."
+    assert fault(log) == f"{unread} (has neither `messages` nor `input`; the record has 'prompt')."
     database = tmp_path / "other.sqlite"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE x (y)")
@@ -629,8 +602,8 @@ def test_a_log_of_another_layout_is_named_with_its_line(tmp_path: Path, record: 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"score": 1}, "names no trace"),
-        ({"trace_id": "1"}, "no feedback in it"),
+        ({"score": 1}, "does not name a trace"),
+        ({"trace_id": "1"}, "contains no feedback"),
         ({"trace_id": "1", "thumbs": "sideways"}, "'sideways' is neither thumbs up nor thumbs down"),
         ({"trace_id": "1", "score": [1]}, "[1] is not a score"),
     ],
@@ -644,32 +617,45 @@ def test_bad_feedback_is_named_with_its_line(tmp_path: Path, line: Any, message:
 # ------------------------------------------------------------------ the command
 
 
-def from_traces(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "ajet", "data", "from-traces", "--traces", "traces", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout + done.stderr
+@pytest.fixture
+def from_traces(tmp_path: Path, ajet: Program, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What `ajet data from-traces` prints, on the folder ``traces``."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options: str) -> str:
+        done = ajet("data", "from-traces", "--traces", "traces", *options)
+        assert done.code == 0, done.err
+        return done.out + done.err
+
+    return run
 
 
-def test_C7_a_text_cut_within_a_character_is_written_as_one_that_a_job_can_read(tmp_path: Path) -> None:
+def test_C7_a_text_cut_within_a_character_is_written_as_one_that_a_job_can_read(
+    tmp_path: Path, from_traces: Callable[..., str]
+) -> None:
     (tmp_path / "traces").mkdir()
     write(tmp_path / "traces" / "1.jsonl", chat_span("1", "what is \ud83d"), chat_span("2", "one\u2028two"))
-    assert "2 new tasks added" in from_traces(tmp_path)
+    assert "2 new tasks added" in from_traces()
     tasks = read_all(JsonLines(path=tmp_path / "tasks.jsonl"), "r")
     assert [t.query for t in tasks] == ["what is \ufffd", "one\u2028two"]
     (tmp_path / "tasks.jsonl.seen").unlink()  # as if the first run had ended between the two files
-    assert "0 new tasks added" in from_traces(tmp_path)
+    assert "0 new tasks added" in from_traces()
 
 
-def test_where_to_write_is_checked_first(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ajet", "data", "from-traces", "--traces", "none", "--output", "."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "error: --output .: is a directory. Name a file that can be written.\n"
+def test_where_to_write_is_checked_first(
+    tmp_path: Path, ajet: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = ajet("data", "from-traces", "--traces", "none", "--output", ".")
+    assert done.code == 2
+    assert done.err == "error: --output .: is a directory. Name a file that can be written.\n"
 
 
-def test_a_second_run_of_the_command_adds_only_what_is_new(tmp_path: Path) -> None:
+def test_a_second_run_of_the_command_adds_only_what_is_new(
+    tmp_path: Path, from_traces: Callable[..., str]
+) -> None:
     def run() -> str:
-        return from_traces(tmp_path, "--set", "filters=[{type: near_duplicates}]")
+        return from_traces("--set", "filters=[{type: near_duplicates}]")
 
     (tmp_path / "traces").mkdir()
     write(tmp_path / "traces" / "1.jsonl", *(chat_span(str(i), f"what is {i}?") for i in (1, 2, 3)))

@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,15 @@ MARK = "AJET_TEST_OF_VERL"
 """In the environment of all that a test starts, so that what is left can be found."""
 SHARED_MEMORY = Path("/dev/shm")
 GONE_SECONDS = 30.0
+
+
+LONGEST = ("test_sync.py", "test_colocate_async.py", "test_engine.py", "test_exactness.py")
+"""Files whose tests take minutes. They begin first, so that no process waits for the other at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move them to the front."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @dataclass
@@ -126,9 +135,16 @@ def printed_by(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A `Machine`. When the test is over no process, no Ray session and no shared memory may be left of it."""
+    """See `open_machine`."""
+    with open_machine(tmp_path) as machine:
+        yield machine
+
+
+@contextmanager
+def open_machine(folder: Path) -> Iterator[Machine]:
+    """A `Machine`. After the block, no process, no Ray session and no shared memory may be left of it."""
     # Ray's sockets lie deep below; their paths may have 107 characters.
-    machine = Machine(tmp_path, Path(tempfile.mkdtemp(prefix="ajet", dir="/tmp")))
+    machine = Machine(folder, Path(tempfile.mkdtemp(prefix="ajet", dir="/tmp")))
     try:
         yield machine
         deadline = time.monotonic() + GONE_SECONDS
@@ -138,7 +154,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     finally:
         left = machine.kill()
         for logs in machine.ray.glob("ray/session_2*/logs"):  # to look at when a test has failed
-            shutil.copytree(logs, tmp_path / "ray_logs", dirs_exist_ok=True, symlinks=True)
+            shutil.copytree(logs, folder / "ray_logs", dirs_exist_ok=True, symlinks=True)
         shutil.rmtree(machine.ray, ignore_errors=True)
     assert not left, f"processes were left: {left}"
     orphans = machine.orphans()

@@ -17,30 +17,36 @@ import torch
 import yaml
 
 from ajet.job.config import Layers
-from ajet.job.prepare import Job, prepare
+from ajet.job.job import Job
+from ajet.job.prepare import prepare
 from ajet.job.spec import JobSpec
 from ajet.learning.batch import Selection
 from ajet.rollout.episode import Episode, Plan
-from ajet.tracker.record import Call, EpisodeRecord, as_ids
+from ajet.tracker.call import Call
+from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import Generation, Task, WorkflowOutput
 
 GROUP = 3
 TIMELINES = (1, 3, 9)
 """Of the members of each group."""
+WAYS = ("rows", "trees")
+"""How verl's workers compute the batch."""
 
 
 def episodes() -> list[Episode]:
-    """Two groups of members with 1, 3 and 9 timelines, of which the first has two calls; ratios on both sides of the clip."""
+    """Two groups of members with 1, 3 and 9 timelines, of which the first has two calls; ratios on both sides of the clip. The
+    prompts of a group begin with the same tokens."""
     return [_episode(group, member) for group in range(2) for member in range(GROUP)]
 
 
 def _episode(group: int, member: int) -> Episode:
+    shared = np.random.default_rng(group).integers(20, 200, 6)
     draw = np.random.default_rng([group, member])
     record = EpisodeRecord()
     tree = record.tree("k")
     number = 0
     for line in range(TIMELINES[member]):
-        end = tree.root
+        end = tree.extend(tree.root, as_ids(shared))
         for _ in range(2 if line == 0 else 1):
             prompt = tree.extend(end, as_ids(draw.integers(20, 200, draw.integers(2, 9))))
             ids = as_ids(draw.integers(20, 200, draw.integers(1, 12)))
@@ -98,35 +104,39 @@ def keep_gradients(optimizer: Any, folder: Path) -> None:
 
 
 def main(job_file: str, folder: str) -> None:
-    """Train one step of the fixed batch with verl; leaves what `Recording` writes, and ``metrics.pt``."""
+    """Train one step of the fixed batch with verl in each of `WAYS`; leaves what `Recording` writes, and ``metrics.pt``, in a
+    folder of that name."""
     import ray
     import transfer_queue as tq
     from omegaconf import OmegaConf
     from verl.trainer.ppo.v1 import get_trainer_cls
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-    from ajet_verl.alignment import Place, compose
-    from ajet_verl.credit import Credit
+    from ajet_verl.alignment import RunPaths, compose
+    from ajet_verl.cluster import start_ray
+    from ajet_verl.credit import Credit, Learned
     from ajet_verl.plugin import Verl
     from ajet_verl.recorder import NAMESPACE, Recorder
+    from ajet_verl.reference import Reference
     from ajet_verl.rows import group_rows
     from ajet_verl.spec import to_text
 
     job = job_of(Path(job_file))
     assert isinstance(job.backbone, Verl)
-    ray.init(
+    start_ray(
         num_cpus=8, num_gpus=2, namespace=NAMESPACE, include_dashboard=False, object_store_memory=200_000_000
     )
     recorder = ray.remote(Recorder).options(name="recorder").remote(folder, job.tasks, [], 1, False)
     ray.get(recorder.tasks.remote())
     node = {"spec": to_text(JobSpec.of(job)), "run_dir": folder, "recorder": "recorder", "runners": 1}
-    config = compose(job, job.backbone, Place(job.model, folder, None, node))
+    node["reference"] = job.config.train.reference
+    config = compose(job, job.backbone, RunPaths(job.model, folder, None, node))
     OmegaConf.resolve(config)
     config.transfer_queue.enable = True
     config.actor_rollout_ref.rollout.nnodes = 1  # verl asks for it where the servers would be elsewhere
     tq.init(config.transfer_queue)
 
-    class Trainer(Credit, get_trainer_cls("sync")):  # type: ignore[misc]
+    class Trainer(Credit, Reference, get_trainer_cls("sync")):  # type: ignore[misc]
         _enable_hybrid_replicas = False  # verl's own switch: workers without inference servers
 
         def on_init_end(self) -> None:
@@ -136,19 +146,26 @@ def main(job_file: str, folder: str) -> None:
     trainer.init()
     trainer.actor_rollout_wg.set_loss_fn(Recording(trainer.loss, folder))
     select = Selection(seed=str(job.config.run.seed))
-    for group in range(2):
-        found = [select.learnable(e) for e in episodes() if e.plan.group == group]
-        members = [replace(member, group=group) for member in found if member]
-        keys, fields, tags = group_rows(f"uid{group}", members, 1.0)
-        tags = [{**tag, "global_steps": 1} for tag in tags]
-        tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(fields), tags=tags)
-        done = {"is_prompt": True, "status": "finished", "global_steps": 1}
-        tq.kv_batch_put(keys=[f"uid{group}"], partition_id="train", tags=[done])
     trainer.global_steps, trainer.curr_step_profile = 1, False
-    metrics: dict[str, Any] = {}
-    batch = trainer._step_once(metrics, {}, 2)
-    learned = trainer.learned.metrics()
-    torch.save({"rows": len(batch), "metrics": learned}, Path(folder) / "metrics.pt")
+    choices = {"rows": replace(trainer.trees, flops=None), "trees": replace(trainer.trees, wanted=True)}
+    for way in WAYS:
+        trainer.trees, trainer.learned = choices[way], Learned()
+        for group in range(2):
+            found = [select.learnable(e) for e in episodes() if e.plan.group == group]
+            members = [replace(member, group=group) for member in found if member]
+            keys, fields, tags = group_rows(f"{way}{group}", members, 1.0)
+            tags = [{**tag, "global_steps": 1} for tag in tags]
+            values = list_of_dict_to_tensordict(fields)
+            tq.kv_batch_put(keys=keys, partition_id="train", fields=values, tags=tags)
+            done = {"is_prompt": True, "status": "finished", "global_steps": 1}
+            tq.kv_batch_put(keys=[f"{way}{group}"], partition_id="train", tags=[done])
+        batch = trainer._step_once({}, {}, 2)
+        tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
+        own = Path(folder) / way
+        own.mkdir()
+        torch.save({"rows": len(batch), "metrics": trainer.learned.metrics()}, own / "metrics.pt")
+        for file in [*Path(folder).glob("received-*"), *Path(folder).glob("gradients-*")]:
+            file.rename(own / file.name)
     tq.close()
     ray.shutdown()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,23 @@ import yaml
 
 from ajet.interfaces.backbone import OPTIONAL_KEYS
 from ajet.job.config import TargetSettings, all_keys
+from ajet.job.job import Job
 from ajet.job.layers import job_layers
-from ajet.job.prepare import Job, prepare
+from ajet.job.prepare import prepare
 from ajet.types import ConfigError
 from ajet_verl import keys
-from ajet_verl.alignment import FIXED, OURS, PLACED, REFUSED, TABLE, Place, compose
+from ajet_verl.alignment import (
+    DEFAULTS,
+    FIXED,
+    OURS,
+    PLACED,
+    REFUSED,
+    TABLE,
+    RunPaths,
+    compose,
+    verl_defaults,
+)
+from ajet_verl.engines import ENGINES
 from ajet_verl.plugin import Verl
 
 DOCS = Path(__file__).parents[3] / "docs" / "verl.md"
@@ -38,10 +51,16 @@ def job_of(folder: Path, **sections: Any) -> Job:
     return prepare(job_layers(path))
 
 
+@pytest.fixture
+def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose without the defaults of the CPU platform of these tests, which are for the engine dp."""
+    monkeypatch.setattr("ajet_verl.alignment._platform_defaults", dict)
+
+
 def received(folder: Path, **sections: Any) -> Any:
     job = job_of(folder, **sections)
     assert isinstance(job.backbone, Verl)
-    return compose(job, job.backbone, Place("a/model", "/runs/one"))
+    return compose(job, job.backbone, RunPaths("a/model", "/runs/one"))
 
 
 def at(config: Any, key: str) -> Any:
@@ -148,6 +167,41 @@ def test_a_key_of_the_job_reaches_verl(row: Any, tmp_path: Path) -> None:
     assert all(any(k == v or k.startswith(f"{v}.") for k in wanted) for v in row.verl)
 
 
+def test_a_teacher_makes_verl_compute_the_logprobs_of_its_reference_model(tmp_path: Path) -> None:
+    train = {"algorithm": "distillation", "reference": str(tmp_path)}
+    assert at(received(tmp_path, train=train), "actor_rollout_ref.actor.use_kl_loss") is True
+    assert at(received(tmp_path), "actor_rollout_ref.actor.use_kl_loss") is False
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("mode", ["sync", "separate_async"])
+def test_verls_learning_rate_follows_the_steps_of_the_job(mode: str, schedule: str, tmp_path: Path) -> None:
+    """verl's own scheduler, one step behind: each step begins with the rate of the job's step before it."""
+    import torch
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    train = {"steps": 9, "warmup_steps": 4, "schedule": schedule, "batch_size": 6, "mini_batches": 3}
+    job = job_of(tmp_path, train=train, verl={"mode": mode})
+    assert isinstance(job.backbone, Verl)
+    config = compose(job, job.backbone, RunPaths("a/model", "/runs/one"))
+    optim = at(config, "actor_rollout_ref.actor.optim")
+    updates = 3 if mode == "separate_async" else 1
+    # As verl's trainer does in `_create_dataloader`.
+    optim.total_training_steps = 9 * updates
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=optim.lr)
+    engine: Any = SimpleNamespace(optimizer_config=omega_conf_to_dataclass(optim), rank=1)
+    scheduler = FSDPEngine._build_lr_scheduler(engine, optimizer)
+    found = []
+    for _ in range(9):
+        found.append(scheduler.get_last_lr()[0])
+        for _ in range(updates):
+            optimizer.step()
+            scheduler.step()
+    wanted = [0.0, *(job.config.train.rate_at(step) for step in range(1, 9))]
+    assert found == pytest.approx(wanted)
+
+
 def test_what_depends_on_the_run_reaches_verl(tmp_path: Path) -> None:
     config = received(tmp_path, train={"asynchronous": True})
     assert at(config, "actor_rollout_ref.model.path") == "a/model"
@@ -194,6 +248,36 @@ def test_a_key_that_cannot_be_set_is_an_error_that_names_it(
         received(tmp_path, verl=verl)
 
 
+@pytest.mark.parametrize("prefix", keys.WITHOUT_EFFECT)
+def test_9_a_key_without_effect_is_an_error_that_names_the_remedy(prefix: str, tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    key, value = prefix, OmegaConf.select(verl_defaults("dp"), prefix)
+    while value and hasattr(value, "keys"):  # the first leaf below the prefix that AgentJet does not set
+        inner = next(k for k in value if k != "_target_" and f"{key}.{k}" not in FIXED)
+        key, value = f"{key}.{inner}", OmegaConf.select(verl_defaults("dp"), f"{key}.{inner}")
+    verl: Any = "something"
+    for part in reversed(key.split(".")):
+        verl = {part: verl}
+    with pytest.raises(ConfigError, match=re.escape(f"backbone.verl.{key}: cannot be set with AgentJet")):
+        received(tmp_path, verl=verl)
+
+
+def test_9_the_epochs_of_the_rows_are_those_of_the_job(tmp_path: Path) -> None:
+    """Otherwise no logprobs before the update are computed, and every epoch's ratio is 1."""
+    with pytest.raises(ConfigError, match=r"ppo_epochs: .* set train\.epochs instead"):
+        received(tmp_path, verl={"actor_rollout_ref": {"actor": {"ppo_epochs": 2}}})
+
+
+@pytest.mark.usefixtures("on_gpus")
+@pytest.mark.parametrize("key", keys.WITHOUT_EFFECT)
+def test_9_nothing_that_we_set_ourselves_is_called_without_effect(key: str, tmp_path: Path) -> None:
+    from ajet_verl.alignment import changes
+
+    config = received(tmp_path, train={"kl": 0.1, "correction": "truncated"})
+    assert not [k for k in changes(config, verl_defaults("dp")) if keys.under(k, key) and k not in FIXED]
+
+
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
@@ -222,23 +306,72 @@ def test_what_verl_cannot_honour_is_refused_by_its_name(
         received(tmp_path, **sections)
 
 
-def test_every_key_of_verl_that_we_name_is_one(tmp_path: Path) -> None:
-    """Of the installed verl, with its other engines too; what we add is listed."""
-    from omegaconf import OmegaConf
+ENGINE_NAMES = ("dp", "megatron", "veomni", "torchtitan")
 
-    from ajet_verl.alignment import DEFAULTS, ONLY_DP, verls_own
+
+@pytest.mark.parametrize("engine", ENGINE_NAMES)
+def test_every_key_of_verl_that_we_name_is_one(engine: str) -> None:
+    """Of the installed verl, with this engine; what we add is listed."""
+    from omegaconf import OmegaConf
 
     added = {
         "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
         "data.ajet",
-        "actor_rollout_ref.actor.fsdp_config.strategy",
     }
-    named = {key for row in TABLE for key in row.verl} | FIXED.keys() | DEFAULTS.keys() | PLACED.keys()
-    for engine in ("dp", "megatron"):
-        tree = OmegaConf.to_container(verls_own(engine), resolve=False)
-        there = {name for key, _ in keys.leaves(tree) for name in prefixes(key)}
-        assert named - there - added <= (set() if engine == "dp" else {*ONLY_DP, *DEFAULTS})
-        assert set(tree) == {*keys.SECTIONS, "model_engine"}
+    aligned = {ENGINES[engine].key(key) for row in TABLE for key in row.verl} - {None}
+    named = aligned | FIXED.keys() | DEFAULTS.keys() | ENGINES[engine].defaults.keys() | PLACED.keys()
+    tree = OmegaConf.to_container(verl_defaults(engine), resolve=False)
+    there = {name for key, _ in keys.leaves(tree) for name in prefixes(key)}
+    assert not named - there - added
+    assert set(tree) == {*keys.SECTIONS, "model_engine"}
+    sharing = f"{ENGINES[engine].section}.{ENGINES[engine].sharing}"
+    assert {f"actor_rollout_ref.actor.{sharing}", f"actor_rollout_ref.ref.{sharing}"} <= there
+
+
+def validated(config: Any) -> Any:
+    """The actor's configuration as verl's dataclass. Raises verl's error for a configuration that it does not accept."""
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    for key in ("actor_rollout_ref.rollout", "actor_rollout_ref.actor.optim", "algorithm"):
+        omega_conf_to_dataclass(at(config, key))
+    return omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+
+
+@pytest.mark.usefixtures("on_gpus")
+@pytest.mark.parametrize("engine", ENGINE_NAMES)
+def test_8_verl_accepts_the_configuration_of_every_engine(engine: str, tmp_path: Path) -> None:
+    config = received(tmp_path, verl={"engine": engine}, train={"kl": 0.1}, run={"seed": 11})
+    actor = validated(config)
+    assert actor.strategy == {"dp": "fsdp2"}.get(engine, engine)
+    assert actor.engine.strategy in (None, actor.strategy)
+    assert actor.engine.seed == 11
+    assert (engine == "dp") == ("fsdp_config" in config.actor_rollout_ref.actor)
+
+
+@pytest.mark.usefixtures("on_gpus")
+def test_8_the_first_fsdp_can_be_chosen(tmp_path: Path) -> None:
+    config = received(tmp_path, verl={"actor_rollout_ref": {"actor": {"strategy": "fsdp"}}})
+    assert at(config, "actor_rollout_ref.actor.fsdp_config.strategy") == "fsdp"
+    assert validated(config).engine.strategy == "fsdp"
+
+
+@pytest.mark.parametrize(
+    ("engine", "key", "value"),
+    [
+        ("dp", "lr_scheduler_type", "constant"),
+        ("megatron", "lr_decay_style", "constant"),
+        ("veomni", "lr_scheduler_type", "constant"),
+        ("torchtitan", "min_lr_factor", 1.0),
+    ],
+)
+def test_8_the_learning_rate_is_constant_with_every_engine(
+    engine: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    """verl's defaults are a cosine for veomni and a linear decay for torchtitan."""
+    config = received(tmp_path, verl={"engine": engine})
+    assert at(config, f"actor_rollout_ref.actor.optim.{key}") == value
 
 
 def prefixes(key: str) -> list[str]:
@@ -252,5 +385,7 @@ def test_the_documented_table_is_the_table() -> None:
         assert f"| `{row.ours}` |" in text, row.ours
         for key in row.verl:
             assert f"`{key}`" in text, key
+    for key, why in keys.WITHOUT_EFFECT.items():
+        assert f"| `{key}` | {why} |" in text, key
     for ours in (*OURS, *REFUSED):
         assert f"`{ours}`" in text, ours

@@ -25,7 +25,7 @@ async def run(task, tuner):
     for _ in range(4):
         answer = await client.chat.completions.create(model="m", messages=messages, max_tokens=12)
         messages += [{"role": "assistant", "content": answer.choices[0].message.content}, {"role": "user", "content": "and?"}]
-        await asyncio.sleep(3.0 * slow)  # then others are learned from in between
+        await asyncio.sleep(2.0 * slow)  # then others are learned from in between
     return WorkflowOutput(reward=float(random.random() < 0.5))
 """
 

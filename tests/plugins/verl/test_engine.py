@@ -1,18 +1,35 @@
-"""Calls that verl's servers break off go on, and every token keeps the version that sampled it."""
+"""Calls to verl's servers: aborted ones continue, cancelled ones stop in the server, and dead servers get none."""
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tests.plugins.verl.conftest import Machine
+import pytest
+
+from tests.plugins.verl.conftest import Machine, open_machine
 
 
-def test_a_call_that_is_broken_off_goes_on_where_it_was(machine: Machine) -> None:
-    printed = machine.run(sys.executable, str(Path(__file__).with_name("engine_driver.py")), seconds=120)
-    found = json.loads(printed.strip().splitlines()[-1])
-    resumed, cut = found["answers"]
+@pytest.fixture(scope="module")
+def found() -> Iterator[dict[str, Any]]:
+    """What the driver prints. One Ray cluster serves all tests, because its start takes most of the time."""
+    with tempfile.TemporaryDirectory() as folder, open_machine(Path(folder)) as machine:
+        yield _printed(machine)
+
+
+def _printed(machine: Machine) -> dict[str, Any]:
+    driver = str(Path(__file__).with_name("engine_driver.py"))
+    lines = machine.run(sys.executable, driver, seconds=240).strip().splitlines()
+    printed: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    return printed
+
+
+def test_an_aborted_call_continues_after_its_last_token(found: dict[str, Any]) -> None:
+    resumed, cut = found["resumed"]["answers"]
     assert resumed == {
         "tokens": [11, 12, 13, 14, 3],
         "logprobs": [-1, -2, -3, -4, -5],
@@ -20,8 +37,37 @@ def test_a_call_that_is_broken_off_goes_on_where_it_was(machine: Machine) -> Non
         "finish": "stop",
     }
     assert cut["finish"] == "length" and len(cut["tokens"]) == 9
-    first, second, _ = found["seen"]
+    first, second, _ = found["resumed"]["seen"]
     assert (first["prompt"], first["max_tokens"]) == ([1, 2], 9)
     assert (second["prompt"], second["max_tokens"]) == ([1, 2, 11, 12, 13], 6)
-    assert "seed" not in first  # its random numbers would come twice
+    assert "seed" not in first  # the continued call would repeat its random numbers
     assert first["temperature"] == 1.0 and first["logprobs"] and first["ignore_eos"]
+
+
+def test_point_4_a_call_has_a_seed_only_with_verls_full_determinism(found: dict[str, Any]) -> None:
+    assert "seed" not in found["seeds"]["usual"]
+    assert found["seeds"]["deterministic"]["seed"] == 7
+
+
+def test_point_16_a_cancelled_call_is_cancelled_in_its_server(found: dict[str, Any]) -> None:
+    assert found["cancelled"] == {"begun": True, "stopped": True, "released": True}
+
+
+def test_point_15_calls_of_a_dead_server_go_to_the_others(found: dict[str, Any]) -> None:
+    dead = found["dead"]
+    assert dead["moved"], "the call was not repeated on the other server"
+    assert len(dead["same_episode"]) in (5, 9) and dead["others"] == [9] * 4
+    (said,) = dead["said"]
+    assert said.startswith(f"inference server {dead['busy']} is dead; its calls go to the others: ")
+    assert not dead["failed_early"]
+
+
+def test_point_15_without_servers_the_run_ends_with_an_error_that_names_them(found: dict[str, Any]) -> None:
+    dead = found["dead"]
+    assert dead["error"].startswith("no inference server is left. ")
+    assert all(f"{name}: " in dead["error"] for name in dead["names"])
+    assert dead["failed"] == [dead["error"]]
+
+
+def test_point_7_another_process_reports_progress(found: dict[str, Any]) -> None:
+    assert found["pulses"]["events"] == ["alive"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ajet.interfaces.progress import Silent
 from ajet.job.models import model_source
 from ajet.learning.batch import Selection, build_batch
 from ajet.learning.objective import objective
 from tests.plugins.verl.conftest import Machine, write_job
-from tests.plugins.verl.exactness import TIMELINES, episodes, job_of, keep_gradients
+from tests.plugins.verl.exactness import TIMELINES, WAYS, episodes, job_of, keep_gradients
 
 RATE = 1e-12
 """Too small to change a weight, so that the gradients of both mini-batches are at the same weights."""
@@ -25,10 +27,11 @@ RATE = 1e-12
 def job_file(machine: Machine) -> Path:
     (machine.folder / "tasks.jsonl").write_text('{"query": "q", "answer": "a"}\n')
     (machine.folder / "flow.py").write_text("async def run(task, tuner):\n    return None\n")
+    model = Path(model_source("calculator", 0, Silent()))
     job = {
         "task": {"reader": "tasks.jsonl"},
         "workflow": "flow.py:run",
-        "model": model_source("calculator", 0, Silent()),
+        "model": str(model),
         "rollout": {"group_size": 3},
         "train": {
             "algorithm": "grpo",
@@ -38,6 +41,8 @@ def job_file(machine: Machine) -> Path:
             "max_grad_norm": 1e9,
             "correction": "truncated",
             "entropy": 0.01,
+            "kl": 0.1,
+            "reference": str(_another(model, machine.folder / "reference")),
         },
         "backbone": {
             "name": "verl",
@@ -52,6 +57,16 @@ def job_file(machine: Machine) -> Path:
         },
     }
     return write_job(machine.folder, job)
+
+
+def _another(model: Path, folder: Path) -> Path:
+    """A copy of a model with other weights."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    torch.manual_seed(0)
+    other = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in weights.items()}
+    save_file(other, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 def test_received_credit_is_the_local_one_and_so_are_the_gradients(machine: Machine, job_file: Path) -> None:
@@ -72,6 +87,13 @@ def test_received_credit_is_the_local_one_and_so_are_the_gradients(machine: Mach
     )
     assert local and len(local.batch.samples) == 2 * sum(TIMELINES)
 
+    ours = _local_gradients(job, local.batch, folder / "local")
+    of_rows, of_trees = (_checked(folder / way, local, ours) for way in WAYS)
+    assert "tree_token_ratio" not in of_rows and of_trees["tree_token_ratio"] > 1.2
+
+
+def _checked(folder: Path, local: Any, ours: list[list[torch.Tensor]]) -> dict[str, float]:
+    """The metrics, if the workers have received the credit of ``local`` and made its gradients of it."""
     received = [row for file in sorted(folder.glob("received-*")) for row in torch.load(file)]
     padding = [row for row in received if not row["response_mask"].any()]
     rows = {tuple(row["input_ids"].tolist()): row for row in received if row["response_mask"].any()}
@@ -84,7 +106,6 @@ def test_received_credit_is_the_local_one_and_so_are_the_gradients(machine: Mach
             np.testing.assert_array_equal(row[name].numpy(), array[first:], err_msg=name)
         np.testing.assert_array_equal(row["response_mask"].numpy().astype(bool), sample.mask[first:])
 
-    ours = _local_gradients(job, local.batch, folder / "local")
     verls = [torch.load(file) for file in sorted(folder.glob("gradients-*"))]
     assert len(verls) == len(ours) == 2
     for theirs, own in zip(verls, ours, strict=True):
@@ -92,7 +113,7 @@ def test_received_credit_is_the_local_one_and_so_are_the_gradients(machine: Mach
         size = torch.sqrt(sum((b**2).sum() for b in own))
         assert size > 1e-3 and difference / size < 1e-4, (difference / size).item()
 
-    measured = torch.load(folder / "metrics.pt", weights_only=False)["metrics"]
+    measured: dict[str, float] = torch.load(folder / "metrics.pt", weights_only=False)["metrics"]
     assert measured["tokens_trained"] == local.sampled_tokens and measured["optimizer_steps"] == 2
     assert 0 < measured["correction_capped"] < 1  # the cap was active
 

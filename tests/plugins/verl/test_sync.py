@@ -11,11 +11,12 @@ STEPS, TASKS, MEMBERS = 3, 2, 5
 
 FLOW = """
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
 
-from ajet import GroupJudge, JudgeOutput, WorkflowOutput
+from ajet import GroupJudge, JudgeOutput, Logger, WorkflowOutput
 
 HERE = Path(__file__).parent
 
@@ -63,6 +64,25 @@ class Whole(GroupJudge):
         numbers = [e.output.response for e in episodes]
         rewards = [1.0 if n is not None and (n % 2 or n >= 20) else 0.0 for n in numbers]
         return [JudgeOutput(reward=reward) for reward in rewards]
+
+
+class Kept(Logger):
+    name = "kept"
+
+    def _keep(self, run_dir, **line):
+        with (run_dir / "kept.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\\n")
+
+    def run_start(self, event):
+        self._keep(event.run_dir, start=event.config["train"]["steps"], after=event.resumed_after)
+
+    def episode_end(self, event):
+        sampled = sum(int(line.mask.sum()) for line in event.timelines)
+        self._keep(event.run_dir, id=event.id, query=event.task.query, reward=event.reward,
+                   failure=event.failure, sampled=sampled)
+
+    def log(self, run_dir, step, metrics):
+        self._keep(run_dir, step=step)
 """
 
 
@@ -83,10 +103,10 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
             "save_every": STEPS,
             "learning_rate": 1e-4,
         },
-        "run": {"dir": "runs"},
+        "run": {"dir": "runs", "loggers": ["flow.py:Kept"]},
         "backbone": {
             "name": "verl",
-            "verl": {"runners": 2, "actor_rollout_ref": {"rollout": {"max_model_len": 256}}},
+            "verl": {"runners": 2, "trees": True, "actor_rollout_ref": {"rollout": {"max_model_len": 256}}},
         },
     }
     machine.ajet("run", str(write_job(folder, job)), seconds=600)
@@ -98,6 +118,16 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
     assert failed["timeout"] == 1 and failed["context_overflow"] == 1
     assert failed["workflow:RuntimeError"] >= 5
     assert set(failed) == {"timeout", "context_overflow", "workflow:RuntimeError"}
+
+    kept = lines(run / "kept.jsonl")
+    assert kept[0] == {"start": STEPS, "after": None}
+    assert [line["step"] for line in kept if "step" in line] == [1, 2, 3]
+    told = {line["id"]: line for line in kept if "id" in line}
+    assert told.keys() == {e["id"] for e in episodes}
+    for e in episodes:
+        line = told[e["id"]]
+        assert (line["reward"], line["failure"]) == (e["reward"], e["failure"])
+        assert "+ 2?" in line["query"] and (line["sampled"] > 0) == any("tokens" in c for c in e["calls"])
 
     steps = [line for line in lines(run / "metrics.jsonl") if line["type"] == "train"]
     assert [line["step"] for line in steps] == [1, 2, 3]
@@ -112,6 +142,8 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
         assert sampled and line["tokens_trained"] + line["tokens_zero_advantage"] > 0
         assert line["optimizer_steps"] <= 2 and line["weight_version"] == line["step"]
         assert line["logprob_diff_max"] < 1e-3  # else vLLM's logprobs are not those of the rule
+        assert ("tree_token_ratio" in line) == (line["optimizer_steps"] > 0)
+    assert any(line.get("tree_token_ratio", 0) > 1.2 for line in steps)
     assert steps[-1]["optimizer_steps"] == steps[-1]["tokens_trained"] == 0  # all rewards are equal
     assert any(line["timelines_per_episode"] > 1 for line in steps)
     assert any(line["optimizer_steps"] == 2 for line in steps)

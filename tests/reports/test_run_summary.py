@@ -1,4 +1,4 @@
-"""A run at a glance: its figures by step, what failed, what broke, what to look at next."""
+"""The summary of a run: its figures by step, what failed, what broke, what to look at next."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from ajet.cli.show_text import describe_run, sparkline
 from ajet.reports.labels import ago
+from ajet.rollout.failures import Failure
 from ajet.rollout.recorder import RunRecorder
 from ajet.tracker.breaks import CAUSES
 
@@ -26,12 +27,12 @@ def test_each_step_has_a_row_with_its_validation(folder: Folder) -> None:
     folder.metrics("validation", 0, reward=0.1, accuracy=0.2)
     folder.metrics("greedy", 0, reward=0.1, accuracy=0.3)
     folder.metrics("train", 1, reward=0.5, accuracy=0.4, groups_zero_advantage=0.25, episodes_failed=2)
-    glance = folder.glance()
-    first, second = glance.rows
+    summary = folder.summary()
+    first, second = summary.rows
     assert (first.step, first.reward, first.validation, first.greedy) == (0, None, 0.2, 0.3)
     assert (second.reward, second.accuracy, second.zero_advantage, second.failed) == (0.5, 0.4, 0.25, 2)
-    assert glance.steps == 1 and glance.steps_wanted == 4
-    table = describe_run(glance).split("\n\n")[1].splitlines()
+    assert summary.steps == 1 and summary.steps_wanted == 4
+    table = describe_run(summary).split("\n\n")[1].splitlines()
     assert table[0].split() == [
         "step",
         "reward",
@@ -48,8 +49,8 @@ def test_each_step_has_a_row_with_its_validation(folder: Folder) -> None:
 def test_without_verdicts_a_validation_is_its_reward(folder: Folder) -> None:
     folder.write([])
     folder.metrics("validation", 0, reward=0.7)
-    assert folder.glance().rows[0].validation == 0.7
-    assert "validation reward" in describe_run(folder.glance())
+    assert folder.summary().rows[0].validation == 0.7
+    assert "validation reward" in describe_run(folder.summary())
 
 
 def test_many_steps_are_thinned_evenly_with_first_last_and_validations(folder: Folder) -> None:
@@ -59,12 +60,12 @@ def test_many_steps_are_thinned_evenly_with_first_last_and_validations(folder: F
     for step in (37, 512):
         recorder.metrics("validation", step, {"reward": 0.5})
     recorder.close()
-    glance = folder.glance()
-    steps = [row.step for row in glance.rows]
+    summary = folder.summary()
+    steps = [row.step for row in summary.rows]
     assert len(steps) == 20 and {1, 37, 512, 1000} <= set(steps)
     gaps = [b - a for a, b in pairwise(steps)]
     assert max(gaps) < 80
-    assert len(glance.rewards) == 1000
+    assert len(summary.rewards) == 1000
 
 
 def test_a_sparkline_shows_the_shape_and_fits_a_line() -> None:
@@ -81,7 +82,7 @@ def test_superseded_figures_are_not_shown(folder: Folder) -> None:
     recorder.supersede(2, {})
     recorder.metrics("train", 2, {"reward": 0.9})
     recorder.close()
-    assert folder.glance().rewards == (0.1, 0.9)
+    assert folder.summary().rewards == (0.1, 0.9)
 
 
 # ------------------------------------------------------------------ what happened
@@ -90,12 +91,12 @@ def test_superseded_figures_are_not_shown(folder: Folder) -> None:
 def test_failures_are_counted_by_cause_with_the_latest_told(folder: Folder) -> None:
     folder.write(
         [
-            blank("1.0/a/0", failure="timeout", error="no result within 3 s"),
-            blank("1.0/a/1", failure="workflow:KeyError", error="KeyError: 'x'"),
-            blank("1.0/a/2", failure="workflow:KeyError", error="KeyError: 'y'\nin agent.py"),
+            blank("1.0/a/0", failed=Failure.parse("timeout", "no result within 3 s")),
+            blank("1.0/a/1", failed=Failure.parse("workflow:KeyError", "KeyError: 'x'")),
+            blank("1.0/a/2", failed=Failure.parse("workflow:KeyError", "KeyError: 'y'\nin agent.py")),
         ]
     )
-    first, second = folder.glance().failures
+    first, second = folder.summary().failures
     assert (first.name, first.count, first.about) == (
         "workflow:KeyError",
         2,
@@ -107,41 +108,41 @@ def test_failures_are_counted_by_cause_with_the_latest_told(folder: Folder) -> N
 def test_counters_come_with_their_meaning_and_zeros_are_left_out(folder: Folder) -> None:
     counts = Counter({"overridden:top_p": 3, "malformed_tool_calls": 1, "drift": 0})
     folder.write([blank("1.0/a/0", counters=counts)])
-    shown = {c.name: c for c in folder.glance().counters}
+    shown = {c.name: c for c in folder.summary().counters}
     assert set(shown) == {"overridden:top_p", "malformed_tool_calls"}
     assert "rollout.sampling" in shown["overridden:top_p"].about
 
 
 def test_breaks_are_counted_by_cause_with_their_remedy(folder: Folder, live: Any) -> None:
     folder.write(live(squeezing, lambda r, p: "one  two", group_size=2))
-    (broken,) = folder.glance().breaks
+    (broken,) = folder.summary().breaks
     assert (broken.name, broken.count) == ("whitespace changed", 2)
     assert broken.about == CAUSES["whitespace changed"]
-    assert broken.about in describe_run(folder.glance())
+    assert broken.about in describe_run(folder.summary())
 
 
 def test_the_share_of_groups_without_advantage_is_counted_from_the_journal(folder: Folder, live: Any) -> None:
     folder.write(live(group_size=2, tasks=2))
     folder.write(live(group_size=2, judge=lambda task, output: 0.5), step=2)
-    glance = folder.glance()
-    assert (glance.groups_zero_advantage, glance.groups) == (1, 3)
-    assert "groups with zero advantage (nothing to learn): 1 of 3, 33%" in describe_run(glance)
+    summary = folder.summary()
+    assert (summary.groups_zero_advantage, summary.groups) == (1, 3)
+    assert "groups with zero advantage (nothing to learn): 1 of 3, 33%" in describe_run(summary)
 
 
 def test_an_algorithm_that_is_not_installed_here_is_noted_not_fatal(folder: Folder, live: Any) -> None:
     path = folder.dir / "job.yaml"
     path.write_text(path.read_text().replace("grpo", "gone"))
     folder.write(live(group_size=2))
-    glance = folder.glance()
-    assert glance.groups == 0 and "unknown algorithm 'gone'" in glance.notes[0]
+    summary = folder.summary()
+    assert summary.groups == 0 and "unknown algorithm 'gone'" in summary.notes[0]
     assert folder.report("1.0/t0/1").header.advantages == {}
 
 
 def test_a_folder_without_its_job_is_shown_all_the_same(folder: Folder) -> None:
     (folder.dir / "job.yaml").unlink()
     folder.write([blank("1.0/a/0")])
-    glance = folder.glance()
-    assert glance.model == "" and "\njob " not in describe_run(glance) and "no job.yaml" in glance.notes[0]
+    summary = folder.summary()
+    assert summary.model == "" and "\njob " not in describe_run(summary) and "no job.yaml" in summary.notes[0]
 
 
 # ------------------------------------------------------------------ what to look at
@@ -150,22 +151,22 @@ def test_a_folder_without_its_job_is_shown_all_the_same(folder: Folder) -> None:
 def test_the_episodes_to_look_at_are_best_worst_failed_broken_and_longest(folder: Folder, live: Any) -> None:
     folder.write(live(squeezing, lambda r, p: "one  two", tasks=1))
     folder.write([judged(f"2.0/a/{m}", float(m)) for m in range(3)], step=2)
-    folder.write([blank("2.0/a/9", failure="timeout", error="slow")], step=2)
-    picks = {pick.id: pick.why for pick in folder.glance().picks}
+    folder.write([blank("2.0/a/9", failed=Failure.parse("timeout", "slow"))], step=2)
+    picks = {pick.id: pick.why for pick in folder.summary().picks}
     assert picks["2.0/a/2"] == "best reward: 2 at step 2"
     assert picks["2.0/a/0"] == "worst reward: 0 at step 2"
     assert picks["2.0/a/9"] == "failed: timeout"
     assert picks["1.0/t0/0"].startswith("breaks: 1 whitespace changed; longest: ")
-    assert f"ajet show {folder.dir} 2.0/a/2" in describe_run(folder.glance())
+    assert f"ajet show {folder.dir} 2.0/a/2" in describe_run(folder.summary())
 
 
 def test_an_id_with_spaces_is_quoted_for_the_shell(folder: Folder) -> None:
     folder.write([judged("1.0/my task/0", 1.0)])
-    assert f"ajet show {folder.dir} '1.0/my task/0'" in describe_run(folder.glance())
+    assert f"ajet show {folder.dir} '1.0/my task/0'" in describe_run(folder.summary())
 
 
 def test_a_run_without_episodes_says_so(folder: Folder) -> None:
-    text = describe_run(folder.write([]).glance())
+    text = describe_run(folder.write([]).summary())
     assert "none has ended yet" in text and "look at" not in text
 
 

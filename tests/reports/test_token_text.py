@@ -8,31 +8,31 @@ from typing import Any
 import pytest
 
 from ajet.interfaces.progress import Silent
-from ajet.reports.token_text import Pieces, readable, visible
+from ajet.reports.token_text import TokenText, readable, visible
 from ajet.runs.run_dir import keep_tokenizer
 
 
 @pytest.fixture
-def pieces(tmp_path: Path, tokenizer: Any) -> Pieces:
+def pieces(tmp_path: Path, tokenizer: Any) -> TokenText:
     keep_tokenizer(tmp_path, tokenizer, Silent())
-    return Pieces(tmp_path)
+    return TokenText(tmp_path)
 
 
 @pytest.mark.parametrize(
     "text", ["plain words", "  two\n\tlines ", "überall 漢字 👍🏽", "<|im_start|>user\n"]
 )
-def test_the_pieces_of_a_text_are_the_text(pieces: Pieces, tokenizer: Any, text: str) -> None:
+def test_the_pieces_of_a_text_are_the_text(pieces: TokenText, tokenizer: Any, text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)
     found = pieces(ids)
     assert len(found) == len(ids) and "".join(p or "" for p in found) == text
 
 
-def test_a_character_of_several_tokens_is_the_last_ones(pieces: Pieces, tokenizer: Any) -> None:
+def test_a_character_of_several_tokens_is_the_last_ones(pieces: TokenText, tokenizer: Any) -> None:
     ids = tokenizer.encode("👍", add_special_tokens=False)
     assert len(ids) > 1 and pieces(ids) == [""] * (len(ids) - 1) + ["👍"]
 
 
-def test_half_a_character_at_the_end_is_shown_as_such(pieces: Pieces, tokenizer: Any) -> None:
+def test_half_a_character_at_the_end_is_shown_as_such(pieces: TokenText, tokenizer: Any) -> None:
     ids = tokenizer.encode("a👍", add_special_tokens=False)[:-1]
     assert "".join(p or "" for p in pieces(ids)).startswith("a�")
 
@@ -45,18 +45,18 @@ def test_a_space_at_the_beginning_of_a_sentencepiece_token_is_kept(tmp_path: Pat
     made.decoder = decoders.Metaspace()
     (tmp_path / "tokenizer").mkdir()
     made.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
-    assert Pieces(tmp_path)([0, 1, 1]) == ["one", " two", " two"]
+    assert TokenText(tmp_path)([0, 1, 1]) == ["one", " two", " two"]
 
 
 def test_without_a_tokenizer_there_are_no_texts_and_a_reason(tmp_path: Path) -> None:
-    pieces = Pieces(tmp_path)
+    pieces = TokenText(tmp_path)
     assert pieces([1, 2]) == [None, None] and "tokenizer.json does not exist" in pieces.missing
 
 
 def test_a_damaged_tokenizer_is_a_reason_too(tmp_path: Path) -> None:
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")
-    assert "tokenizer.json: " in Pieces(tmp_path).missing
+    assert "tokenizer.json: " in TokenText(tmp_path).missing
 
 
 def test_a_tokenizer_that_cannot_be_saved_is_noted_and_the_run_goes_on(tmp_path: Path) -> None:

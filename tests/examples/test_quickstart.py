@@ -1,0 +1,62 @@
+"""examples/quickstart.ipynb, executed cell by cell in a kernel of its own, with the default model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from ajet.interfaces.progress import Silent
+from ajet.job.models import model_source
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "quickstart.ipynb"
+TEN_MINUTES = 600
+
+
+def read() -> nbformat.NotebookNode:
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def shown(cell: nbformat.NotebookNode) -> str:
+    """What a cell printed and returned, as text and HTML."""
+    parts = []
+    for output in cell.outputs:
+        assert output.output_type != "error", output
+        parts += [output.text] if "text" in output else list(output.data.values())
+    return "\n".join(parts)
+
+
+def test_it_has_ten_cells_and_is_kept_without_outputs() -> None:
+    notebook = read()
+    nbformat.validate(notebook)
+    assert len(notebook.cells) == 10
+    for cell in notebook.cells[1:]:
+        assert cell.cell_type == "code" and cell.outputs == [] and cell.execution_count is None
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_it_trains_a_checkpoint_and_shows_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+    model_source("starter", 0, Silent())  # built here if it is not in the cache
+    (tmp_path / "here").mkdir()
+    notebook = read()
+    resources = {"metadata": {"path": str(tmp_path / "here")}}
+    NotebookClient(notebook, timeout=TEN_MINUTES, resources=resources).execute()
+    _, _, _, given, checked, trained, curve, scores, evaluated, served = map(shown_or_text, notebook.cells)
+    assert "What is 3 + 4?" in given
+    assert "ajet check · agent" in checked
+    assert "step 30/30" in trained
+    assert "&lt;svg" in curve
+    before, after = (int(n) / 100 for n in re.findall(r"(\d+)%", scores))
+    assert after >= before + 0.3 and scores.count("What is") == 3
+    assert "accuracy" in evaluated
+    assert served.startswith("step_000030 answers: ") and re.search(r"\d", served.partition("answers:")[2])
+
+
+def shown_or_text(cell: nbformat.NotebookNode) -> str:
+    return shown(cell) if cell.cell_type == "code" else cell.source

@@ -1,0 +1,25 @@
+"""Code blocks of documentation pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def page(path: str) -> str:
+    """The text of a page, such as docs/judges.md."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def files(text: str) -> dict[str, str]:
+    """Code blocks that follow a file name in backticks, by that name."""
+    found = re.findall(r"^`([\w./-]+)`:\n\n(`{3,})\w+\n(.*?)^\2$", text, re.MULTILINE | re.DOTALL)
+    return {name: content for name, _, content in found}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of a language; "" for those that name none."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [code for named, code in found if named == language]

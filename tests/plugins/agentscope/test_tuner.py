@@ -1,0 +1,87 @@
+"""Functions of AgentScope's tuner as workflows; they need no AgentScope."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.interfaces.workflow import Workflow, load_workflow
+from ajet.plugins import load_plugins
+from ajet.types import Task, WorkflowOutput
+
+Write = Callable[[str, str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Write a file into a folder that is on the path; the path of the file as text."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(name: str, code: str) -> str:
+        (tmp_path / name).write_text(code)
+        return str(tmp_path / name)
+
+    return make
+
+
+def load(spec: str) -> Workflow:
+    return load_workflow(spec, hook=load_plugins().manager.hook)
+
+
+class Models:
+    """A tuner whose AgentScope models are their targets' names."""
+
+    auxiliary = ("critic",)
+
+    def as_agentscope_model(self, target: str = "policy") -> str:
+        return f"model of {target}"
+
+
+@pytest.mark.parametrize(
+    ("code", "response"),
+    [
+        ("async def run(task, model): return model", "model of policy"),
+        ("def run(task, model): return model", "model of policy"),
+        (
+            "async def run(task: dict, model, auxiliary_models=None): return auxiliary_models",
+            {"critic": "model of critic"},
+        ),
+        ("async def run(task, model, auxiliary_models, logger): return logger.name", "ajet.workflow"),
+        ("async def run(task, model, logger=None): return task", {"id": "t", "query": "q", "answer": 42}),
+    ],
+)
+def test_a_function_of_agentscopes_tuner_gets_a_dict_and_models(
+    write: Write, code: str, response: Any
+) -> None:
+    workflow = load(f"{write('tuned.py', code)}:run")
+    tuner: Any = Models()
+    task = Task("t", "q", metadata={"answer": 42})
+    assert asyncio.run(workflow.fresh()(task, tuner)) == WorkflowOutput(response=response)
+
+
+def test_its_output_may_be_of_a_class_of_its_own(write: Write) -> None:
+    code = (
+        "class WorkflowOutput:\n    reward, response, metrics = 0.5, 'r', {'m': 1.0}\n"
+        "async def run(task, model): return WorkflowOutput()\n"
+    )
+    workflow = load(f"{write('own_output.py', code)}:run")
+    tuner: Any = Models()
+    expected = WorkflowOutput(reward=0.5, response="r", metrics={"m": 1.0})
+    assert asyncio.run(workflow.fresh()(Task("t"), tuner)) == expected
+
+
+def test_an_instance_may_have_such_a_method_and_other_signatures_are_left_alone(write: Write) -> None:
+    code = (
+        "class Agent:\n    def execute(self, task, model): return model\nagent = Agent()\n"
+        "def run(task, model, temperature=1): return model\n"
+    )
+    path = write("method.py", code)
+    tuner: Any = Models()
+    assert asyncio.run(load(f"{path}:agent").fresh()(Task("t"), tuner)) == WorkflowOutput(
+        response="model of policy"
+    )
+    assert load(f"{path}:run").fresh()(Task("t"), tuner) is tuner

@@ -1,0 +1,88 @@
+"""Defaults that depend on the model, the GPUs and the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.job.job import Job
+from ajet_verl.lengths import GIB
+from ajet_verl.plugin import Verl
+from tests.plugins.verl.models import model
+from tests.plugins.verl.test_alignment import job_of
+
+
+@pytest.fixture(autouse=True)
+def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has 8 GPUs of 80 GiB and 128 cores."""
+    monkeypatch.setattr("ajet_verl.machine.on_gpus", lambda: True)
+    monkeypatch.setattr("ajet_verl.machine.gpu_count", lambda: 8)
+    monkeypatch.setattr("ajet_verl.machine.gpu_memory", lambda: 80 * GIB)
+    monkeypatch.setattr("os.cpu_count", lambda: 128)
+
+
+def prepared(folder: Path, name: str = "qwen3-8b", **sections: Any) -> tuple[Job, Verl]:
+    model(folder, name)
+    job = job_of(folder, model=f"./{name}", **sections)
+    assert isinstance(job.backbone, Verl)
+    return job, job.backbone
+
+
+def parallel(settings: Verl) -> int:
+    return (
+        settings.explicit.get("actor_rollout_ref", {}).get("rollout", {}).get("tensor_model_parallel_size", 1)
+    )  # type: ignore[no-any-return]
+
+
+def test_3_a_real_model_has_a_lower_learning_rate_and_the_starter_has_not(tmp_path: Path) -> None:
+    job, _ = prepared(tmp_path)
+    assert job.config.train.learning_rate == 1e-6
+    assert "8.2B parameters" in job.layers.source_of("train.learning_rate")
+    assert job_of(tmp_path).config.train.learning_rate == 1e-5
+
+
+def test_3_all_episodes_of_a_step_run_at_once_as_far_as_vllm_has_room(tmp_path: Path) -> None:
+    job, settings = prepared(tmp_path, train={"batch_size": 64})
+    assert (job.config.rollout.concurrency, settings.runners) == (512, 8)
+    job, settings = prepared(tmp_path, train={"batch_size": 1024})
+    assert job.config.rollout.concurrency == 8 * 256
+    assert "8 vLLM servers" in job.layers.source_of("rollout.concurrency")
+    assert settings.runners == 32, "a quarter of the cores"
+
+
+def test_runners_are_on_every_node(tmp_path: Path) -> None:
+    _, settings = prepared(tmp_path, train={"batch_size": 64}, verl={"trainer": {"nnodes": 2}})
+    assert settings.runners == 4
+
+
+def test_6_logprobs_of_vllm_are_corrected_on_gpus_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert prepared(tmp_path)[0].config.train.correction == "truncated"
+    monkeypatch.setattr("ajet_verl.machine.on_gpus", lambda: False)
+    assert prepared(tmp_path)[0].config.train.correction == "off"
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "gpus"),
+    [("qwen3-8b", 80, 1), ("qwen3-8b", 40, 2), ("qwen3-32b", 80, 4), ("qwen3-30b-a3b", 80, 4)],
+)
+def test_a_model_is_split_until_its_weights_leave_room_for_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, memory: int, gpus: int
+) -> None:
+    monkeypatch.setattr("ajet_verl.machine.gpu_memory", lambda: memory * GIB)
+    assert parallel(prepared(tmp_path, name)[1]) == gpus
+
+
+def test_a_model_is_not_split_over_more_gpus_than_a_node_has(tmp_path: Path) -> None:
+    assert parallel(prepared(tmp_path, "qwen3-32b", verl={"trainer": {"n_gpus_per_node": 2}})[1]) == 2
+
+
+def test_what_the_user_sets_stays(tmp_path: Path) -> None:
+    verl = {"runners": 3, "actor_rollout_ref": {"rollout": {"tensor_model_parallel_size": 8}}}
+    train = {"learning_rate": 2e-5, "correction": "off", "batch_size": 64}
+    job, settings = prepared(tmp_path, "qwen3-32b", train=train, rollout={"concurrency": 7}, verl=verl)
+    assert (job.config.train.learning_rate, job.config.train.correction) == (2e-5, "off")
+    assert (job.config.rollout.concurrency, settings.runners, parallel(settings)) == (7, 3, 8)

@@ -1,0 +1,45 @@
+"""Which cases of a parametrised test are in the fast tier, `make test`; the others are in `make test-slow`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+thinned = pytest.mark.thinned
+"""Of a test with several parameters, the fast tier runs cases in which each value of each parameter occurs."""
+
+
+def fast(places: Collection[int], cases: Sequence[Any]) -> list[Any]:
+    """The cases, for `pytest.mark.parametrize`; those at other indices than ``places`` are slow."""
+    assert all(0 <= place < len(cases) for place in places)
+    return [case if place in places else _slow(case) for place, case in enumerate(cases)]
+
+
+def _slow(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def thin(items: Sequence[pytest.Item]) -> None:
+    """Mark the cases of `thinned` tests that the fast tier leaves out as slow."""
+    tests: dict[tuple[Any, str], list[Any]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("thinned"):
+            tests[item.parent, getattr(item, "originalname", "")].append(item)
+    for cases in tests.values():
+        # Names that one `parametrize` gives together vary together: they are one axis.
+        axes = {_indices(case.callspec.params[name] for case in cases) for name in cases[0].callspec.params}
+        sizes = sorted((1 + max(axis) for axis in axes), reverse=True)
+        assert len(sizes) > 1, f"{cases[0].nodeid}: only a test with several parameters can be thinned"
+        for case, indices in zip(cases, zip(*axes, strict=True), strict=True):
+            if sum(indices) % sizes[1]:
+                case.add_marker(pytest.mark.slow)
+
+
+def _indices(values: Iterable[Any]) -> tuple[int, ...]:
+    """Each value as a number: 0 for the first one and those that are the same object, 1 for the next, and so on."""
+    numbers: dict[int, int] = {}
+    return tuple(numbers.setdefault(id(value), len(numbers)) for value in values)
