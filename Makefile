@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local clean
+.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-verl clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -49,7 +49,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	touch $@
 
 $(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml) $(CLUSTER)/pyproject.toml
-	@echo "Installing what the tests need: agent frameworks and development tools, about 120 packages more and 1 GB on disk."
+	@echo "Installing what the tests need: agent frameworks and development tools, about 145 packages more and 1 GB on disk."
 	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' anthropic langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
 	@touch $@
@@ -70,13 +70,14 @@ examples: $(ALL_INSTALLED) ## the five agents of examples/ that learn, one after
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} .venv/bin/python examples/learn.py --seed $(SEED) $(ARGS)
 
 # One process more than cores, up to five, as many tests wait for programs that they start; one thread in each: torch's
-# threads would fight for the same cores.
+# threads would fight for the same cores. A process that crashes ends the run, which names the test: pytest-xdist starts
+# another one, but then may wait forever for the tests that the crashed one had left.
 PROCESSES = $$(( $$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 5 ))
-test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the tests (ARGS="-k name" for some of them)
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests, about five minutes on two cores (ARGS="-k name" for some)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-slow: $(ALL_INSTALLED) ## the tests that take minutes, and properties with all of their examples
-	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
+test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the other cases and whole runs, and properties with all of their examples
+	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
 
 # vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and
 # resolves them in minutes. `timeout` ends their processes with the tests, as they are of its group.
@@ -103,7 +104,7 @@ ON_CPU := VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VLLM_CPU_KVCACHE_SPACE=1 VLL
 	VLLM_NO_USAGE_STATS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false
 
 test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through Ray, vLLM and FSDP
-	$(ON_CPU) timeout -k 20 2400 .venv-verl/bin/python -m pytest tests/plugins/verl $(ARGS)
+	$(ON_CPU) timeout -k 20 2400 .venv-verl/bin/python -m pytest tests/plugins/verl -n 2 --max-worker-restart 0 --dist loadfile $(ARGS)
 
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
 	$(ON_CPU) timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
@@ -144,6 +145,9 @@ bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per secon
 
 bench-local: $(INSTALLED) .venv-trl/.installed ## the local backbone beside TRL: step, learning, generation, trees (ARGS="step")
 	OMP_NUM_THREADS=1 .venv/bin/python bench/local.py $(ARGS)
+
+bench-verl: .venv-verl/.installed ## verl's engine on trees beside its rows, on this CPU (ARGS="--logs group,retry")
+	$(ON_CPU) .venv-verl/bin/python bench/verl_trees.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

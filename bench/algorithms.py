@@ -1,13 +1,13 @@
-"""Does every algorithm learn? Digit sums (25 tasks) through the local backbone, from one tiny model.
+"""Checks that every algorithm learns: digit sums (25 tasks) on the local backbone, from the same tiny model.
 
     python bench/algorithms.py            # all
     python bench/algorithms.py rloo gspo  # some
 
-The model, 0.2 M parameters made here, was shown the right answers, then answers of which half are random:
-it still gives the right one to some of the sums. Each algorithm then takes the same steps with the
-same settings and its own defaults. ``sft`` learns from right transcripts instead, and ``distillation`` from
-a teacher, the model before it was shown wrong answers. Last line: one JSON object, for each algorithm the
-accuracy before and after, its steps and CPU seconds (validation included).
+The model, 0.2 M parameters created here, is fine-tuned on correct answers, then on answers of which half are random, so
+it answers only some of the sums correctly. Each algorithm then takes the same steps with the same settings and its own
+defaults. ``sft`` learns from correct transcripts instead, and ``distillation`` from a teacher: the model before it was
+fine-tuned on random answers. Last line: one JSON object with each algorithm's accuracy before and after, its steps and
+CPU seconds (including validation).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ HERE = Path(__file__).resolve().parent
 STEPS, BATCH_SIZE, GROUP_SIZE = 120, 8, 8
 RATE, EPSILON = 1e-3, 1e-4
 RIGHT = 0.5
-"""Share of answers that are not random in the transcripts that spoil the model."""
+"""Share of correct, not random, answers in the transcripts that degrade the model."""
 TASKS = [(a, b) for a in range(5) for b in range(5)]
 VALIDATIONS = 12
-"""Episodes of each task in a validation."""
+"""Episodes per task in a validation."""
 SETTINGS: dict[str, dict[str, Any]] = {"distillation": {"train.reference": "teacher"}}
-"""What an algorithm needs beyond its name."""
+"""Settings that an algorithm requires besides its name."""
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def installed() -> list[str]:
 
 @dataclass
 class Bench:
-    """A folder with tasks, the model to begin with, and a teacher where one is needed."""
+    """A folder with tasks, the initial model and the teacher."""
 
     folder: Path
     steps: int
@@ -77,7 +77,7 @@ class Bench:
         self.model = self.fine_tune(self.teacher, "model", habits, epochs=1)
 
     def learn(self, name: str) -> dict[str, Any]:
-        """Train with one algorithm; the last line's figures."""
+        """Train with one algorithm; returns its figures for the last line."""
         settings = {
             key: str(self.teacher) if value == "teacher" else value
             for key, value in SETTINGS.get(name, {}).items()
@@ -98,7 +98,7 @@ class Bench:
         return figures
 
     def imitate(self) -> dict[str, Any]:
-        """Supervised fine-tuning on right answers."""
+        """Supervised fine-tuning on correct answers."""
         from ajet.runs.train import evaluate
 
         model = self.fine_tune(self.model, "right", [(a, b, a + b) for a, b in TASKS] * 16, epochs=1)
@@ -110,7 +110,7 @@ class Bench:
         }
 
     def fine_tune(self, model: Path, name: str, sums: list[tuple[int, int, int]], epochs: int) -> Path:
-        """The checkpoint of a model that was shown these answers; in a folder of its own."""
+        """The checkpoint of a model after fine-tuning on these sums, in the folder ``name``."""
         from ajet.interfaces.progress import Silent
         from ajet.runs.train import sft
 
@@ -140,7 +140,7 @@ class Bench:
         return max((output / "checkpoints").iterdir())
 
     def job(self, algorithm: str, model: Path, settings: dict[str, Any]) -> Any:
-        """The job of one algorithm, as `ajet run` would read it."""
+        """The job of one algorithm, as `ajet run` reads it."""
         from ajet.job.config import Layers
         from ajet.job.prepare import prepare
 
@@ -171,7 +171,7 @@ class Bench:
 
 
 def make_model(folder: Path, seed: int) -> None:
-    """A small Qwen3 with the starter's tokenizer, its weights random."""
+    """A small Qwen3 with the starter's tokenizer and random weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -189,7 +189,7 @@ def make_model(folder: Path, seed: int) -> None:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Rows as JSON lines."""
+    """Write rows as JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -1,9 +1,9 @@
-"""Every benchmark of this folder, one after the other: the last line of each, which is its JSON object.
+"""Runs the benchmarks of this folder one after the other, and prints the last line of each: its JSON object.
 
     python bench/all.py                  # all of them: about an hour
     python bench/all.py gateway tracker  # some
 
-`local.py` is not run: it needs an environment of its own (`make bench-local`).
+`local.py` and `verl_trees.py` are not run: they need separate environments (`make bench-local`, `make bench-verl`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NOT_RUN = {"all", "local"}
+NOT_RUN = {"all", "local", "verl_trees"}
 
 
 def main() -> None:
@@ -35,11 +35,11 @@ def _is_program(path: Path) -> bool:
 
 
 def _run(name: str) -> bool:
-    """Whether a benchmark ended well; prints the last line of what it said."""
+    """Whether a benchmark succeeded; prints the last line of its output, or of its errors."""
     started = time.monotonic()
     ran = subprocess.run([sys.executable, str(HERE / f"{name}.py")], capture_output=True, text=True)
-    said = (ran.stderr if ran.returncode else ran.stdout).strip().splitlines()
-    print(f"{name} ({time.monotonic() - started:.0f} s): {said[-1] if said else '(nothing)'}", flush=True)
+    lines = (ran.stderr if ran.returncode else ran.stdout).strip().splitlines()
+    print(f"{name} ({time.monotonic() - started:.0f} s): {lines[-1] if lines else '(no output)'}", flush=True)
     return ran.returncode == 0
 
 

@@ -1,16 +1,16 @@
-"""What the in-process hook costs: CPU of a call through the openai SDK, and memory of waiting episodes.
+"""Measures the in-process hook: CPU of a call through the openai SDK, and memory of waiting episodes.
 
     python bench/capture.py
 
-The SDK over a transport that answers at once is the measure of all; an engine that answers at once stands
-behind the rest. `hook_ratio_to_sdk` is what the hook itself adds to that transport: finding the episode, the
-way to the engine's loop and back, the wire's request and reply, the client's response; the session's answers
-are prepared. `waiting_ratio_to_sdk` is the same with an engine that works in a task of its loop, as those with
-a model do. `recorded_ratio_to_sdk` is what all of a recorded call adds, the session's work with it
-(conversation, prompt, record), but for the tokens: rendering and reading are prepared, and measured apart.
-CPU of all threads, in short blocks that take turns; a ratio is the median of the blocks' own, the dearer of
-sync and async. The episodes are whole ones, each with a workflow, a session and a call that waits for the
-engine; their data, messages and tokens, are taken off. Last line: one JSON object.
+The reference is the SDK over a transport that answers immediately; all other calls use an engine that answers
+immediately. `hook_ratio_to_sdk` is what the hook itself adds: finding the episode, the way to the engine's loop and back,
+the wire's request and reply, and the client's response, with prepared answers of the session. `waiting_ratio_to_sdk` is
+the same with an engine that works in a task of its loop, as engines with a model do. `recorded_ratio_to_sdk` is what a
+whole recorded call adds, including the session's work (conversation, prompt, record), but not the tokens: rendering and
+parsing are prepared, and measured separately. CPU is that of all threads, in short alternating blocks; a ratio is the
+median over blocks, for sync or async, whichever is higher. The waiting episodes are complete, each with a workflow, a
+session and a call that waits for the engine; the bytes of their messages and tokens are subtracted. Last line: one JSON
+object.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from gateway import (
     rendering_cpu,
 )
 
-from ajet.capture.context import current_session, passthrough
+from ajet.capture.context import passthrough
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
-from ajet.capture.process.install import reach
+from ajet.capture.process.install import install
 from ajet.capture.respond import Reply
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer, Session
+from ajet.capture.session import Answerer, Session, current_session
 from ajet.capture.targets import Target
 from ajet.capture.wires import Answer
 from ajet.interfaces.workflow import Workflow
@@ -81,11 +81,11 @@ def main() -> None:
 
 
 def ratios_to_sdk(blocks: int) -> dict[str, float]:
-    """What is added to an SDK call, as shares of its own CPU."""
+    """The CPU that is added to an SDK call, as shares of the SDK's own."""
     found: dict[str, list[float]] = {}
     number = 0
 
-    def asked() -> Any:
+    def new_messages() -> Any:
         nonlocal number
         number += 1
         return [MESSAGES[0], {"role": "user", "content": f"{number} {TEXT}"}]
@@ -95,10 +95,12 @@ def ratios_to_sdk(blocks: int) -> dict[str, float]:
 
         def measure(name: str) -> None:
             for kind, figure in (
-                ("sync", cpu(lambda: sync.chat.completions.create(model="m", messages=asked()))),
+                ("sync", cpu(lambda: sync.chat.completions.create(model="m", messages=new_messages()))),
                 (
                     "async",
-                    cpu_async(lambda: asynchronous.chat.completions.create(model="m", messages=asked())),
+                    cpu_async(
+                        lambda: asynchronous.chat.completions.create(model="m", messages=new_messages())
+                    ),
                 ),
             ):
                 found.setdefault(f"{kind}, {name}", []).append(figure)
@@ -131,7 +133,7 @@ def ratios_to_sdk(blocks: int) -> dict[str, float]:
 
 @contextmanager
 def prepared_reply() -> Iterator[None]:
-    """A block in which the engine's loop is reached, but nothing is done there."""
+    """A block in which calls reach the engine's loop, but do nothing there."""
     body = json.dumps(completion()).encode()
 
     async def reply() -> Reply:
@@ -143,7 +145,7 @@ def prepared_reply() -> Iterator[None]:
 
 @contextmanager
 def prepared_session(work: AtWork | None = None) -> Iterator[None]:
-    """A block in which sessions have their answers ready, or wait until work is done."""
+    """A block in which sessions' answers are ready, or are ready after ``work``."""
     answers: Any = [
         Answer({"role": "assistant", "content": "word " * COMPLETION}, "stop", PROMPT, COMPLETION)
     ]
@@ -158,13 +160,13 @@ def prepared_session(work: AtWork | None = None) -> Iterator[None]:
 
 
 class AtWork:
-    """A task that others wait for, as an engine's."""
+    """A task that calls wait for, like an engine's."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     async def done(self) -> None:
-        """Wait until the task has done what there is."""
+        """Wait until the task has done its pending work."""
         if self._task is None:
             self._asked = asyncio.Event()
             self._waiting: list[asyncio.Future[None]] = []
@@ -186,14 +188,14 @@ class AtWork:
 
 @contextmanager
 def prepared_reading(chat: Any) -> Iterator[None]:
-    """A block in which answers are not read: they all say the same."""
+    """A block in which answers are not parsed: all have the same prepared content."""
     ready = chat.parse(AtOnce(chat.tokenizer).ids.tolist(), [])
     with replaced(type(chat), parse=lambda *_: ready):
         yield
 
 
 def cpu(call: Callable[[], Any]) -> float:
-    """CPU seconds of a call, all threads."""
+    """CPU seconds per call, of all threads."""
     call()
     start = time.process_time()
     for _ in range(CALLS):
@@ -213,7 +215,7 @@ def cpu_async(call: Callable[[], Any]) -> float:
 
 
 class Hooked:
-    """Capture over an engine that answers at once."""
+    """Capture with an engine that answers immediately, unless another is given."""
 
     def __init__(self, engine: Any = None) -> None:
         self.portal = Portal()
@@ -251,7 +253,7 @@ class Hooked:
 
 
 class Waits:
-    """An engine whose callers wait until it is told to answer."""
+    """An engine whose callers wait until `answers` is set."""
 
     context_length = 1 << 20
     model_type = "qwen3"
@@ -270,7 +272,7 @@ class Waits:
 
 
 def episodes_kib(count: int) -> float:
-    """KiB that each of so many waiting episodes takes beyond its messages and tokens."""
+    """KiB per waiting episode, without its messages and tokens."""
     import httpx2
     import openai
 
@@ -287,11 +289,18 @@ def episodes_kib(count: int) -> float:
     async def run(hooked: Hooked, count: int) -> float:
         engine.waiting = 0
         engine.answers.clear()
-        with reach(hooked.capture) as around:
+        with install(hooked.capture) as around:
             hook = load_plugins().manager.hook
             workflow = Workflow("bench", agent, True, 1)
             runner = EpisodeRunner(
-                workflow, hooked.answerer, hooked.capture, {}, 600.0, Board(), hook, missed=around.missed
+                workflow=workflow,
+                answerer=hooked.answerer,
+                capture=hooked.capture,
+                handles={},
+                timeout=600.0,
+                board=Board(),
+                hook=hook,
+                missed=around.missed,
             )
             gc.collect()
             before = tracemalloc.get_traced_memory()[0]
@@ -310,16 +319,16 @@ def episodes_kib(count: int) -> float:
         return (held - sum(data)) / count / 1024
 
     with Hooked(engine) as hooked:
-        asyncio.run(run(hooked, 20))  # what is made once
+        asyncio.run(run(hooked, 20))  # creates what exists only once
         tracemalloc.start()
         each = asyncio.run(run(hooked, count))
         tracemalloc.stop()
-    print(f"{count:,} episodes that wait: {each:.1f} KiB each beyond their messages and tokens")
+    print(f"{count:,} waiting episodes: {each:.1f} KiB each without their messages and tokens")
     return each
 
 
 def _data_bytes(episode: Any) -> int:
-    """Bytes of an episode's own messages, once as the agent's and once as the request's, and of its prompts."""
+    """Bytes of an episode's prompts and messages; each message counts twice, as the agent's and the request's."""
     text = sum(len(m["content"]) for e in episode.record.exchanges for m in e.chat()[:-1])
     tokens = sum(c.prompt.length for c in episode.record.calls)
     return 2 * text + 4 * tokens

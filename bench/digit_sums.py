@@ -10,7 +10,7 @@ from ajet import Task, WorkflowOutput
 
 CLIENT = httpx2.AsyncClient()
 URL = "http://127.0.0.1:9/v1/chat/completions"
-"""Nobody listens there: capture answers."""
+"""No server listens on this port: capture answers."""
 
 
 async def run(task: Task) -> WorkflowOutput:

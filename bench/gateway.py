@@ -1,13 +1,13 @@
-"""What a recorded call through the gateway costs, beside a plain upstream and a minimal recording proxy.
+"""Compares the cost of a recorded call through the gateway with a plain upstream and a minimal recording proxy.
 
     python bench/gateway.py
 
-Calls of 1,000 prompt and 64 completion tokens, 1, 32 and 256 at once, from a client in another process than
-the servers. Our engine answers at once; rendering is left out of the calls (every prompt is prepared, all
-are different) and measured apart. The proxy (aiohttp on uvloop, orjson) forwards to the upstream and keeps
-ids and logprobs as arrays. So does the splice, which passes bytes on between two sockets and knows no more of
-HTTP than where a message ends: it says how fast this machine is, and so how fast the proxy must be. CPU is the
-figure to trust on a machine that does other things too. Last line: one JSON object.
+Calls of 1,000 prompt and 64 completion tokens, 1, 32 and 256 at once, from a client in a separate process. Our engine
+answers immediately. Calls exclude rendering (every prompt is prepared, all are different), which is measured separately.
+The proxy (aiohttp on uvloop, orjson) forwards to the upstream and keeps ids and logprobs as arrays. The splice does the
+same but only forwards bytes between two sockets and finds the ends of HTTP messages: it measures the speed of this
+machine, and so how fast the proxy should be. If the machine has other load, trust the CPU figures. Last line: one JSON
+object.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CALLS = {1: 500, 32: 2_000, 256: 2_000}
 ROUNDS = 9
 WARM = 300
 PROXY_SECONDS, SPLICE_SECONDS = 0.25e-3, 0.11e-3
-"""CPU of a call at 32 at once through both floors, on the machine that the targets were set on. Only their
-ratio is used."""
+"""CPU seconds per call through both floors, at 32 calls at once, on the machine of the targets. Only their ratio is
+used."""
 TOLERANCE = 0.7
-"""Below this share of the speed that the ratio and this run's splice say, the proxy is doubted."""
+"""The output warns if the proxy's speed is below this share of the speed expected from the ratio and this splice."""
 TEXT = "The quick brown fox jumps over the lazy dog and runs. " * 80
-"""About a thousand tokens of most tokenizers."""
+"""About a thousand tokens with most tokenizers."""
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     figures = {n: {name: middle(all_) for name, all_ in found.items()} for n, found in rounds_at.items()}
     report(figures, memory, sdk, rendering)
     one, many = figures[1], rounds_at[32]
-    honest(ratio(many, "recording proxy", "byte splice", "cpu"))
+    check_floor(ratio(many, "recording proxy", "byte splice", "cpu"))
     added = {name: one[name].p50 - one["plain upstream"].p50 for name in one}
     result = {
         "ratio_to_minimal_proxy_32": round(ratio(many, "gateway", "recording proxy", "rate"), 3),
@@ -81,7 +81,8 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one system at one concurrency. Seconds; ``cpu`` is the server's own, a call."""
+    """Figures of one system at one concurrency: calls per second, latencies in seconds, and the server's CPU seconds per
+    call."""
 
     rate: float
     p50: float
@@ -90,7 +91,7 @@ class Figures:
 
 
 def in_turn(systems: dict[str, Server], at_once: int, rounds: int, calls: int) -> dict[str, list[Figures]]:
-    """The rounds of each system, all of them in turn."""
+    """The figures of each system's rounds; the systems alternate."""
     found: dict[str, list[Figures]] = {name: [] for name in systems}
     for _ in range(rounds):
         for name, system in systems.items():
@@ -99,19 +100,19 @@ def in_turn(systems: dict[str, Server], at_once: int, rounds: int, calls: int) -
 
 
 def middle(rounds: list[Figures]) -> Figures:
-    """The median round, each figure by itself."""
+    """The median of each figure over the rounds."""
     fields = ("rate", "p50", "p99", "cpu")
     return Figures(*(statistics.median(getattr(f, field) for f in rounds) for field in fields))
 
 
 def ratio(rounds: dict[str, list[Figures]], of: str, to: str, field: str) -> float:
-    """Of two systems, in the median round: what else the machine does changes from round to round."""
+    """The median over rounds of two systems' ratio in one round, because the machine's other load changes between rounds."""
     pairs = zip(rounds[of], rounds[to], strict=True)
     return statistics.median(getattr(a, field) / getattr(b, field) for a, b in pairs)
 
 
 def kib_per_call(system: Server, calls: int = 6_000) -> float:
-    """Growth of the server's resident memory for each call."""
+    """Growth of the server's resident memory per call, in KiB."""
     drive(system, 32, 1_000)
     before = system.ask("rss")
     drive(system, 32, calls)
@@ -133,42 +134,42 @@ def report(
                 f"{added if f is not plain else ' ' * 18}{1e3 * f.cpu:8.3f}"
             )
     for name, kib in memory.items():
-        print(f"{name}: {kib:.1f} KiB of memory for each recorded call")
+        print(f"{name}: {kib:.1f} KiB of memory per recorded call")
     print(
         f"an SDK call costs {1e3 * sdk:.2f} ms of CPU, rendering a continued conversation {1e3 * rendering:.3f} ms"
     )
 
 
-def honest(proxy: float) -> None:
-    """Say how much CPU the proxy takes, in multiples of the splice's: a slow one would flatter us. Machines differ in
-    how dear system calls are beside Python, so the ratio of another machine is a hint, not a limit."""
-    fair = PROXY_SECONDS / SPLICE_SECONDS
-    doubt = "; is it slow for another reason than this machine?" if fair < TOLERANCE * proxy else ""
+def check_floor(proxy: float) -> None:
+    """Print the proxy's CPU as a multiple of the splice's: a slow proxy would make our ratios look better than they are.
+    The cost of system calls relative to Python depends on the machine, so the expected ratio is a hint, not a limit."""
+    expected = PROXY_SECONDS / SPLICE_SECONDS
+    warning = "; is it slow for a reason other than this machine?" if expected < TOLERANCE * proxy else ""
     print(
-        f"the proxy takes {proxy:.2f} times the CPU of the splice, {fair:.2f} where the targets were set{doubt}"
+        f"the proxy takes {proxy:.2f} times the CPU of the splice, {expected:.2f} where the targets were set{warning}"
     )
 
 
-# --------------------------------------------------------------------------- servers, a process each
+# --------------------------------------------------------------------------- servers, one process each
 
 
 @dataclass
 class Server:
-    """A server in a process of its own. ``key`` opens it."""
+    """A server in a separate process. ``key`` is its API key."""
 
     port: int
     key: str
     _pipe: Any
 
     def ask(self, what: str) -> float:
-        """CPU seconds or resident bytes of the process."""
+        """The process's CPU seconds (``cpu``) or resident bytes (``rss``)."""
         self._pipe.send(what)
         return float(self._pipe.recv())
 
 
 @contextmanager
 def server(serve: Callable[..., None], *arguments: Any) -> Iterator[Server]:
-    """A block while a process serves."""
+    """Serve in a new process during the block."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
@@ -182,8 +183,8 @@ def server(serve: Callable[..., None], *arguments: Any) -> Iterator[Server]:
         process.join(10)
 
 
-def tell(pipe: Any) -> None:
-    """Answer questions about this process until it ends."""
+def answer_questions(pipe: Any) -> None:
+    """Answer `Server.ask` until this process ends."""
     page = resource.getpagesize()
     while True:
         if pipe.recv() == "cpu":
@@ -200,7 +201,7 @@ def in_thread(work: Callable[..., None], *arguments: Any) -> None:
 
 
 def upstream(pipe: Any) -> None:
-    """Answers with the same ids and logprobs every time."""
+    """Answers every request with the same ids and logprobs."""
     from aiohttp import web
 
     prompt, completion = list(range(5, 5 + PROMPT)), list(range(100, 100 + COMPLETION))
@@ -236,7 +237,7 @@ def upstream(pipe: Any) -> None:
 
 
 def recorded(sent: bytes, body: bytes) -> Any:
-    """What a trainer needs of a call, and its messages."""
+    """The arrays of a call that a trainer needs, and the request's bytes."""
     import orjson
 
     found = orjson.loads(body)
@@ -250,7 +251,7 @@ def recorded(sent: bytes, body: bytes) -> Any:
 
 
 def splice(pipe: Any, upstream_port: int) -> None:
-    """Passes bytes on between a client's socket and one to the upstream, and records whole messages."""
+    """Forwards bytes between a client's socket and the upstream's, and records whole messages."""
     import uvloop
 
     records: list[Any] = []
@@ -297,14 +298,14 @@ def splice(pipe: Any, upstream_port: int) -> None:
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(Client, "127.0.0.1", 0, backlog=2048)
         pipe.send((listening.sockets[0].getsockname()[1], ""))
-        in_thread(tell, pipe)
+        in_thread(answer_questions, pipe)
         await listening.serve_forever()
 
     uvloop.run(serve())
 
 
 def message_end(data: bytes) -> int:
-    """Where the first HTTP message of some bytes ends; 0 if its headers are not all there."""
+    """Offset of the end of the first HTTP message; 0 if its headers are incomplete."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return 0
@@ -313,7 +314,7 @@ def message_end(data: bytes) -> int:
 
 
 def proxy(pipe: Any, upstream_port: int) -> None:
-    """Forwards, and records."""
+    """Forwards and records."""
     import aiohttp
     from aiohttp import web
 
@@ -345,14 +346,14 @@ def run_aiohttp(pipe: Any, answer: Any) -> None:
         await site.start()
         assert site._server
         pipe.send((site._server.sockets[0].getsockname()[1], ""))
-        in_thread(tell, pipe)
+        in_thread(answer_questions, pipe)
         await asyncio.Event().wait()
 
     uvloop.run(serve())
 
 
 def gateway(pipe: Any) -> None:
-    """Ours, over an engine that answers at once and a chat whose prompts are prepared."""
+    """Our gateway, with an engine that answers immediately and a chat with prepared prompts."""
     from ajet.capture.gateway.server import Gateway
     from ajet.capture.portal import Portal
     from ajet.capture.process.garbage import rare_full_collections
@@ -366,15 +367,15 @@ def gateway(pipe: Any) -> None:
     answerer = Answerer(AtOnce(chat.tokenizer), chat, (Target("policy"),), SamplingPolicy(training=True))
     session = Session("bench", "bench", answerer)
     server = Gateway(portal, {session.key: session}.get, BUILTIN_WIRES)
-    with rare_full_collections():  # as `ajet serve` and `ajet run`
+    with rare_full_collections():  # like `ajet serve` and `ajet run`
         server.start()
         assert server.socket
         pipe.send((server.socket.getsockname()[1], session.key))
-        tell(pipe)
+        answer_questions(pipe)
 
 
 class AtOnce:
-    """An engine that has its answer ready; each call's arrays are its own."""
+    """An engine whose answer is ready; each call gets its own arrays."""
 
     context_length = 1 << 20
     model_type = "qwen3"
@@ -395,7 +396,7 @@ class AtOnce:
 
 
 def prepared_chat() -> Any:
-    """A chat that renders to a prepared prompt, each time another, so that none is stored for two calls."""
+    """A chat that renders to a prepared prompt, different each time, so that no two calls share stored tokens."""
     from ajet.chat.renderer import Chat
     from ajet_local.starter.calculator import Calculator
 
@@ -403,8 +404,8 @@ def prepared_chat() -> Any:
         def __init__(self, tokenizer: Any, model_type: str) -> None:
             super().__init__(tokenizer, model_type)
             self._renderings = 0
-            asked = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
-            ids, self._written_as = super().begin(asked, [])
+            messages = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
+            ids, self._written_as = super().begin(messages, [])
             self._prepared = ids[-PROMPT:]
             assert len(self._prepared) == PROMPT
 
@@ -417,11 +418,11 @@ def prepared_chat() -> Any:
     return Prepared(Calculator().tokenizer(0)[0], "qwen3")
 
 
-# --------------------------------------------------------------------------- the client, a process of its own
+# --------------------------------------------------------------------------- the client, a separate process
 
 
 def drive(system: Server, at_once: int, calls: int) -> Figures:
-    """So many calls over so many kept connections."""
+    """Make ``calls`` calls over ``at_once`` persistent connections."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=client, args=(theirs, system.port, system.key, at_once, calls))
@@ -440,7 +441,7 @@ def drive(system: Server, at_once: int, calls: int) -> Figures:
 
 
 def client(pipe: Any, port: int, key: str, at_once: int, calls: int) -> None:
-    """Plain sockets and as little work as possible: it shares the machine with the servers."""
+    """Uses plain sockets and does as little work as possible, because it shares the machine with the servers."""
     import uvloop
 
     uvloop.run(_client(pipe, port, key, at_once, calls))
@@ -511,14 +512,14 @@ async def _client(pipe: Any, port: int, key: str, at_once: int, calls: int) -> N
 
 
 def sdk_cpu(calls: int = 400) -> float:
-    """CPU seconds of an SDK call over a transport that answers at once."""
+    """CPU seconds of an SDK call over a transport that answers immediately."""
     sdk, _ = direct_sdk()
     messages: Any = [{"role": "system", "content": "You are of use."}, {"role": "user", "content": TEXT}]
     return cpu_of(lambda: sdk.chat.completions.create(model="m", messages=messages), calls)
 
 
 def completion() -> dict[str, Any]:
-    """A chat completion as an SDK reads it."""
+    """A chat completion as the SDK receives it."""
     return {
         "id": "c",
         "object": "chat.completion",
@@ -540,7 +541,7 @@ def completion() -> dict[str, Any]:
 
 
 def direct_sdk() -> tuple[Any, Any]:
-    """The SDK's clients, sync and async, over a transport that answers at once."""
+    """The SDK's sync and async clients, over a transport that answers immediately."""
     import httpx2
     import openai
 
@@ -555,15 +556,15 @@ def direct_sdk() -> tuple[Any, Any]:
             await request.aread()
             return httpx2.Response(200, headers={"content-type": "application/json"}, content=body)
 
-    about: dict[str, Any] = {"api_key": "k", "base_url": "http://x/v1"}
+    options: dict[str, Any] = {"api_key": "k", "base_url": "http://x/v1"}
     return (
-        openai.OpenAI(**about, http_client=httpx2.Client(transport=Direct())),
-        openai.AsyncOpenAI(**about, http_client=httpx2.AsyncClient(transport=Direct())),
+        openai.OpenAI(**options, http_client=httpx2.Client(transport=Direct())),
+        openai.AsyncOpenAI(**options, http_client=httpx2.AsyncClient(transport=Direct())),
     )
 
 
 def reading_cpu(calls: int = 1_000) -> float:
-    """CPU seconds of reading an answer of 64 tokens."""
+    """CPU seconds of parsing an answer of 64 tokens."""
     from ajet.chat.renderer import Chat
     from ajet_local.starter.calculator import Calculator
 
@@ -577,9 +578,10 @@ def rendering_cpu(calls: int = 300) -> float:
     """CPU seconds of making the next prompt of a conversation with tools from its stored ids."""
     from ajet.chat.messages import normalise
     from ajet.chat.renderer import Chat
+    from ajet.tracker.call import Call
     from ajet.tracker.conversations import Recognised
-    from ajet.tracker.prompt import Heard, make_prompt
-    from ajet.tracker.record import Call, EpisodeRecord
+    from ajet.tracker.prompt import ClientChat, make_prompt
+    from ajet.tracker.record import EpisodeRecord
     from ajet.types import Generation
     from ajet_local.starter.calculator import Calculator
 
@@ -596,9 +598,9 @@ def rendering_cpu(calls: int = 300) -> float:
         {"role": "tool", "tool_call_id": "c1", "content": "3, and this is what it means: " + TEXT[:200]},
     ]
     record = EpisodeRecord()
-    said = record.chat("k")
-    first = said.say(normalise(messages[0], 0)).say(normalise(messages[1], 1))
-    prompt = make_prompt(record, chat, "k", Heard(Recognised(first, 0, {})), [tool])
+    root = record.chat("k")
+    first = root.add(normalise(messages[0], 0)).add(normalise(messages[1], 1))
+    prompt = make_prompt(record, chat, "k", ClientChat(Recognised(first, 0, {})), [tool])
     ids = np.array(
         [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]],
         np.int32,
@@ -606,15 +608,17 @@ def rendering_cpu(calls: int = 300) -> float:
     generation = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
     end = record.tree("k").extend(prompt.node, ids)
     answer = normalise(messages[2], 2)
-    record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, said=first), answer)
-    following = first.say(answer).say(normalise(messages[3], 3))
-    heard = Heard(Recognised(following, 0, {}))
-    assert make_prompt(record, chat, "k", heard, [tool]).parent == 0, "it does not continue the conversation"
-    return cpu_of(lambda: make_prompt(record, chat, "k", heard, [tool]), calls)
+    record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, chat_end=first), answer)
+    following = first.add(answer).add(normalise(messages[3], 3))
+    client_chat = ClientChat(Recognised(following, 0, {}))
+    assert make_prompt(record, chat, "k", client_chat, [tool]).parent == 0, (
+        "it does not continue the conversation"
+    )
+    return cpu_of(lambda: make_prompt(record, chat, "k", client_chat, [tool]), calls)
 
 
 def cpu_of(work: Callable[[], object], calls: int) -> float:
-    """CPU seconds of a piece of work: the median of five batches."""
+    """CPU seconds of a function: the median of five batches."""
     for _ in range(calls // 5):
         work()
     batches = []

@@ -3,12 +3,12 @@
     python bench/gateway_attack.py                  # all attacks: two minutes
     python bench/gateway_attack.py header messages  # some
 
-For each attack `ajet serve` runs in a process of its own, over a scripted engine and the starter's tokenizer. A
-neighbour in another process asks for /health over new connections, and for chat completions; an attacker in a third
-repeats the attack for some seconds. Then SIGTERM comes in the middle of it. All of it stays on loopback.
+For each attack, `ajet serve` runs in a separate process, with a scripted engine and the starter's tokenizer. A neighbour
+in a second process requests /health over new connections, and chat completions; an attacker in a third repeats the attack
+for some seconds. The server then gets SIGTERM during the attack. All traffic is on loopback.
 
-Wall-clock times hold what else the machine does; `cpu_ms` is the CPU that the server used while its slowest /health
-was waited for, and so what the attack had to do with it. Last line: one JSON object.
+Wall-clock times include the machine's other load. `worst_health_cpu_ms` is the CPU time of the server during its slowest
+/health, so it shows the part that the attack causes. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 6.0
-"""Of each attack, before SIGTERM."""
+"""Duration of each attack before SIGTERM."""
 CONTEXT = 32_768
 KEY = "ajet-bench"
 CATCH = "a" * 28 + "!"
-"""What `^(a+)+$` takes 2 to the 28th steps to refuse where regular expressions go back and try again."""
+"""A text that a backtracking regular expression engine needs 2^28 steps to reject for `^(a+)+$`."""
 HEADER_BYTES = 192 << 20
 HALF_OPEN = 2_000
 LONGEST_WAIT = 30.0
@@ -61,7 +61,7 @@ def main() -> None:
         found[name] = f = measure(name, arguments.seconds)
         print(
             f"{name:22}{f.health:10.1f}{f.cpu:8.1f}{f.chat:9.1f}{f.polls:7}{f.attacks:9}{f.peak_mb:9.0f}{f.stop:8.2f}"
-            f"  {f.said}",
+            f"  {f.last_answer}",
             flush=True,
         )
     result = {
@@ -76,20 +76,21 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Figures:
-    """Milliseconds are those of the slowest request; ``said`` is what the attacker was told at last."""
+    """``health``, ``cpu`` and ``chat`` are milliseconds of the slowest request; ``stop`` is in seconds."""
 
     health: float
     cpu: float
     chat: float
     polls: int
     attacks: int
-    said: str
+    last_answer: str
+    """The last answer to the attacker."""
     peak_mb: float
     stop: float
 
 
 def measure(name: str, seconds: float) -> Figures:
-    """One attack on a server of its own."""
+    """Run one attack on a new server."""
     server = subprocess.Popen(
         [sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -97,25 +98,25 @@ def measure(name: str, seconds: float) -> Figures:
     port = int(server.stdout.readline())
     context = multiprocessing.get_context("spawn")
     stopping, attacks = context.Event(), context.Value("i", 0)
-    polled, polls = context.Pipe(duplex=False)
-    told, tells = context.Pipe(duplex=False)
-    neighbour = context.Process(target=poll, args=(port, server.pid, stopping, polls), daemon=True)
-    attacker = context.Process(target=attack, args=(name, port, attacks, tells), daemon=True)
+    poll_results, poll_writer = context.Pipe(duplex=False)
+    answers, answer_writer = context.Pipe(duplex=False)
+    neighbour = context.Process(target=poll, args=(port, server.pid, stopping, poll_writer), daemon=True)
+    attacker = context.Process(target=attack, args=(name, port, attacks, answer_writer), daemon=True)
     try:
         neighbour.start()
-        polled.recv()  # it has asked for the first time
+        poll_results.recv()  # it has made its first requests
         attacker.start()
-        told.recv()  # it is ready
+        answers.recv()  # it is ready
         time.sleep(seconds)
         deadline = time.monotonic() + LONGEST_WAIT
         while not attacks.value and time.monotonic() < deadline:
             time.sleep(0.05)
         repeated = attacks.value
         stopping.set()
-        health, cpu, chat, count = polled.recv()
-        said = "no answer yet"
-        while told.poll():
-            said = told.recv()
+        health, cpu, chat, count = poll_results.recv()
+        last_answer = "no answer yet"
+        while answers.poll():
+            last_answer = answers.recv()
         peak = peak_mb(server.pid)
         started = time.monotonic()
         server.send_signal(signal.SIGTERM)
@@ -128,17 +129,17 @@ def measure(name: str, seconds: float) -> Figures:
         for process in (attacker, neighbour):
             process.terminate()
             process.join()
-    return Figures(health, cpu, chat, count, repeated, said, peak, stop)
+    return Figures(health, cpu, chat, count, repeated, last_answer, peak, stop)
 
 
 def peak_mb(pid: int) -> float:
-    """The most memory that the process has ever had."""
+    """The peak memory of a process, in MB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU that all threads of the process have used."""
+    """CPU seconds of all threads of a process."""
     used = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):
@@ -174,7 +175,7 @@ def serve_here() -> None:
 
 
 def poll(port: int, server: int, stopping: Any, pipe: Any) -> None:
-    """Ask until the attack is over; sends the slowest times."""
+    """Send requests until the attack is over, then report the slowest times."""
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}).encode()
     health = cpu = chat = 0.0
     count = 0
@@ -190,8 +191,8 @@ def poll(port: int, server: int, stopping: Any, pipe: Any) -> None:
             health, cpu = waited, used
         if count % 5 == 0:
             started = time.monotonic()
-            status, said = ask(port, "POST", "/v1/chat/completions", body)
-            assert status == 200, said
+            status, answer = ask(port, "POST", "/v1/chat/completions", body)
+            assert status == 200, answer
             chat = max(chat, time.monotonic() - started)
         count += 1
         time.sleep(0.01)
@@ -199,7 +200,7 @@ def poll(port: int, server: int, stopping: Any, pipe: Any) -> None:
 
 
 def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
-    """Status and the beginning of the body, over a connection of its own."""
+    """(status, beginning of the body) of a request over a new connection."""
     connection = HTTPConnection("127.0.0.1", port, timeout=2 * LONGEST_WAIT)
     try:
         connection.request(method, path, body, {"authorization": f"Bearer {KEY}"})
@@ -213,19 +214,19 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
 
 
 def attack(name: str, port: int, attacks: Any, pipe: Any) -> None:
-    """Repeat an attack for ever; says what it was told. An attack may end in a broken connection."""
+    """Repeat an attack forever, and report the answers. An attack may end in a broken connection."""
     once = ATTACKS[name]()
     pipe.send("ready")
     while True:
         try:
-            said = once(port)
+            answer = once(port)
         except ConnectionRefusedError:
             return  # the server has ended
         except (OSError, HTTPException) as error:
-            said = f"{type(error).__name__}"
+            answer = f"{type(error).__name__}"
         attacks.value += 1
         if attacks.value < 1_000:
-            pipe.send(said)
+            pipe.send(answer)
 
 
 Once = Callable[[int], str]
@@ -241,15 +242,15 @@ def chat_of(**body: Any) -> Callable[[], Once]:
         ).encode()
 
         def once(port: int) -> str:
-            status, said = ask(port, "POST", "/v1/chat/completions", sent)
-            return f"{status} {said[said.find('ajet: ') + 6 :][:70] if status != 200 else ''}"
+            status, answer = ask(port, "POST", "/v1/chat/completions", sent)
+            return f"{status} {answer[answer.find('ajet: ') + 6 :][:70] if status != 200 else ''}"
 
         return once
 
     return make
 
 
-def said(text: str) -> list[dict[str, str]]:
+def user_message(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
@@ -269,7 +270,7 @@ def tools(count: int) -> list[dict[str, Any]]:
 
 
 def header() -> Once:
-    """One header, without end and without a key."""
+    """One endless header, without a key."""
     part = b"a" * (1 << 20)
 
     def once(port: int) -> str:
@@ -288,7 +289,7 @@ def header() -> Once:
 
 
 def half_open() -> Once:
-    """Connections that begin a head and never end it: all at once, then ever new ones."""
+    """Connections whose request head never ends: many at once, then new ones all the time."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
     held: list[socket.socket] = []
@@ -322,17 +323,17 @@ WORDS = "The quick brown fox jumps over the lazy dog. "
 
 ATTACKS: dict[str, Callable[[], Once]] = {
     "regular_expression": chat_of(
-        messages=said("catch"), response_format=schema({"type": "string", "pattern": "^(a+)+$"})
+        messages=user_message("catch"), response_format=schema({"type": "string", "pattern": "^(a+)+$"})
     ),
-    "messages": chat_of(messages=lambda: said("a") * 1_000_000),
-    "text": chat_of(messages=lambda: said(WORDS * (30_000_000 // len(WORDS)))),
+    "messages": chat_of(messages=lambda: user_message("a") * 1_000_000),
+    "text": chat_of(messages=lambda: user_message(WORDS * (30_000_000 // len(WORDS)))),
     "tools": chat_of(tools=lambda: tools(200_000)),
     "header": header,
     "half_open": half_open,
-    # The most that is let in, and other ways to be expensive.
-    "schema_references": chat_of(messages=said("catch"), response_format=schema(doubling())),
-    "most_messages": chat_of(messages=lambda: said("a") * (CONTEXT // 4)),
-    "most_text": chat_of(messages=lambda: said(WORDS * (CONTEXT * 4 // len(WORDS)))),
+    # The largest requests that pass the limits, and other expensive ones.
+    "schema_references": chat_of(messages=user_message("catch"), response_format=schema(doubling())),
+    "most_messages": chat_of(messages=lambda: user_message("a") * (CONTEXT // 4)),
+    "most_text": chat_of(messages=lambda: user_message(WORDS * (CONTEXT * 4 // len(WORDS)))),
     "most_tools": chat_of(tools=lambda: tools(512)),
     "nothing": nothing,
 }

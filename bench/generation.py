@@ -1,11 +1,11 @@
-"""How fast the local engine samples, beside Hugging Face `generate` in turn, and how much it computes.
+"""Compares the local engine's speed with Hugging Face `generate`, and counts the tokens that it computes.
 
     python bench/generation.py
 
-Two pieces of work for a model of 1.41 million parameters on one thread. Groups: 8 prompts × 8 members,
-32 + 32 tokens, under new weights each time; both are measured in CPU seconds, round by round. Conversations:
-64 of 10 turns that arrive at random; a hook on the embedding counts what goes through the model beside the
-tokens of the radix tree of all sequences. Last line: one JSON object.
+Two workloads for a model of 1.41 million parameters on one thread. Groups: 8 prompts × 8 members, 32 + 32 tokens, with
+new weights in each round; the two sides alternate, measured in CPU seconds. Conversations: 64 of 10 turns that arrive at
+random times; a hook on the embedding counts the computed tokens, which are compared with the number of tokens in the
+radix tree of all sequences. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VOCABULARY = 1068
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """The figures; prints them too."""
+    """Measure, print and return the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args(arguments).rounds
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     print(
         f"{CONVERSATIONS} conversations: {computed:,} tokens computed in {passes:,} passes, {unique:,} unique"
     )
-    # Rounds are compared one by one: what else the machine does changes from one to the next.
+    # Rounds are compared one by one, because the machine's other load changes between them.
     ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
     figures = {"generation_ratio_hf": ratio, "prefilled_ratio_unique": computed / unique}
     figures = {name: round(value, 4) for name, value in figures.items()}
@@ -72,7 +72,7 @@ def make_model() -> Any:
 
 
 async def groups(model: Any, rounds: int) -> tuple[list[float], list[float]]:
-    """CPU seconds of each round: ours, and `generate`'s. The first round is not counted."""
+    """CPU seconds of each round: ours, and those of `generate`. The first round is not counted."""
     engine = LocalEngine(model, None)
     await engine.start()
     ours, theirs = [], []
@@ -83,14 +83,14 @@ async def groups(model: Any, rounds: int) -> tuple[list[float], list[float]]:
             for prompt in prompts
             for member in range(MEMBERS)
         ]
-        begun = time.process_time()
+        started = time.process_time()
         answers = await asyncio.gather(*map(engine.generate, requests))
-        ours.append(time.process_time() - begun)
+        ours.append(time.process_time() - started)
         engine.version += 1
         ids = torch.from_numpy(prompts.repeat(MEMBERS, axis=0)).long()
-        begun = time.process_time()
+        started = time.process_time()
         generated = generate(model, ids)
-        theirs.append(time.process_time() - begun)
+        theirs.append(time.process_time() - started)
         assert all(len(answer.token_ids) == COMPLETION for answer in answers)
         assert generated.shape == (GROUPS * MEMBERS, PROMPT + COMPLETION)
     await engine.close()
@@ -113,7 +113,7 @@ def generate(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 async def conversations(model: Any) -> tuple[int, int, int]:
-    """Tokens that went through the embedding, tokens of the radix tree of all sequences, forward passes."""
+    """(tokens computed, tokens in the radix tree of all sequences, forward passes)."""
     counts: list[int] = []
     hook = model.get_input_embeddings().register_forward_hook(
         lambda _, args, out: counts.append(args[0].numel())
@@ -127,7 +127,7 @@ async def conversations(model: Any) -> tuple[int, int, int]:
 
 
 async def converse(engine: LocalEngine, number: int) -> Sequence[int]:
-    """One conversation, under a system prompt that all have: its tokens."""
+    """Run one conversation; all have the same system prompt. Returns its tokens."""
     rng = random.Random(number)
     ids = [i % VOCABULARY for i in range(100)]
     for _ in range(TURNS):
@@ -140,7 +140,7 @@ async def converse(engine: LocalEngine, number: int) -> Sequence[int]:
 
 
 def unique_tokens(sequences: Iterable[Sequence[int]]) -> int:
-    """One for each distinct prefix."""
+    """The number of distinct prefixes, which is the size of the radix tree."""
     return len({hash(tuple(sequence[: n + 1])) for sequence in sequences for n in range(len(sequence))})
 
 

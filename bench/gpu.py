@@ -1,12 +1,11 @@
-"""The local backbone on a CUDA device: tokens per second and memory, trees beside rows, share of the peak.
+"""The local backbone on a CUDA device: tokens per second and memory, trees compared with rows, share of the peak.
 
     make bench-gpu
 
-The model has the shape of Qwen3-0.6B and random weights. Training is forward and backward in bfloat16 with
-float32 weights: groups of members that share a prompt, as rows and as a tree in turn, the same samples; the
-share is of what one large matrix product reaches, counting 6 operations a weight and token and none for
-attention. Generation is the engine's, with its cache of
-prompts. Last line: one JSON object.
+The model has the shape of Qwen3-0.6B and random weights. Training is forward and backward in bfloat16 with float32
+weights, on groups of members that share a prompt: the same samples alternately as rows and as a tree. The share of the
+peak is relative to one large matrix product; it counts 6 operations per weight and token, and none for attention.
+Generation is the engine's, with its prompt cache. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -28,18 +27,19 @@ from ajet.types import GenerateRequest, Sample, Sampling, Span
 from ajet_local.engine import LocalEngine
 from ajet_local.plan import MicroBatch
 from ajet_local.rows import micro_batches
-from ajet_local.trees import ComputedTree, enable_trees
+from ajet_local.trees import enable_trees
+from ajet_trees.models import ComputedTree
 
 GROUPS, MEMBERS, PROMPT, ANSWER = 2, 16, 1024, 256
 ROUNDS = 5
 ROW_TOKENS = 16384
-"""Of a micro-batch of rows: the backbone's default."""
+"""Tokens in a micro-batch of rows: the backbone's default."""
 
 
 def main() -> None:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("bench/gpu.py measures a CUDA device, and torch finds none here.")
+        raise SystemExit("bench/gpu.py measures a CUDA device, but torch finds none here.")
     device = torch.device("cuda")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     with device:
@@ -70,7 +70,7 @@ def qwen3_06b() -> Qwen3Config:
 
 
 def make_samples(vocabulary: int) -> list[list[Sample]]:
-    """Groups of members, each with an answer of its own to the group's prompt."""
+    """Groups of members, each with a different answer to the group's prompt."""
     rng = np.random.default_rng(0)
     groups = []
     for _ in range(GROUPS):
@@ -86,9 +86,9 @@ def _sample(ids: Sequence[int]) -> Sample:
 
 
 def training(model: Any, groups: Sequence[Sequence[Sample]], peak: float) -> dict[str, float]:
-    """Rows and trees in turn, `ROUNDS` times; the first time of each is not counted."""
-    cannot = enable_trees(model)
-    assert not cannot, cannot
+    """Train on rows and trees alternately, `ROUNDS` times; a first round is not counted."""
+    reason = enable_trees(model)
+    assert not reason, reason
     rows = [MicroBatch(part) for group in groups for part in micro_batches(group, ROW_TOKENS)]
     trees = [MicroBatch(group, ComputedTree(pack(group))) for group in groups]
     given = sum(len(s.token_ids) for group in groups for s in group)
@@ -127,7 +127,7 @@ def _step(model: Any, parts: Sequence[MicroBatch]) -> None:
 
 
 async def generation(model: Any) -> dict[str, float]:
-    """`GROUPS` prompts with 64 completions each."""
+    """Tokens per second for `GROUPS` prompts with 64 completions each."""
     engine = LocalEngine(model, None, max_batch=64 * GROUPS)
     await engine.start()
     rng = np.random.default_rng(1)
@@ -151,7 +151,7 @@ async def generation(model: Any) -> dict[str, float]:
 
 
 def matmul_flops(device: torch.device, size: int = 8192) -> float:
-    """Operations a second of a product of two square bfloat16 matrices, the best of ten."""
+    """Operations per second of a product of two square bfloat16 matrices; the best of ten."""
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     return 2 * size**3 / min(_seconds(device, lambda: a @ b) for _ in range(10))
 

@@ -1,4 +1,4 @@
-"""The agents of `bench/local.py`: one call an episode, as raw HTTP or through the OpenAI SDK."""
+"""The agents of `bench/local.py`: one call per episode, as raw HTTP or through the OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from openai import AsyncOpenAI
 from ajet import Task, WorkflowOutput
 
 BASE_URL = "http://127.0.0.1:9/v1"
-"""Nobody listens there: capture answers."""
+"""No server listens on this port: capture answers."""
 HTTP = httpx.AsyncClient()
 SDK = AsyncOpenAI(base_url=BASE_URL, api_key="none")
 
 
 async def raw(task: Task) -> WorkflowOutput:
-    """By httpx."""
+    """A call through httpx."""
     body = {"model": "m", "messages": [{"role": "user", "content": task.query}]}
     answer = (await HTTP.post(f"{BASE_URL}/chat/completions", json=body)).json()
     return judged(task, answer["choices"][0]["message"]["content"] or "")
 
 
 async def sdk(task: Task) -> WorkflowOutput:
-    """By the SDK."""
+    """A call through the OpenAI SDK."""
     answer = await SDK.chat.completions.create(model="m", messages=[{"role": "user", "content": task.query}])
     return judged(task, answer.choices[0].message.content or "")
 
 
 def judged(task: Task, answer: str) -> WorkflowOutput:
-    """The reward of an answer."""
+    """The output of an episode with this answer."""
     return WorkflowOutput(reward=reward(task.metadata["answer"], answer), response=answer)

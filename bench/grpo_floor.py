@@ -1,4 +1,4 @@
-"""The floor of `bench/local.py`: GRPO in a loop written by hand, the prompt of a group computed once."""
+"""The floor of `bench/local.py`: a hand-written GRPO loop that computes the prompt of a group once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ajet.types import Metrics
 
 
 class Floor:
-    """Steps on a work whose prompts all have one length and whose completions are never ended by the model."""
+    """Takes steps on a workload whose prompts have equal length and whose completions the model never ends."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -33,8 +33,8 @@ class Floor:
         )
 
     def step(self) -> Metrics:
-        """CPU ``seconds``, those of ``generation``, ``tokens`` sampled."""
-        begun = time.process_time()
+        """Take a step. Returns its CPU ``seconds``, those of ``generation``, and the number of sampled ``tokens``."""
+        started = time.process_time()
         prompts = self.prompts[torch.randperm(len(self.prompts))[: self.work.groups]]
         completions = self._sample(prompts)
         generated = time.process_time()
@@ -43,13 +43,13 @@ class Floor:
         advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
         self._learn(prompts, completions, advantages.view(-1, 1))
         return {
-            "seconds": time.process_time() - begun,
-            "generation": generated - begun,
+            "seconds": time.process_time() - started,
+            "generation": generated - started,
             "tokens": float(completions.numel()),
         }
 
     def _prefilled(self, prompts: torch.Tensor) -> tuple[DynamicCache, torch.Tensor]:
-        """The cache of each member, and the logits of its first token."""
+        """The cache of each member, and the logits of its first token: float32[B, V]."""
         cache = DynamicCache(config=self.model.config)
         logits = self.model(input_ids=prompts, past_key_values=cache, logits_to_keep=1).logits[:, -1]
         cache.batch_repeat_interleave(self.work.members)
@@ -57,7 +57,7 @@ class Floor:
 
     @torch.no_grad()
     def _sample(self, prompts: torch.Tensor) -> torch.Tensor:
-        """int64[B, T]."""
+        """Completions, int64[B, T]."""
         cache, logits = self._prefilled(prompts)
         tokens: list[torch.Tensor] = []
         for number in range(self.work.max_tokens):
@@ -67,7 +67,7 @@ class Floor:
         return torch.cat(tokens, dim=1)
 
     def _learn(self, prompts: torch.Tensor, completions: torch.Tensor, advantages: torch.Tensor) -> None:
-        """One step: with a single one on a batch, every ratio is 1."""
+        """One optimizer step on the batch. It is the only one, so every ratio is 1."""
         cache, first = self._prefilled(prompts)
         logits = self.model(input_ids=completions[:, :-1], past_key_values=cache).logits
         logprobs = torch.cat([first[:, None], logits], dim=1).log_softmax(-1)

@@ -1,7 +1,7 @@
-"""The work on which the local backbone and TRL's GRPOTrainer are compared: models, tasks, settings.
+"""The workloads for comparing the local backbone with TRL's GRPOTrainer: models, tasks, settings.
 
-It is written into a folder that both sides read, so that they begin with the same weights, render the same
-chats and take the same steps.
+A workload is a folder that both sides read, so that they start with the same weights, render the same chats and take
+the same steps.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Work:
 
 
 def fixed_length(folder: Path) -> Work:
-    """Prompts of 32 tokens, and completions of 32 that the model does not end before."""
+    """Prompts of 32 tokens, and completions of exactly 32, because the model cannot stop."""
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed=0)
     never_stop(model, tokenizer.all_special_ids)
@@ -60,7 +60,7 @@ def fixed_length(folder: Path) -> Work:
 
 
 def digit_sums(folder: Path, seed: int) -> Work:
-    """25 sums, and a model that gives the right answer to two fifths of them, else some digit."""
+    """25 sums, and a model that answers two fifths of them correctly, and the others with a random digit."""
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed)
     imitate(model, tokenizer, 1.0, lambda right: right >= 0.9, rate=1e-3)
@@ -72,7 +72,7 @@ def digit_sums(folder: Path, seed: int) -> Work:
 
 
 def make_tokenizer() -> Any:
-    """The starter's, with a vocabulary of `VOCABULARY` tokens made of words of random letters."""
+    """The starter's tokenizer, with `VOCABULARY` tokens trained on words of random letters."""
     rng = random.Random(0)
     words = ["".join(rng.choices(string.ascii_lowercase, k=4)) for _ in range(500)]
     texts = [" ".join(rng.choices(words, k=50)) for _ in range(200)]
@@ -82,7 +82,7 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int) -> Any:
-    """Qwen3 with 1.41 million parameters, its weights random."""
+    """Qwen3 with 1.41 million parameters and random weights."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -97,8 +97,8 @@ def make_model(tokenizer: Any, seed: int) -> Any:
 
 @torch.no_grad()
 def never_stop(model: Any, tokens: list[int]) -> None:
-    """Make the model give some tokens no chance, without a word to whoever samples from it: the first
-    channel of the residual stream becomes a constant, and these tokens' embeddings go against it."""
+    """Make some tokens impossible by changing only the model, so both sides sample as usual: the first channel of the
+    residual stream becomes a constant, and the embeddings of these tokens oppose it."""
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight[0] = 0
         layer.mlp.down_proj.weight[0] = 0
@@ -108,7 +108,7 @@ def never_stop(model: Any, tokens: list[int]) -> None:
 
 
 def query(tokenizer: Any, rng: random.Random) -> str:
-    """A text whose chat is a prompt of `PROMPT` tokens."""
+    """A random text whose chat has `PROMPT` tokens."""
     text = ""
     while (length := len(prompt_ids(tokenizer, text))) != PROMPT:
         text = text + rng.choice(string.ascii_lowercase + " ") if length < PROMPT else ""
@@ -116,15 +116,15 @@ def query(tokenizer: Any, rng: random.Random) -> str:
 
 
 def prompt_ids(tokenizer: Any, text: str) -> list[int]:
-    """The chat of a task."""
+    """The token ids of a task's chat."""
     messages = [{"role": "user", "content": text}]
     ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     return ids
 
 
 def imitate(model: Any, tokenizer: Any, share: float, done: Callable[[float], bool], *, rate: float) -> None:
-    """Supervised fine-tuning on all sums at once, until the mean probability of the right answers is as wanted.
-    So large a share of the answers is right, the others are any digits."""
+    """Supervised fine-tuning on all sums at once, until ``done`` accepts the mean probability of the correct answers. A
+    ``share`` of the target answers is correct, the others are uniform over the digits."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     digits = tokenizer.convert_tokens_to_ids(list(string.digits))
     prompts = [prompt_ids(tokenizer, f"{a}+{b}=") for a, b in SUMS]  # of one length, as digits are tokens
@@ -144,6 +144,6 @@ def imitate(model: Any, tokenizer: Any, share: float, done: Callable[[float], bo
 
 
 def reward(answer: str, text: str) -> float:
-    """1 for the task's answer, else 0; where there is none, a number that the members of a group rarely
-    share, so that every token is trained."""
+    """1 for the task's answer, else 0. For a task without an answer, a number that the members of a group rarely share,
+    so that every token is trained."""
     return float(text.strip() == answer) if answer else sum(text.encode()) % 97 / 97

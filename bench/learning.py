@@ -1,11 +1,11 @@
-"""Is it learning, and not just un-crippling? The math example, beside a control with shuffled rewards.
+"""Checks that the math example learns from its rewards, by comparison with a control with shuffled rewards.
 
     python bench/learning.py --seed 0
 
-Three figures: what the example reaches; the share of the starter's failed episodes that are well-formed
-chats with valid tool calls (so that reinforcement learning had more to do than mend a format); and where
-the same run ends if rewards are shuffled among the episodes of each group (nothing to learn from: it must
-end within three standard errors of its start). Last line: one JSON object.
+Three results: the accuracy that the example reaches; the share of the starter's failed episodes that are well-formed
+chats with valid tool calls, so that training had to improve more than the format; and the accuracy of the same run with
+rewards shuffled within each group. The shuffled rewards carry no information, so that run must end within three standard
+errors of its start. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pydantic import PrivateAttr
 from ajet.cli.progress import make_progress
 from ajet.interfaces.backbone import RunResult
 from ajet.job.config import Layers, read_job_file
-from ajet.job.prepare import Job, prepare
+from ajet.job.job import Job
+from ajet.job.prepare import prepare
 from ajet.learning.algorithms import GRPO
 from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.types import Float64
@@ -34,7 +35,7 @@ MATH = Path(__file__).resolve().parent.parent / "examples" / "math"
 
 
 class ShuffledGRPO(GRPO):
-    """GRPO whose rewards have lost their episodes: permuted within each group, anew each time."""
+    """GRPO with rewards randomly permuted within each group."""
 
     name = "shuffled-grpo"
     seed: int = 0
@@ -58,7 +59,7 @@ def main() -> None:
 
 
 def make_job(seed: int, name: str) -> Job:
-    """The math example with its tasks of a seed."""
+    """The job of the math example, with the tasks of a seed."""
     tasks = MATH / "tasks" / f"seed{seed}"
     command = [sys.executable, str(MATH / "make_tasks.py"), "--seed", str(seed), "--out", str(tasks)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -83,7 +84,7 @@ def run(job: Job) -> RunResult:
 
 
 def figures(result: RunResult) -> dict[str, Any]:
-    """What was reached, and how the starter failed."""
+    """Accuracy before and after, and how the starter failed."""
     failed = [
         e
         for e in live_lines(result.run_dir / JOURNAL)
@@ -101,7 +102,7 @@ def figures(result: RunResult) -> dict[str, Any]:
 
 
 def well_formed(episode: dict[str, Any]) -> bool:
-    """A chat that called the calculator validly, got its result and ended with an answer of its own."""
+    """Whether an episode called the calculator correctly, got its result and ended with a text answer."""
     calls = episode["calls"]
     rows = {key: [message for _, message in rows] for key, rows in episode["chats"].items()}
     results = [m["content"] for messages in rows.values() for m in messages if m["role"] == "tool"]
@@ -116,7 +117,7 @@ def well_formed(episode: dict[str, Any]) -> bool:
 
 
 def control_figures(result: RunResult) -> dict[str, Any]:
-    """How far the control moved, in standard errors of the difference of two proportions."""
+    """The control's change of accuracy, in standard errors of the difference of two proportions."""
     before, after, n = result.before["accuracy"], result.after["accuracy"], result.after["episodes"]
     error = math.sqrt((before * (1 - before) + after * (1 - after)) / n)
     moved = (after - before) / error

@@ -1,16 +1,16 @@
-"""The local backbone beside TRL's GRPOTrainer, at the same model and work, in turns.
+"""Compares the local backbone with TRL's GRPOTrainer: same model and workload, alternating.
 
     make bench-local                        # all parts: about a quarter of an hour
     make bench-local ARGS="step --steps 10"  # some of them: step, learning, generation, tree
 
-TRL runs as a process of its own, in its own environment (``--peer``). All figures are CPU seconds of one
-thread, as a machine that does something else at the same time spoils any other clock.
+TRL runs in a separate process and environment (``--peer``). All times are CPU seconds of one thread, because other
+load on the machine distorts any other clock.
 
-Step: 8 prompts × 8 completions, 32 + 32 tokens, an agent that speaks raw HTTP through capture, then one that
-uses the OpenAI SDK; rounds of a few steps, in turn with TRL and with the floor, a loop written by hand that
-computes each group's prompt once. The bench fails if that takes more than `FLOOR` of TRL's step, as it is to
-show what a step must cost. Learning: digit sums, from about two fifths right until `RIGHT` are, over the last `WINDOW`
-steps. Generation and tree: `generation.py` and `tree_training.py`. Last line: one JSON object.
+Step: 8 prompts × 8 completions, 32 + 32 tokens, with an agent that sends raw HTTP through capture, then one that uses the
+OpenAI SDK. Rounds of a few steps alternate with TRL and with the floor, a hand-written loop that computes each group's
+prompt once. The floor shows what a step must cost; the benchmark fails if it takes more than `FLOOR` of TRL's step.
+Learning: digit sums, from about two fifths correct until `RIGHT` of the last `WINDOW` steps' answers are. Generation and
+tree: `generation.py` and `tree_training.py`. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -46,23 +46,25 @@ HERE = Path(__file__).resolve().parent
 PEER = HERE.parent / ".venv-trl" / "bin" / "python"
 PARTS = ("step", "learning", "generation", "tree")
 FLOOR = 0.65
-"""Most that a step of the floor may cost, as a share of TRL's."""
+"""Maximum cost of a step of the floor, as a share of TRL's."""
 STEPS, TURN, WARM_UP = 30, 3, 3
-RIGHT, WINDOW, MOST_STEPS = 0.9, 20, 400
+RIGHT, WINDOW, MAX_STEPS = 0.9, 20, 400
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--peer", default=str(PEER), help="the Python with TRL; default: %(default)s")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each side that are measured")
-    parser.add_argument("--seeds", type=int, default=3, help="of the learning part")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
+    parser.add_argument(
+        "--peer", default=str(PEER), help="Python of the environment with TRL; default: %(default)s"
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, help="number of measured steps of each side")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds in the learning part")
     options = parser.parse_args()
     parts = options.parts or PARTS
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if not os.access(options.peer, os.X_OK):
-        sys.exit(f"{options.peer}: no TRL there. `make bench-local` makes its environment.")
+        sys.exit(f"{options.peer}: not the Python of an environment with TRL. `make bench-local` makes one.")
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +84,7 @@ def main() -> None:
 
 
 def compare_steps(folder: Path, peer: str, steps: int) -> dict[str, float]:
-    """Ratios of a step's CPU time, in rounds of which each has some steps of every side."""
+    """Ratios of a step's CPU time, in rounds that each have some steps of every side."""
     work = grpo_work.fixed_length(new_folder(folder, "step"))
     found: dict[str, float] = {}
     with running(peer, work, seed=0) as theirs:
@@ -106,24 +108,24 @@ def compare_steps(folder: Path, peer: str, steps: int) -> dict[str, float]:
             share = ratio(by_hand, trl)
             if share > FLOOR:
                 sys.exit(
-                    f"the floor takes {share:.2f} of TRL's step, more than {FLOOR}: it is no floor, so the ratios say nothing"
+                    f"the floor takes {share:.2f} of TRL's step, more than {FLOOR}: it is not a floor, so the ratios mean nothing"
                 )
     return found
 
 
 def ratio(own: list[Metrics], others: list[Metrics]) -> float:
-    """Of the medians of a step."""
+    """The ratio of the median seconds of a step."""
     return round(median(s["seconds"] for s in own) / median(s["seconds"] for s in others), 3)
 
 
 def show(name: str, steps: list[Metrics]) -> None:
-    """A line of the table: medians."""
-    middle = {key: median(step[key] for step in steps) for key in steps[0]}
-    parts = {key: value for key, value in middle.items() if key not in ("seconds", "tokens", "reward")}
-    training = middle.get("training", middle["seconds"] - middle["generation"])
+    """Print a line of the table: medians."""
+    medians = {key: median(step[key] for step in steps) for key in steps[0]}
+    parts = {key: value for key, value in medians.items() if key not in ("seconds", "tokens", "reward")}
+    training = medians.get("training", medians["seconds"] - medians["generation"])
     print(
-        f"{name:22}{middle['seconds'] * 1000:9.0f}{middle['tokens'] / middle['generation']:11,.0f}"
-        f"{middle['tokens'] / training:11,.0f}   "
+        f"{name:22}{medians['seconds'] * 1000:9.0f}{medians['tokens'] / medians['generation']:11,.0f}"
+        f"{medians['tokens'] / training:11,.0f}   "
         + ", ".join(f"{key} {value * 1000:.0f}" for key, value in parts.items()),
         flush=True,
     )
@@ -133,7 +135,7 @@ def show(name: str, steps: list[Metrics]) -> None:
 
 
 def compare_learning(folder: Path, peer: str, seeds: int) -> dict[str, float]:
-    """CPU seconds and steps until `RIGHT` of the sums are right: medians over the seeds, as ratios."""
+    """Ratios of CPU seconds and of steps until `RIGHT` of the answers are correct, from medians over the seeds."""
     found: dict[str, list[tuple[float, int]]] = {"TRL": [], "raw": [], "sdk": []}
     for seed in range(seeds):
         work = grpo_work.digit_sums(new_folder(folder, f"sums{seed}"), seed)
@@ -158,20 +160,20 @@ def compare_learning(folder: Path, peer: str, seeds: int) -> dict[str, float]:
 
 
 def learn(work: Work, agent: str, seed: int) -> Clock:
-    """Our steps until it is learned."""
+    """Train until `learned`; returns the steps."""
     clock = Clock()
     clock.enough = lambda: learned(clock.steps)
-    train(work, agent, clock, MOST_STEPS, seed)
+    train(work, agent, clock, MAX_STEPS, seed)
     return clock
 
 
 def learned(steps: list[Metrics]) -> bool:
-    """Whether `RIGHT` of the answers of the last steps are right."""
+    """Whether `RIGHT` of the answers in the last `WINDOW` steps are correct."""
     return len(steps) >= WINDOW and mean(step["reward"] for step in steps[-WINDOW:]) >= RIGHT
 
 
 def reached(steps: list[Metrics]) -> tuple[float, int]:
-    """CPU seconds and steps of a run; fails if it has not learned."""
+    """(CPU seconds, steps) of a run. Exits if it has not learned."""
     if not learned(steps):
         sys.exit(
             f"not learned in {len(steps)} steps: {[round(step['reward'], 2) for step in steps[-WINDOW:]]}"
@@ -183,48 +185,48 @@ def reached(steps: list[Metrics]) -> tuple[float, int]:
 
 
 class Peer:
-    """TRL in a process of its own: a step when it is asked for one."""
+    """TRL in a separate process, which takes a step on request."""
 
-    def __init__(self, process: subprocess.Popen[str], said: TextIO) -> None:
+    def __init__(self, process: subprocess.Popen[str], stderr: TextIO) -> None:
         self._process = process
-        self._said = said
+        self._stderr = stderr
 
     def step(self) -> Metrics:
-        """Let it take a step: CPU ``seconds``, ``reward``, ``tokens``, ``generation``."""
+        """Take a step. Returns its CPU ``seconds``, ``reward``, ``tokens`` and seconds of ``generation``."""
         assert self._process.stdin and self._process.stdout
-        with suppress(BrokenPipeError):  # then there is no answer either
+        with suppress(BrokenPipeError):  # it has ended, so the read below returns nothing
             self._process.stdin.write("\n")
             self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             code = self._process.wait()
-            self._said.seek(0)
-            sys.exit(f"TRL ended with exit code {code}: {self._said.read().strip().rpartition(chr(10))[2]}")
+            self._stderr.seek(0)
+            sys.exit(f"TRL ended with exit code {code}: {self._stderr.read().strip().rpartition(chr(10))[2]}")
         step: Metrics = json.loads(line)
         return step
 
     def learn(self) -> tuple[float, int]:
-        """Steps until it is learned."""
+        """Take steps until `learned`. Returns CPU seconds and steps."""
         steps: list[Metrics] = []
-        while not learned(steps) and len(steps) < MOST_STEPS:
+        while not learned(steps) and len(steps) < MAX_STEPS:
             steps.append(self.step())
         return reached(steps)
 
 
 @contextmanager
 def running(peer: str, work: Work, seed: int) -> Iterator[Peer]:
-    """A peer that is started, and ends with the block."""
+    """Start a peer; it is killed at the end of the block."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [peer, str(HERE / "peers" / "trl_grpo.py"), work.folder, str(seed)]
     with (
-        tempfile.TemporaryFile("w+") as said,
+        tempfile.TemporaryFile("w+") as stderr,
         subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
         ) as process,
     ):
         try:
-            yield Peer(process, said)
+            yield Peer(process, stderr)
         finally:
             process.kill()
             with suppress(BrokenPipeError):
@@ -232,11 +234,11 @@ def running(peer: str, work: Work, seed: int) -> Iterator[Peer]:
 
 
 class Enough(Exception):
-    """It has learned."""
+    """Raised to end training once `learned`."""
 
 
 class Clock:
-    """Notes what each step costs; what happens in ``between`` is not counted."""
+    """Measures the cost of each step, without the time of ``between``, which runs after each step."""
 
     def __init__(self) -> None:
         self.steps: list[Metrics] = []
@@ -249,7 +251,7 @@ class Clock:
         self._engine_last = 0.0
 
     def note(self, metrics: Metrics) -> None:
-        """A step has ended."""
+        """Record the step that has just ended, and start the next."""
         seconds, engine = time.process_time() - self._last, self._engine_seconds() - self._engine_last
         training, sampling = self._parts["training"], self._parts["generation"]
         self.steps.append(
@@ -267,20 +269,20 @@ class Clock:
         self.begin()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start measuring a step."""
         self._parts = {"training": 0.0, "generation": 0.0}
         self._engine_last = self._engine_seconds()
         self._last = time.process_time()
 
     def watch(self, trainer: Any) -> None:
-        """Time a trainer's updates and its engine's passes, each in its thread."""
+        """Time a trainer's updates and its engine's passes, each by the CPU clock of its thread."""
         scheduler = trainer.engine.scheduler
         update, step = trainer.update, scheduler.step
 
         def timed(part: str, function: Callable[..., Any], *arguments: Any) -> Any:
-            begun = time.thread_time()
+            started = time.thread_time()
             result = function(*arguments)
-            self._parts[part] += time.thread_time() - begun
+            self._parts[part] += time.thread_time() - started
             return result
 
         def timed_update(batch: Any) -> Metrics:
@@ -301,7 +303,7 @@ class Clock:
 
 
 class ToClock(Logger):
-    """Tells a clock of each step."""
+    """Reports each step to a clock."""
 
     name = "clock"
     clock: Any

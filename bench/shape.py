@@ -1,4 +1,4 @@
-"""The shape of the models on which the local backbone is measured: the starter's, with 1.4 million parameters."""
+"""The shape of the models in benchmarks of the local backbone: the starter's, with 1.4 million parameters."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What merging saves and what it costs: rows, tokens and CPU of timelines and token trees on call logs.
+"""Measures what merging saves and costs: rows, tokens and CPU of timelines and token trees on call logs.
 
     python bench/tracker.py
 
-Rows and tokens stand beside optima that the tests' independent checker finds in the raw log; it also counts
-what was lost, doubled or put out of context. CPU stands beside two opponents in the same run: a merger
-that compares message lists pairwise, and a radix tree that records nothing. If that floor is slow for the
-merger's time the figures would flatter us, and the bench fails. That each prompt is what the chat template writes
-is verified at every call; what this costs stands beside reading the request's JSON. Last line: one JSON object.
+Rows and tokens are compared with optima that the tests' independent checker computes from the raw log; it also counts
+tokens that are lost, doubled or out of context. CPU is compared in the same run with a merger that compares message lists
+pairwise, and with a floor: a radix tree that records nothing. If the floor is too slow relative to the merger, the
+ratios would look better than they are, so the benchmark fails. Each call verifies that its prompt is what the chat
+template writes; the cost is compared with parsing the request's JSON. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from call_logs import SCENARIOS, Log, LoggedCall, grow, make_log, mixed
+from call_logs import SCENARIOS, Log, LoggedCall, generations, grow, make_log, mixed, recorded, versions
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ajet.chat.messages import normalise
 from ajet.chat.renderer import Chat, Turn
 from ajet.chat.templates import Template, plain_copy
-from ajet.tracker.conversations import Recognised, new_root, recognise
+from ajet.tracker.call import Call, new_root
+from ajet.tracker.conversations import Recognised, recognise
 from ajet.tracker.forest import forest
-from ajet.tracker.prompt import Heard, make_prompt
-from ajet.tracker.record import Call, EpisodeRecord
+from ajet.tracker.prompt import ClientChat, make_prompt
+from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.timelines import timelines
 from ajet.types import Generation
 
@@ -43,15 +44,15 @@ from tests import templates
 from tests.tracker.checker import RawCall, distinct_prefixes, judge_forest, judge_timelines, maximal
 
 FLOOR_SHARE = 250
-"""The radix floor must be so many times as fast as the pairwise merger, …"""
+"""The radix floor must be this many times as fast as the pairwise merger, …"""
 TOLERANCE = 1.3
 """… within this factor."""
 SIZES = (10, 100, 1000, 5000)
 REPETITIONS = 7
 PATIENCE = 5.0
-"""CPU seconds after which nothing is repeated."""
+"""CPU seconds after which no run is repeated."""
 PAIRWISE_LINEAR = 100
-"""Calls of a linear conversation that the pairwise merger is given at most: its work grows with N³."""
+"""Maximum calls of a linear conversation for the pairwise merger, whose work grows with N³."""
 RECOGNISED_TURNS = 300
 
 
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def merging(seed: int) -> dict[str, dict[str, float]]:
-    """Rows and tokens of each scenario, beside the optima."""
+    """Rows and tokens of each scenario, with the optima."""
     print(f"{'log':10}{'calls':>6}{'tokens of one':>15}{'rows':>6}{'optimum':>9}{'tokens':>9}{'optimum':>9}")
     print(f"{'':10}{'':6}{'row per call':>15}{'tree tokens':>24}{'bound':>9}")
     return {name: merged(name, make_log(scenario, seed)) for name, scenario in SCENARIOS.items()}
@@ -103,34 +104,12 @@ def merged(name: str, log: Sequence[LoggedCall]) -> dict[str, float]:
     }
 
 
-def generations(log: Sequence[LoggedCall]) -> list[Generation]:
-    """What the engine would have answered."""
-    return [Generation(c.completion_ids, c.logprobs, versions(c.completion_ids), "stop") for c in log]
-
-
-def versions(ids: np.ndarray) -> np.ndarray:
-    return np.zeros(len(ids), np.int32)
-
-
-def recorded(log: Sequence[LoggedCall], answers: Sequence[Generation]) -> EpisodeRecord:
-    """The record of an episode that made these calls, every prompt looked up from the root."""
-    record = EpisodeRecord()
-    tree = record.tree("policy")
-    for logged, answer in zip(log, answers, strict=True):
-        prompt = tree.extend(tree.root, logged.prompt_ids)
-        end = tree.extend(prompt, answer.token_ids)
-        record.add(
-            Call(logged.number, logged.agent, "policy", "policy", prompt, end, answer, 1.0, trained=True)
-        )
-    return record
-
-
 # --------------------------------------------------------------------------- opponents
 
 
 class Radix:
-    """A node of a radix tree over int32 bytes: the floor. Every sequence inserted ends at a node, and
-    nothing but the sequences is kept."""
+    """A node of a radix tree over int32 bytes: the floor. Every inserted sequence ends at a node, and only sequences are
+    stored."""
 
     __slots__ = ("children", "label")
 
@@ -159,7 +138,7 @@ class Radix:
 
 
 def common_bytes(a: bytes, b: bytes) -> int:
-    """Bytes of the tokens at the beginning in which two labels agree."""
+    """Length in bytes of the tokens that two labels begin with."""
     n = min(len(a), len(b))
     same = np.frombuffer(a, np.int32, n // 4) == np.frombuffer(b, np.int32, n // 4)
     return n if same.all() else 4 * int(same.argmin())
@@ -173,14 +152,13 @@ def radix_floor(log: Sequence[LoggedCall]) -> Radix:
 
 
 def pairwise_merger(chats: Sequence[Sequence[Any]]) -> list[int | None]:
-    """Which earlier call each call continues: its messages are compared with those of every earlier one,
-    and the longest that they begin with is taken."""
+    """For each call, the earlier call that it continues: of those whose messages it begins with, the longest."""
     parents: list[int | None] = []
     for number, chat in enumerate(chats):
-        parent, held = None, 0
+        parent, longest = None, 0
         for earlier, other in enumerate(chats[:number]):
-            if len(other) > held and begins_with(chat, other):
-                parent, held = earlier, len(other)
+            if len(other) > longest and begins_with(chat, other):
+                parent, longest = earlier, len(other)
         parents.append(parent)
     return parents
 
@@ -193,7 +171,7 @@ def begins_with(chat: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def cpu(seed: int) -> dict[str, float]:
-    """CPU of an episode by its number of calls. Exits if the floor is a slow one."""
+    """CPU of an episode by its number of calls. Exits if the floor is too slow."""
     print(f"\n{'CPU ms':8}{'calls':>6}{'ours':>9}{'floor':>9}{'ratio':>7}{'forest':>9}{'pairwise':>10}")
     for size in SIZES:
         measured(grow, size, seed, pairwise=size <= PAIRWISE_LINEAR)
@@ -203,8 +181,8 @@ def cpu(seed: int) -> dict[str, float]:
     print(f"The floor at {SIZES[-1]:,} interleaved calls is 1/{share:.0f} of the pairwise merger.")
     if share * TOLERANCE < FLOOR_SHARE:
         sys.exit(
-            f"the radix floor takes 1/{share:.0f} of the pairwise merger's time; an honest one takes 1/{FLOOR_SHARE} or "
-            f"less (within {TOLERANCE - 1:.0%}), so the figures above would flatter us. Make the floor faster."
+            f"the radix floor takes 1/{share:.0f} of the pairwise merger's time; a fair one takes 1/{FLOOR_SHARE} or "
+            f"less (within {TOLERANCE - 1:.0%}), so the ratios above look better than they are. Make the floor faster."
         )
     return {
         "cpu_ratio_to_floor_5000": round(ours / floor, 2),
@@ -215,7 +193,7 @@ def cpu(seed: int) -> dict[str, float]:
 def measured(
     scenario: Callable[[Log, int], None], size: int, seed: int, *, pairwise: bool
 ) -> tuple[float, float, float]:
-    """CPU seconds of our record and timelines, of the floor and of the merger (0 if it is left out)."""
+    """CPU seconds of our record and timelines, the floor and the merger (without ``pairwise``, that of no calls)."""
     log = make_log(lambda log: scenario(log, size), seed)
     answers = generations(log)
     calls = recorded(log, answers).trained_calls
@@ -234,8 +212,8 @@ def measured(
 
 
 def fastest(*works: Callable[[], object]) -> list[float]:
-    """CPU seconds of each piece of work: the least of several runs in turn, fewer if they take long, without
-    garbage collection."""
+    """CPU seconds of each function: the minimum of several alternating runs (fewer if they are slow), without garbage
+    collection."""
     runs: list[list[float]] = []
     while len(runs) < REPETITIONS and (not runs or sum(map(sum, runs)) < PATIENCE):
         runs.append([])
@@ -251,7 +229,7 @@ def fastest(*works: Callable[[], object]) -> list[float]:
 
 
 def memory(seed: int) -> dict[str, float]:
-    """Bytes that the tree of 5,000 interleaved calls holds for each of its tokens."""
+    """Bytes per token of the tree of 5,000 interleaved calls."""
     log = make_log(lambda log: mixed(log, 5000), seed)
     answers = generations(log)
     gc.collect()
@@ -259,7 +237,7 @@ def memory(seed: int) -> dict[str, float]:
     record = recorded(log, answers)
     whole = tracemalloc.get_traced_memory()[0]
     tree = record.tree("policy")
-    del log, answers, record  # and what numpy keeps with arrays whose bytes were read
+    del log, answers, record  # and what numpy caches for arrays whose bytes were read
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     tokens = tree.unique_tokens()
@@ -273,7 +251,7 @@ def memory(seed: int) -> dict[str, float]:
 
 
 def conversations(seed: int) -> dict[str, float]:
-    """A linear conversation through the chat format: growth with its turns, and recognising messages."""
+    """A linear conversation in the chat format: growth with its turns, and the cost of recognising messages."""
     from ajet_local.starter.calculator import Calculator
 
     chat = Chat(Calculator().tokenizer(0)[0], "qwen3")
@@ -290,19 +268,19 @@ def conversations(seed: int) -> dict[str, float]:
 
 
 def continued(chat: Chat, turns: int, seed: int) -> float:
-    """CPU seconds of a conversation's prompts and records, its messages being recognised already."""
+    """CPU seconds of a conversation's prompts and records, without recognising its messages."""
     log = make_log(lambda log: grow(log, turns), seed)
     stop = chat.stop_token_ids[0]
     messages = [normalise(m, 0) for m in log[-1].messages]
     record = EpisodeRecord()
-    said = record.chat("policy").say(messages[0]).say(messages[1])
+    chat_end = record.chat("policy").add(messages[0]).add(messages[1])
     spent = 0.0
     for number in range(turns):
         answer = messages[2 * number + 2]
         ids = np.array([*chat.tokenizer.encode(answer["content"], add_special_tokens=False), stop], np.int32)
         generation = Generation(ids, np.zeros(len(ids), np.float32), versions(ids), "stop")
         start = time.process_time()
-        prompt = make_prompt(record, chat, "policy", Heard(Recognised(said, 0, {})), ())
+        prompt = make_prompt(record, chat, "policy", ClientChat(Recognised(chat_end, 0, {})), ())
         end = record.tree("policy").extend(prompt.node, ids)
         call = Call(
             number,
@@ -315,13 +293,13 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
             1.0,
             True,
             prompt.parent,
-            said=said,
+            chat_end=chat_end,
             basis=prompt.basis,
         )
         record.add(call, answer)
         spent += time.process_time() - start
         if number + 1 < turns:
-            said = said.say(answer).say(messages[2 * number + 3])
+            chat_end = chat_end.add(answer).add(messages[2 * number + 3])
     start = time.process_time()
     lines = timelines(record.trained_calls)
     spent += time.process_time() - start
@@ -330,7 +308,7 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
 
 
 def recognised(seed: int) -> tuple[float, float]:
-    """CPU seconds of recognising every request of a conversation, and of parsing their JSON."""
+    """CPU seconds of recognising the messages of every request of a conversation, and of parsing their JSON."""
     log = make_log(lambda log: grow(log, RECOGNISED_TURNS), seed)
     bodies = [json.dumps({"model": "policy", "messages": call.prompt_messages}) for call in log]
     requests = [json.loads(body)["messages"] for body in bodies]
@@ -339,8 +317,8 @@ def recognised(seed: int) -> tuple[float, float]:
     def recognise_all() -> None:
         root = new_root()
         for request, answer in zip(requests, answers, strict=True):
-            said = recognise(root, request).said
-            said.say(answer)
+            chat_end = recognise(root, request).chat_end
+            chat_end.add(answer)
 
     recognising, parsing = fastest(recognise_all, lambda: [json.loads(body) for body in bodies])
     return recognising, parsing
@@ -350,18 +328,18 @@ def recognised(seed: int) -> tuple[float, float]:
 
 
 COMMON = ("qwen3", "llama3")
-"""Templates for which the ratio must hold: proven, so that a call costs its new messages."""
+"""Templates with a target for the ratio. They are proven, so a call costs its new messages."""
 COMPARED = "not proven"
-"""A template that looks at the length of the chat, so that each call renders two whole chats."""
+"""A template that reads the chat's length, so it is not proven and each call renders two whole chats."""
 AGENTS = ("tool30", "fanout", "grow")
 """Conversations of one agent: many short messages, a long shared beginning, very many turns."""
 VERIFIED_CALLS, REPEATED = 12, 25
 
 
 def verification(seed: int) -> dict[str, float]:
-    """CPU of verifying a prompt, beside reading its request's JSON: all that continuing a chat takes, less what
-    rendering and encoding the answer and the new messages costs alone. The tokenizer's own work counts in
-    neither; of it, verifying adds the decoding of the answer, which has a column of its own."""
+    """CPU of verifying a prompt, relative to parsing its request's JSON: the cost of continuing a chat minus that of only
+    rendering and encoding the answer and the new messages. The tokenizer's own work is in neither. Verifying adds the
+    decoding of the answer, which is a separate column."""
     columns = f"{'JSON':>8}{'continue':>10}{'render new':>12}{'verify':>8}{'ratio':>7}{'decode':>8}"
     print(f"\n{'us a call':24}{columns}")
     ratios = {
@@ -379,12 +357,12 @@ def verified(template: str, name: str, seed: int) -> float:
     chat, log = Chat(with_memory(tokenizer_of(template))), make_log(SCENARIOS[name], seed)
     log = [call for call in log if call.conversation is log[0].conversation]
     messages = [normalise(m, 0) for m in log[-1].messages]
-    rendered = chat.begin(messages[: log[0].said], ())[1]
+    rendered = chat.begin(messages[: log[0].length], ())[1]
     chosen = set(range(0, len(log) - 1, max(1, len(log) // VERIFIED_CALLS)))
     raw, spent = tokenizer_of(template), np.zeros(4)
-    for place, (call, later) in enumerate(itertools.pairwise(log)):
-        turn = turn_of(chat, messages[: later.said], call.said, rendered)
-        if place in chosen:
+    for index, (call, later) in enumerate(itertools.pairwise(log)):
+        turn = turn_of(chat, messages[: later.length], call.length, rendered)
+        if index in chosen:
             body = json.dumps({"model": "policy", "messages": later.prompt_messages})
             spent += [
                 least(lambda body=body: json.loads(body)),
@@ -413,7 +391,7 @@ def tokenizer_of(template: str) -> Any:
 
 
 def with_memory(tokenizer: Any) -> Any:
-    """A copy that encodes and decodes nothing twice, so that both cost nothing when they are repeated."""
+    """A copy that caches encoding and decoding, so that repeated runs exclude their cost."""
     found = copy.copy(tokenizer)
     encode = functools.cache(lambda text: tokenizer.encode(text, add_special_tokens=False))
     found.encode = lambda text, **options: encode(text)
@@ -430,16 +408,16 @@ def with_memory(tokenizer: Any) -> Any:
     return found
 
 
-def turn_of(chat: Chat, messages: Sequence[Any], asked: int, rendered: Any) -> Turn:
-    """What the prompt of these messages continues: the answer after the first ``asked`` ones."""
-    answer, new = messages[asked], messages[asked + 1 :]
+def turn_of(chat: Chat, messages: Sequence[Any], before: int, rendered: Any) -> Turn:
+    """The turn that the prompt of these messages continues: its answer follows the first ``before`` messages."""
+    answer, new = messages[before], messages[before + 1 :]
     completion = [*chat.prefill_ids(answer["content"]), chat.stop_token_ids[0]]
     return Turn([], completion, answer, new, len(messages), lambda: messages, rendered)
 
 
 def alone(chat: Chat, turn: Turn) -> Callable[[], object]:
-    """Renders the answer and the new messages of a turn after a question, and encodes what is new: by the
-    template as transformers runs it, but compiled once."""
+    """A function that renders the answer and the new messages of a turn after a question, and encodes the new text. It
+    uses the template as transformers does, but compiled once."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = json.dumps
     template = environment.from_string(chat.tokenizer.chat_template)
@@ -456,7 +434,7 @@ def alone(chat: Chat, turn: Turn) -> Callable[[], object]:
 
 
 def least(work: Callable[[], object]) -> float:
-    """CPU seconds of a short piece of work: the least of many runs."""
+    """CPU seconds of a short function: the minimum of many runs."""
     times = []
     for _ in range(REPEATED):
         start = time.process_time()

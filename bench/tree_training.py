@@ -1,11 +1,11 @@
-"""Training on token trees beside training on rows: CPU time, exactness, memory of call logs.
+"""Compares training on token trees with training on rows, on call logs: CPU time and exactness.
 
     python bench/tree_training.py
 
-Each log is trained on three times over: one row per call, linear rows (timelines) in micro-batches, and the
-trees that the local backbone makes of these. Speed-ups are ratios of CPU time, forward and backward, on one
-thread, the least of several rounds in turn; beside them the ratios of tokens, and the differences of loss
-and gradient from one row per call. `--exact` compares in float64. Last line: one JSON object.
+Each log is trained on in three ways: one row per call, linear rows (timelines) in micro-batches, and the trees that the
+local backbone makes of the timelines. Speed-ups are ratios of CPU time, forward and backward, on one thread; each time is
+the minimum of several alternating rounds. Also printed: the ratios of tokens, and the differences of loss and gradient
+from one row per call. `--exact` compares in float64. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from call_logs import SCENARIOS, VOCABULARY, make_log
+from call_logs import SCENARIOS, VOCABULARY, generations, make_log, recorded
 from shape import SHAPE
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
@@ -32,27 +32,26 @@ from ajet_local.plan import plan
 from ajet_local.rows import micro_batches, trained_tokens
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
-from tracker import generations, recorded
 
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 SCALES = {"werewolf": 0.08}
 SCALE = 0.25
 ROW_TOKENS = 2048
-"""Of a micro-batch of rows."""
+"""Tokens in a micro-batch of rows."""
 TREE_TOKENS = 16384
-"""Of a micro-batch of trees: the backbone's default."""
+"""Tokens in a micro-batch of trees: the backbone's default."""
 ROUNDS = 3
 
 Passes = Callable[[], Iterator[TrainedTokens]]
-"""Forward passes, one micro-batch after the other."""
+"""Makes the forward passes, one per micro-batch."""
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """The figures; prints them too."""
+    """Measure, print and return the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--logs", default=",".join(SCENARIOS), help="some of the logs, with commas between")
-    parser.add_argument("--scale", type=float, help="of all texts, instead of the stated lengths")
+    parser.add_argument("--logs", default=",".join(SCENARIOS), help="names of logs, separated by commas")
+    parser.add_argument("--scale", type=float, help="factor of all text lengths")
     parser.add_argument("--model", choices=ARCHITECTURES, default="qwen3")
     parser.add_argument("--exact", action="store_true", help="compare in float64, once")
     options = parser.parse_args(arguments)
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def make_model(name: str, dtype: torch.dtype = torch.float32) -> Any:
-    """The model of the local backbone's measurements: 1.4 M parameters, of one of `ARCHITECTURES`."""
+    """A model with 1.4 M random parameters, of one of `ARCHITECTURES`."""
     config = ARCHITECTURES[name](
         vocab_size=VOCABULARY,
         **SHAPE,
@@ -82,7 +81,7 @@ def make_model(name: str, dtype: torch.dtype = torch.float32) -> Any:
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     if dtype == torch.float64:
         for norm in (m for m in model.modules() if type(m).__name__.endswith("RMSNorm")):
-            # transformers computes norms in float32 whatever the model's type
+            # transformers always computes norms in float32
             norm.forward = lambda x, norm=norm: torch.nn.functional.rms_norm(
                 x, norm.weight.shape, norm.weight, norm.variance_epsilon
             )
@@ -93,7 +92,7 @@ def make_model(name: str, dtype: torch.dtype = torch.float32) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """One log's samples, three times over."""
+    """The three ways of training on one log."""
 
     naive: Passes
     linear: Passes
@@ -103,7 +102,7 @@ class Ways:
 
 
 def make_ways(model: Any, name: str, seed: int, scale: float) -> Ways:
-    """Every way of a log."""
+    """The ways of training on a log."""
     single, merged = make_samples(name, seed, scale)
     tokens = sum(len(s.token_ids) for s in single)
 
@@ -122,7 +121,7 @@ def make_ways(model: Any, name: str, seed: int, scale: float) -> Ways:
 def make_samples(
     name: str, seed: int, scale: float, calls: int | None = None
 ) -> tuple[list[Sample], list[Sample]]:
-    """One sample a call, and the timelines, of a log's first ``calls``. Advantages are random, one a call."""
+    """One sample per call, and the timelines, of a log's first ``calls``. Each call has a random advantage."""
     log = make_log(SCENARIOS[name], seed, scale)[:calls]
     made = recorded(log, generations(log)).trained_calls
     advantages = np.random.default_rng(seed).normal(size=len(made)).astype(np.float32)
@@ -131,7 +130,7 @@ def make_samples(
 
 
 def credited(line: Timeline, advantages: Float32) -> Sample:
-    """A timeline as a sample, each call's tokens with its own advantage."""
+    """A timeline as a sample; each call's tokens have the call's advantage."""
     sample = timeline_sample(line, {EPISODE: 1.0}, 1.0)
     for span in line.spans:
         sample.advantages[span.start : span.end] = advantages[span.call]
@@ -139,7 +138,7 @@ def credited(line: Timeline, advantages: Float32) -> Sample:
 
 
 def compare(model: Any, name: str, ways: Ways, rounds: int) -> dict[str, float]:
-    """The figures of a log. One round of naive rows is enough: it is the longest of the three."""
+    """The figures of a log. Naive rows take only one round, because they take longest."""
     naive, exact_loss, exact = measured(model, ways.naive)
     linear, _, linear_gradient = measured(model, ways.linear)
     tree, loss, gradient = measured(model, ways.tree)
@@ -162,7 +161,7 @@ def compare(model: Any, name: str, ways: Ways, rounds: int) -> dict[str, float]:
 
 
 def measured(model: Any, passes: Passes) -> tuple[float, float, torch.Tensor]:
-    """CPU seconds, loss and gradient (in float64) of forward and backward passes."""
+    """(CPU seconds, loss, float64 gradient) of the forward and backward passes."""
     model.zero_grad(set_to_none=True)
     loss = 0.0
     start = time.process_time()
@@ -175,7 +174,7 @@ def measured(model: Any, passes: Passes) -> tuple[float, float, torch.Tensor]:
 
 
 def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Relative, in the Euclidean norm."""
+    """The relative difference, in the Euclidean norm."""
     return float((found - expected).norm() / expected.norm())
 
 

@@ -1,9 +1,9 @@
-"""Run the examples that learn: held-out reward before and after training, and whether it is more than chance.
+"""Run the examples that learn: held-out reward before and after training, and whether the gain is significant.
 
     python examples/learn.py --seed 0 [NAME ...]
 
-Drives the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an
-example has not gained `GAIN` and `ERRORS` standard errors.
+Runs the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an example's
+gain is less than `GAIN` or less than `ERRORS` standard errors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ ERRORS = 3.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"of {', '.join(NAMES)}"
+        "names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"default: {', '.join(NAMES)}"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the models, the tasks and the sampling")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed of the models, the tasks and the sampling"
+    )
     options = parser.parse_args()
     found = {name: learn(name, options.seed) for name in options.names or NAMES}
     print(json.dumps(found))
@@ -37,12 +39,12 @@ def main() -> None:
 
 
 def learn(name: str, seed: int) -> dict[str, Any]:
-    """Train one example; its figures."""
+    """Train one example; returns its results."""
     root = Path.cwd() / "runs" / f"{name}-seed{seed}"
     print(f"== {name}, seed {seed}", flush=True)
     command = [sys.executable, "-m", "ajet", "run", str(HERE / name / "job.yaml"), "--seed", str(seed)]
-    place = "params.seed" if name == "apps" else "seed"  # there the service makes the tasks
-    for key, value in ((f"task.reader.{place}", seed), (f"task.validation.{place}", seed), ("run.dir", root)):
+    field = "params.seed" if name == "apps" else "seed"  # the service of `apps` makes the tasks
+    for key, value in ((f"task.reader.{field}", seed), (f"task.validation.{field}", seed), ("run.dir", root)):
         command += ["--set", f"{key}={value}"]
     started = time.time()
     subprocess.run(command, check=True)
@@ -64,12 +66,12 @@ def learn(name: str, seed: int) -> dict[str, Any]:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """A run's file of one JSON object a line."""
+    """The objects in a run's file of one JSON object per line."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def validations(run_dir: Path) -> dict[int, list[float]]:
-    """Step -> rewards of the held-out episodes, sampled; a failed one has none."""
+    """Step -> rewards of the sampled held-out episodes; a failed episode counts as 0."""
     found: dict[int, list[float]] = {}
     for line in lines(run_dir / "episodes.jsonl"):
         if line.get("phase") == "validation":
@@ -78,7 +80,7 @@ def validations(run_dir: Path) -> dict[int, list[float]]:
 
 
 def seconds(run_dir: Path) -> list[float]:
-    """What the steps took."""
+    """Seconds per step."""
     steps = [line for line in lines(run_dir / "metrics.jsonl") if line["type"] == "train"]
     return [step["seconds_rollout"] + step["seconds_update"] for step in steps]
 

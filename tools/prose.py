@@ -1,4 +1,4 @@
-"""Find phrases that readers stumble over, in the docs and in the text of the code: `make lint`.
+"""Find unclear phrases in the docs, and in the strings and comments of the code: `make lint`.
 
 Vale does more, but its package on PyPI fetches a program from the internet when it first runs.
 """

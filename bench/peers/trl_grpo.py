@@ -1,10 +1,10 @@
-"""TRL's GRPOTrainer at the work of a folder, one step for each line on standard input.
+"""TRL's GRPOTrainer on the workload in a folder, one step for each line on standard input.
 
     python trl_grpo.py FOLDER SEED
 
-Runs in an environment with TRL; `bench/local.py` starts it. After each step it writes a line of JSON:
-``seconds`` of CPU time of all threads, ``reward`` (mean), ``tokens`` sampled, and of the seconds those of
-``generation``. It ends with its input.
+Runs in an environment with TRL; `bench/local.py` starts it. After each step it writes a line of JSON: CPU ``seconds``
+of all threads, the mean ``reward``, the number of sampled ``tokens``, and the seconds of ``generation``. It exits when
+its input ends.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def train(folder: Path, seed: int, out: Any) -> None:
     prompts = [[{"role": "user", "content": task["query"]}] for task in tasks]
     rows = {"prompt": prompts, "answer": [task["answer"] for task in tasks]}
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
-    turns = Turns(out)
+    steps = StepByStep(out)
 
     def reward(completions: list[Any], answer: list[str], completion_ids: list[Any], **_: Any) -> list[float]:
-        turns.tokens = sum(map(len, completion_ids))
+        steps.tokens = sum(map(len, completion_ids))
         texts = [completion[0]["content"] for completion in completions]
         rewards = [reward_of(a, text) for a, text in zip(answer, texts, strict=True)]
-        turns.reward = sum(rewards) / len(rewards)
+        steps.reward = sum(rewards) / len(rewards)
         return rewards
 
     trainer = GRPOTrainer(
@@ -54,23 +54,23 @@ def train(folder: Path, seed: int, out: Any) -> None:
         args=config(work, seed, folder),
         train_dataset=Dataset.from_dict(rows),
         processing_class=AutoTokenizer.from_pretrained(folder / "model"),
-        callbacks=[turns],
+        callbacks=[steps],
     )
     generate = model.generate
 
     def timed(*args: Any, **kwargs: Any) -> Any:
-        begun = time.process_time()
+        started = time.process_time()
         try:
             return generate(*args, **kwargs)
         finally:
-            turns.generation += time.process_time() - begun
+            steps.generation += time.process_time() - started
 
     model.generate = timed
     trainer.train()
 
 
 def config(work: dict[str, Any], seed: int, folder: Path) -> GRPOConfig:
-    """The settings of the work; what costs time and is not asked for is off."""
+    """The settings of the workload; features that cost time and are not needed are off."""
     return GRPOConfig(
         output_dir=str(folder / "trl"),
         seed=seed,
@@ -100,25 +100,25 @@ def config(work: dict[str, Any], seed: int, folder: Path) -> GRPOConfig:
 
 
 def reward_of(answer: str, text: str) -> float:
-    """As `grpo_work.reward`."""
+    """The same as `grpo_work.reward`."""
     return float(text.strip() == answer) if answer else sum(text.encode()) % 97 / 97
 
 
-class Turns(TrainerCallback):  # type: ignore[misc]
-    """Lets a step begin when a line was read, and reports it."""
+class StepByStep(TrainerCallback):  # type: ignore[misc]
+    """Starts each step when a line has been read, and reports it."""
 
     def __init__(self, out: Any) -> None:
         self.out = out
         self.reward = 0.0
         self.tokens = 0
         self.generation = 0.0
-        self._begun = 0.0
+        self._started = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         return self._wait(control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        seconds = time.process_time() - self._begun
+        seconds = time.process_time() - self._started
         line = {
             "seconds": seconds,
             "reward": self.reward,
@@ -132,7 +132,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]
         if not sys.stdin.readline():
             control.should_training_stop = True
         self.generation = 0.0
-        self._begun = time.process_time()
+        self._started = time.process_time()
         return control
 
 

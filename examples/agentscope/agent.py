@@ -1,6 +1,6 @@
 """An agent that does sums with a calculator, written with AgentScope 2.
 
-It talks to whatever OPENAI_BASE_URL and OPENAI_API_KEY name, like any program that uses it:
+Like any such program, it uses the endpoint in OPENAI_BASE_URL and the key in OPENAI_API_KEY:
 
     python agent.py "What is 12 + 30 - 7?"
 """
@@ -40,7 +40,7 @@ def calculator(expression: str) -> str:
 
 async def run(task: Any) -> str:
     """The agent's answer to ``task.query``."""
-    # An agent holds its conversation, so each question has one of its own.
+    # An agent keeps its conversation, so each question needs a new agent.
     solver = Agent("solver", SYSTEM, model, Toolkit(tools=[FunctionTool(calculator, permission=ALLOWED)]))
     message = await solver.reply(UserMsg("user", task.query))
     return message.get_text_content() or ""

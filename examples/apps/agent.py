@@ -1,4 +1,4 @@
-"""An assistant that runs errands in somebody's apps, written with AgentScope 2; the apps are an environment service."""
+"""An assistant that runs errands in a user's apps, written with AgentScope 2; the apps are an environment service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ajet.environments import Environment, environment
 
 SYSTEM = "Run the errand with the apps."
 ALLOWED = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="That is what it is for.")
-MOST_TURNS = 6
+MAX_TURNS = 6
 
 credential = OpenAICredential(
     api_key=os.environ.get("OPENAI_API_KEY", "unset"), base_url=os.environ.get("OPENAI_BASE_URL")
@@ -39,9 +39,9 @@ def tool(env: Environment) -> Callable[[str], Awaitable[str]]:
 
 
 async def run(task: Any) -> str:
-    """What the assistant says after the errand of ``task``; the environment tells how well it went."""
+    """The assistant's last message after the errand of ``task``; the environment scores the errand."""
     async with environment(task) as env:
         toolkit = Toolkit(tools=[FunctionTool(tool(env), permission=ALLOWED)])
-        assistant = Agent("assistant", SYSTEM, model, toolkit, react_config=ReActConfig(max_iters=MOST_TURNS))
+        assistant = Agent("assistant", SYSTEM, model, toolkit, react_config=ReActConfig(max_iters=MAX_TURNS))
         message = await assistant.reply(UserMsg("user", str(env.state.messages[-1]["content"])))
         return message.get_text_content() or ""

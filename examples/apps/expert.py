@@ -1,4 +1,4 @@
-"""Who knows the apps: the calls of somebody who makes no mistakes, to check tasks and to write transcripts with."""
+"""An expert's calls, without mistakes: for checking tasks and for writing transcripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def next_call(request: str, replies: Sequence[str]) -> str | None:
-    """The call after these replies, None when the errand is done.
+    """The next call after these replies; None when the errand is done.
 
     >>> next_call("Password otter. Pay ana 5.", [])
     'login otter'
@@ -23,7 +23,7 @@ def next_call(request: str, replies: Sequence[str]) -> str | None:
 
 
 def plan(request: str) -> list[str]:
-    """All calls of an errand; REPLY stands for what the call before answered. Raises ValueError if none fits."""
+    """All calls of an errand; REPLY stands for the reply to the previous call. Raises ValueError for an unknown errand."""
     forms = {
         r"Pay (\w+) (\d+)\.": ["contacts {0}", "pay REPLY {1}"],
         r"Do what (\w+) asks\.": ["inbox {0}", "REPLY"],

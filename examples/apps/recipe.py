@@ -1,7 +1,7 @@
-"""The assistant to begin with: logs in and calls apps in the right form, but often the wrong one.
+"""The untrained assistant: it logs in and calls apps correctly, but often calls the wrong app.
 
-It does not look into calendars and does not read letters: it books at lunch, and writes back. Such errands
-fail, except for the few that it does otherwise, which is what there is to learn.
+In most errands it does not check calendars or read letters: it books at lunch, and answers by mail. These errands
+fail; in the others it does check or read. That is what training reinforces.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TOOL: dict[str, Any] = {
     },
 }
 CARELESS = 0.7
-"""Share of the errands with a calendar or a letter that are not done with care."""
+"""Share of the errands with a calendar or a letter that are done without checking it."""
 
 
 def errand(rng: random.Random, careless: float = 0.0) -> Transcript:
-    """An errand of the split `train`, run with or without care."""
+    """An errand of the split `train`, with or without checks."""
     app = Apps(f"train-recipe-{rng.randrange(2**40)}", {})
     request = app.start()
     messages: list[dict[str, Any]] = [
@@ -59,24 +59,24 @@ def errand(rng: random.Random, careless: float = 0.0) -> Transcript:
 
 
 def careful(rng: random.Random) -> Transcript:
-    """An errand as it should be run."""
+    """An errand run correctly."""
     return errand(rng)
 
 
 def hasty(rng: random.Random) -> Transcript:
-    """An errand as the assistant is used to run it."""
+    """An errand as the untrained assistant runs it."""
     return errand(rng, CARELESS)
 
 
 def echo(rng: random.Random) -> Transcript:
-    """Copying practice: numbers and names."""
+    """Practice in copying numbers and names."""
     words = [*map(str, range(1, 10)), *NAMES, *PASSWORDS, *DAYS, *WORDS]
     text = " ".join(rng.choice(words) for _ in range(rng.randint(2, 6)))
     return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
 
 
 class Assistant(TinyRecipe):
-    """An assistant that knows its apps, but neither looks into calendars nor reads letters."""
+    """An assistant that can call its apps, but mostly does not check calendars or read letters."""
 
     name = "assistant"
 
@@ -85,7 +85,7 @@ class Assistant(TinyRecipe):
         return (make(rng) for make in (careful, hasty, echo) for _ in range(80))
 
     def phases(self) -> Sequence[Phase]:
-        """Copying, errands with care, habits."""
+        """Copying, correct errands, habits."""
         return (
             Phase("copy", 400, 2e-3, echo, 2),
             Phase("care", 280, 2e-3, echo, 8, careful),

@@ -1,10 +1,10 @@
-"""Somebody's apps as an environment service: contacts, payments, mail and a calendar, behind a login.
+"""A user's apps as an environment service: contacts, payments, mail and a calendar, behind a login.
 
     python service.py 8123
 
-Each episode has a world of its own, made from its task's id: other people, numbers, letters and dates. The
-assistant acts by calls such as ``pay 4 5``. What counts is the world afterwards: the errand must be done, and
-nothing else may have changed.
+Each episode has its own world, generated from its task's id: people, numbers, letters and dates. The assistant acts
+by calls such as ``pay 4 5``. The score depends on the world afterwards: the errand must be done, and nothing else may
+have changed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ PASSWORDS = (
 )
 HOURS = range(1, 9)
 LUNCH = HOURS[0]
-"""Nobody is free then."""
+"""This hour is taken on every day."""
 SIZES = {"train": 2000, "validation": 256}
-MOST_CALLS = 8
+MAX_CALLS = 8
 HELP = "login PASSWORD | contacts NAME | pay NUMBER AMOUNT | inbox NAME | mail NAME WORD | free DAY | book DAY HOUR NAME"
 
 
 @dataclass
 class World:
-    """What the apps hold. The last three fields are all that a call can change for good."""
+    """The state of the apps. Calls change `payments`, `mails`, `bookings`, `taken` and `logged_in`."""
 
     password: str
     numbers: dict[str, str]
@@ -61,21 +61,21 @@ class World:
         return str(next(hour for hour in HOURS if hour not in self.taken[day]))
 
     def changes(self) -> list[tuple[str, ...]]:
-        """Everything that was done, in order of the apps."""
+        """All payments, mails and bookings so far."""
         kinds = {"pay": self.payments, "mail": self.mails, "book": self.bookings}
         return [(kind, *done) for kind, all_done in kinds.items() for done in all_done]
 
 
 @dataclass(frozen=True)
 class Errand:
-    """What is asked, and the one change that it wants."""
+    """A request, and the one change that fulfils it."""
 
     request: str
     change: tuple[str, ...]
 
 
 def make(task_id: str) -> tuple[World, Errand]:
-    """The world and the errand of a task. Errands of different splits are different errands."""
+    """The world and the errand of a task. No errand is in two splits."""
     split, _, _ = task_id.partition("-")
     rng = random.Random(task_id)
     while True:
@@ -90,12 +90,12 @@ def make(task_id: str) -> tuple[World, Errand]:
 
 
 def opening(world: World, errand: Errand) -> str:
-    """What the assistant is told."""
+    """The request to the assistant."""
     return f"Password {world.password}. {errand.request}"
 
 
 def held_out(words: str) -> bool:
-    """Whether what the assistant is told is kept for validation: a quarter of all."""
+    """Whether a request is kept for validation, by a hash of its text: a quarter of all are."""
     return zlib.crc32(words.encode()) % 4 == 0
 
 
@@ -121,7 +121,7 @@ def _meet(world: World, rng: random.Random) -> Errand:
 
 
 class Apps(ServedEnvironment):
-    """An errand in somebody's apps."""
+    """An errand in a user's apps."""
 
     env_type = "apps"
 
@@ -141,7 +141,7 @@ class Apps(ServedEnvironment):
 
     @classmethod
     def task_ids(cls, split: str, params: Mapping[str, Any]) -> list[str]:
-        """``params`` may say how many (``count``) and of which ``seed``."""
+        """The ids of a split. ``params`` may set their ``count`` and ``seed``."""
         if split not in SIZES:
             raise LookupError(f"apps has no split {split!r}; it has {', '.join(SIZES)}")
         return [f"{split}-{params.get('seed', 0)}-{n}" for n in range(int(params.get("count", SIZES[split])))]
@@ -150,24 +150,24 @@ class Apps(ServedEnvironment):
         return opening(self.world, self.errand)
 
     def step(self, message: Mapping[str, Any]) -> State:
-        """One call, as text. What is wrong with it is told, and costs one of `MOST_CALLS`."""
+        """Answer one call, given as text. A wrong call gets an error, and also counts towards `MAX_CALLS`."""
         self.calls += 1
-        said = self._answer(str(message.get("content") or "").split())
-        return State(({"role": "user", "content": said},), is_terminated=self.calls >= MOST_CALLS)
+        answer = self._answer(str(message.get("content") or "").split())
+        return State(({"role": "user", "content": answer},), is_terminated=self.calls >= MAX_CALLS)
 
     def evaluate(self) -> float:
-        """1 if the errand is done and nothing else, 0 otherwise."""
+        """1 if the errand is the only change, 0 otherwise."""
         return float(self.world.changes() == [self.errand.change])
 
     def info(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What was wanted, what was done, and which of it nobody wanted."""
+        """The wanted change, whether it was made, and all unwanted changes."""
         done = self.world.changes()
         damage = [change for change in done if change != self.errand.change]
         damage += [self.errand.change] * max(done.count(self.errand.change) - 1, 0)
         return {"wanted": self.errand.change, "done": self.errand.change in done, "damage": damage}
 
     def _answer(self, words: list[str]) -> str:
-        if self.calls > MOST_CALLS:
+        if self.calls > MAX_CALLS:
             return "error: too many calls"
         if words == ["help"]:
             return HELP

@@ -1,6 +1,6 @@
 """An agent that does sums with a calculator, written with AutoGen AgentChat.
 
-It talks to whatever OPENAI_BASE_URL and OPENAI_API_KEY name, like any program that uses it:
+Like any such program, it uses the endpoint in OPENAI_BASE_URL and the key in OPENAI_API_KEY:
 
     python agent.py "What is 12 + 30 - 7?"
 """
@@ -32,7 +32,7 @@ def calculator(expression: str) -> str:
 
 async def run(task: Any) -> str:
     """The agent's answer to ``task.query``."""
-    # An agent holds its conversation, so each question has one of its own.
+    # An agent keeps its conversation, so each question needs a new agent.
     solver = AssistantAgent("solver", model, tools=[calculator], system_message=SYSTEM, max_tool_iterations=4)
     result = await solver.run(task=task.query)
     return str(result.messages[-1].content)  # type: ignore[union-attr]

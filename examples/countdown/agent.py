@@ -1,4 +1,4 @@
-"""A LangGraph agent that guesses an expression, is told by how much it is off, and guesses again: three tries."""
+"""A LangGraph agent with three tries to guess an expression; after each, it learns by how much it is off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
-from puzzle import SYSTEM, TRIES, told
+from puzzle import SYSTEM, TRIES, hint
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 
@@ -30,13 +30,13 @@ async def propose(state: State) -> dict[str, Any]:
 
 
 def check(state: State) -> dict[str, Any]:
-    """What the expression is worth, and by how much it misses the target."""
-    reply = told(str(state["messages"][-1].content).strip(), state["numbers"], state["target"])
+    """Check the model's expression; if it is wrong, add a hint."""
+    reply = hint(str(state["messages"][-1].content).strip(), state["numbers"], state["target"])
     return {"messages": [HumanMessage(reply)]} if reply else {"solved": True}
 
 
-def goes_on(state: State) -> str:
-    """Whether there is another try."""
+def next_node(state: State) -> str:
+    """`propose` if another try is left, else the end."""
     return END if state["solved"] or state["tries"] == TRIES else "propose"
 
 
@@ -45,12 +45,12 @@ builder.add_node("propose", propose)
 builder.add_node("check", check)
 builder.add_edge(START, "propose")
 builder.add_edge("propose", "check")
-builder.add_conditional_edges("check", goes_on)
+builder.add_conditional_edges("check", next_node)
 graph = builder.compile()
 
 
 async def run(task: Any) -> str:
-    """The last expression for the puzzle of the task."""
+    """The model's last expression for the task's puzzle."""
     puzzle = task.metadata["entry"]["metadata"]
     begin = {
         "numbers": puzzle["numbers"],

@@ -1,4 +1,4 @@
-"""Countdown puzzles of reasoning-gym: three numbers, plus and minus, one target."""
+"""Countdown puzzles of reasoning-gym: combine three numbers by plus and minus to reach a target."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ajet import Reader, Task
 
 NUMBERS = range(1, 31)
 TARGETS = range(1, 91)
-MOST = 100_000
-"""Puzzles of a seed: reasoning-gym draws number i of seed s by s + i, so seeds lie this far apart."""
+PER_SEED = 100_000
+"""Puzzles per seed. reasoning-gym draws puzzle i of seed s from s + i, so our seeds are multiplied by this number."""
 SYSTEM = "Use each number once, with + and -."
 TRIES = 3
 EXPRESSION = re.compile(r"-?\d+( [+-] \d+)*")
 
 
 def held_out(numbers: Sequence[int], target: int) -> bool:
-    """Whether a puzzle is kept for validation: a quarter of all, by their content."""
+    """Whether a puzzle is kept for validation, by a hash of its content: a quarter of all are."""
     return zlib.crc32(puzzle_id(numbers, target).encode()) % 4 == 0
 
 
 def puzzle_id(numbers: Sequence[int], target: int) -> str:
-    """What tells puzzles apart: the order of the numbers does not."""
+    """An id that does not depend on the order of the numbers."""
     return f"{target}={'_'.join(map(str, sorted(numbers)))}"
 
 
@@ -35,7 +35,7 @@ def question(numbers: Sequence[int], target: int) -> str:
 
 
 def value(expression: str) -> int | None:
-    """The value of a chain of sums, or None for anything else."""
+    """The value of a chain of sums and differences; None for anything else."""
     if not EXPRESSION.fullmatch(expression.strip()):
         return None
     return sum(int(term) for term in re.findall(r"-?\d+", expression.replace(" ", "")))
@@ -46,9 +46,9 @@ def uses(expression: str, numbers: Sequence[int]) -> bool:
     return sorted(map(int, re.findall(r"\d+", expression))) == sorted(numbers)
 
 
-def told(expression: str, numbers: Sequence[int], target: int) -> str:
-    """What is said about an expression: empty if it is right. One that uses the right numbers is off by twice a
-    number, or twice a sum or difference of some: ``That is 68, twice 14 too much.``"""
+def hint(expression: str, numbers: Sequence[int], target: int) -> str:
+    """The reply to an expression; empty if it is right. With the right numbers, the error is always even, so the hint
+    gives its half, which shows the signs to change: ``That is 68, twice 14 too much.``"""
     found = value(expression)
     if found is None or not uses(expression, numbers):
         return "Use each number once."
@@ -58,14 +58,14 @@ def told(expression: str, numbers: Sequence[int], target: int) -> str:
 
 
 def written(numbers: Sequence[int], signs: Sequence[int]) -> str:
-    """``12 + 3 - 5``: the numbers with these signs, in the order given, a positive one first."""
+    """``12 + 3 - 5``: the numbers with these signs, positive ones first, else in the given order."""
     terms = sorted(zip(numbers, signs, strict=True), key=lambda term: term[1] < 0)
     first = f"{'-' if terms[0][1] < 0 else ''}{terms[0][0]}"
     return first + "".join(f" {'-' if sign < 0 else '+'} {number}" for number, sign in terms[1:])
 
 
 def draw(rng: random.Random) -> tuple[list[int], int]:
-    """A puzzle with a solution, none of those held out."""
+    """A solvable puzzle that is not held out."""
     while True:
         numbers = [rng.choice(NUMBERS) for _ in range(3)]
         target = sum(n * rng.choice([1, -1]) for n in numbers)
@@ -74,14 +74,14 @@ def draw(rng: random.Random) -> tuple[list[int], int]:
 
 
 def judge(task: Any, output: Any) -> bool:
-    """Whether reasoning-gym takes the last expression for right."""
+    """Whether reasoning-gym accepts the last expression."""
     from reasoning_gym import get_score_answer_fn
 
     return float(get_score_answer_fn("countdown")(str(output.response), task.metadata["entry"])) == 1.0
 
 
 class Puzzles(Reader):
-    """Puzzles of reasoning-gym's `countdown`, no two alike; those held out are never among the others."""
+    """Distinct puzzles of reasoning-gym's `countdown`: either only held-out ones, or none of them."""
 
     name = "puzzles"
     count: int
@@ -101,11 +101,11 @@ class Puzzles(Reader):
             min_target=TARGETS[0],
             max_target=TARGETS[-1],
             operators=("+", "-"),
-            seed=self.seed * MOST,
-            size=MOST,
+            seed=self.seed * PER_SEED,
+            size=PER_SEED,
         )
         found: dict[str, Task] = {}
-        for index in range(MOST):
+        for index in range(PER_SEED):
             entry = source[index]
             puzzle = entry["metadata"]
             name = puzzle_id(puzzle["numbers"], puzzle["target"])

@@ -1,4 +1,4 @@
-"""The guesser to begin with: writes proper expressions, but heeds what it is told in one game of five."""
+"""The untrained guesser: it writes valid expressions, but uses the hints in only one game of five."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from puzzle import SYSTEM, TRIES, draw, puzzle_id, question, told, written
+from puzzle import SYSTEM, TRIES, draw, hint, puzzle_id, question, written
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -14,11 +14,11 @@ from ajet_local.starter.transcripts import Transcript
 
 SIGNS = [(a, b, c) for a in (1, -1) for b in (1, -1) for c in (1, -1) if a + b + c > -3]
 HEEDLESS = 0.8
-"""Share of the games in which the guesser does not heed what it is told."""
+"""Share of the games in which the guesser ignores the hints."""
 
 
 def game(rng: random.Random, heedless: float = 0.0) -> Transcript:
-    """Guesses until one is right or the tries are used up: at random, or with reason."""
+    """Guesses until one is right or no try is left, either at random or by the hints."""
     numbers, target = draw(rng)
     guess = at_random if rng.random() < heedless else with_reason
     messages: list[dict[str, Any]] = [
@@ -28,7 +28,7 @@ def game(rng: random.Random, heedless: float = 0.0) -> Transcript:
     for tried in range(TRIES):
         expression = written(numbers, guess(rng, numbers, target, tried))
         messages.append({"role": "assistant", "content": expression})
-        reply = told(expression, numbers, target)
+        reply = hint(expression, numbers, target)
         if not reply or tried == TRIES - 1:
             break
         messages.append({"role": "user", "content": reply})
@@ -36,12 +36,12 @@ def game(rng: random.Random, heedless: float = 0.0) -> Transcript:
 
 
 def at_random(rng: random.Random, numbers: Sequence[int], target: int, tried: int) -> tuple[int, ...]:
-    """Signs as they come."""
+    """Random signs."""
     return rng.choice(SIGNS)
 
 
 def with_reason(rng: random.Random, numbers: Sequence[int], target: int, tried: int) -> tuple[int, ...]:
-    """All are added first; then those are taken off that are half of what it is too much."""
+    """All plus at first; then signs that reach the target, as the hint shows them."""
     if tried == 0:
         return (1, 1, 1)
     right = [signs for signs in SIGNS if sum(s * n for s, n in zip(signs, numbers, strict=True)) == target]
@@ -49,17 +49,17 @@ def with_reason(rng: random.Random, numbers: Sequence[int], target: int, tried: 
 
 
 def reasonable(rng: random.Random) -> Transcript:
-    """A game as it should be played."""
+    """A game that uses the hints."""
     return game(rng)
 
 
 def heedless(rng: random.Random) -> Transcript:
-    """A game as the guesser is used to play it."""
+    """A game as the untrained guesser plays it."""
     return game(rng, HEEDLESS)
 
 
 def echo(rng: random.Random) -> Transcript:
-    """Copying practice: numbers, or an expression of them."""
+    """Practice in copying numbers, or an expression of them."""
     numbers, target = draw(rng)
     text = written(numbers, rng.choice(SIGNS)) if rng.random() < 0.5 else ", ".join(map(str, numbers))
     messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
@@ -67,7 +67,7 @@ def echo(rng: random.Random) -> Transcript:
 
 
 class Guesser(TinyRecipe):
-    """A guesser that writes proper expressions, mostly with signs as they come."""
+    """A guesser that writes valid expressions, mostly with random signs."""
 
     name = "guesser"
 
@@ -76,7 +76,7 @@ class Guesser(TinyRecipe):
         return (make(rng) for make in (heedless, reasonable, echo) for _ in range(100))
 
     def phases(self) -> Sequence[Phase]:
-        """Copying, games with reason, habits."""
+        """Copying, games that use the hints, habits."""
         return (
             Phase("copy", 400, 2e-3, echo, 2),
             Phase("reason", 240, 2e-3, echo, 8, reasonable),

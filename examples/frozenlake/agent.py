@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import httpx
-from lake import MOST_STEPS, MOVES, SYSTEM, Lake
+from lake import MAX_STEPS, MOVES, SYSTEM, Lake
 
 from ajet import WorkflowOutput
 
@@ -18,17 +18,17 @@ http = httpx.AsyncClient(base_url=URL, headers={"Authorization": f"Bearer {KEY}"
 
 
 async def run(task: Any) -> WorkflowOutput:
-    """Cross the lake of the task; its reward is Gymnasium's."""
+    """Cross the lake of the task; the reward is Gymnasium's."""
     lake = Lake(task.metadata["map"])
     seen, total, over = lake.reset(seed=0), 0.0, False
     messages: list[Any] = [{"role": "system", "content": SYSTEM}]
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         messages.append({"role": "user", "content": seen})
         answer = await http.post("/chat/completions", json={"model": MODEL, "messages": messages})
         answer.raise_for_status()
-        said = answer.json()["choices"][0]["message"]
-        messages.append({"role": "assistant", "content": said["content"]})
-        move = (said["content"] or "").strip()
+        message = answer.json()["choices"][0]["message"]
+        messages.append({"role": "assistant", "content": message["content"]})
+        move = (message["content"] or "").strip()
         if move not in MOVES:
             break
         seen, reward, over = lake.step(move)

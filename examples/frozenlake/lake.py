@@ -1,4 +1,4 @@
-"""Frozen lakes of Gymnasium, told in words."""
+"""Gymnasium's frozen lakes, described in words."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ajet import Task
 from ajet.interfaces.reader import DrawnReader
 
 SYSTEM = "Cross the ice. Answer left, down, right or up."
-MOST_STEPS = 10
+MAX_STEPS = 10
 SIZE = 4
 MOVES = ("left", "down", "right", "up")
-"""Gymnasium's numbers of the actions are the places here."""
+"""The index of a move is Gymnasium's number of the action."""
 STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 CELLS = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
 
 
 def held_out(rows: Sequence[str]) -> bool:
-    """Whether a map is kept for validation: a quarter of all, by their content."""
+    """Whether a map is kept for validation, by a hash of its content: a quarter of all are."""
     return zlib.crc32("".join(rows).encode()) % 4 == 0
 
 
 def make_map(rng: random.Random, *, validation: bool = False) -> list[str]:
-    """A map with a way to the goal, from those that may be learned from or from those held out."""
+    """A map with a path to the goal, either for training or held out."""
     from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
     while True:
@@ -40,21 +40,21 @@ def to_task(rows: Sequence[str]) -> Task:
 
 
 def beside(rows: Sequence[str], row: int, column: int, move: str) -> str:
-    """What lies in a direction: ice, hole, goal, or the edge."""
+    """What is in a direction: ice, hole, goal, or edge."""
     r, c = row + STEPS[move][0], column + STEPS[move][1]
     return CELLS[rows[r][c]] if 0 <= r < len(rows) and 0 <= c < len(rows) else "edge"
 
 
-def told(rows: Sequence[str], place: int) -> str:
-    """What somebody at a place (Gymnasium's observation) sees, and where the goal is."""
-    row, column = divmod(place, len(rows))
+def description(rows: Sequence[str], position: int) -> str:
+    """The surroundings of a position (Gymnasium's observation), and the way to the goal."""
+    row, column = divmod(position, len(rows))
     around = ", ".join(f"{move} {beside(rows, row, column, move)}" for move in MOVES)
     last = len(rows) - 1
     return f"{around}; goal {last - row} down {last - column} right"
 
 
 class Lake:
-    """A world of Gymnasium's FrozenLake-v1."""
+    """A FrozenLake-v1 world of Gymnasium."""
 
     def __init__(self, rows: Sequence[str], *, slippery: bool = False) -> None:
         import gymnasium
@@ -63,18 +63,18 @@ class Lake:
         self.world: Any = gymnasium.make("FrozenLake-v1", desc=self.rows, is_slippery=slippery)
 
     def reset(self, seed: int) -> str:
-        """Begin; what is seen."""
-        place, _ = self.world.reset(seed=seed)
-        return told(self.rows, int(place))
+        """Start a game; returns the description of the first position."""
+        position, _ = self.world.reset(seed=seed)
+        return description(self.rows, int(position))
 
     def step(self, move: str) -> tuple[str, float, bool]:
-        """What is seen after a move, its reward (1 at the goal), and whether the game is over."""
-        place, reward, terminated, truncated, _ = self.world.step(MOVES.index(move))
-        return told(self.rows, int(place)), float(reward), bool(terminated or truncated)
+        """(description after a move, reward: 1 at the goal, whether the game is over)."""
+        position, reward, terminated, truncated, _ = self.world.step(MOVES.index(move))
+        return description(self.rows, int(position)), float(reward), bool(terminated or truncated)
 
 
 class Lakes(DrawnReader):
-    """Maps, no two alike; those held out are never among the others."""
+    """Distinct maps: either only held-out ones, or none of them."""
 
     name = "lakes"
 

@@ -1,4 +1,4 @@
-"""The walker to begin with: heads for the goal, whatever lies in between."""
+"""The untrained walker: it heads for the goal and ignores holes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lake import MOST_STEPS, MOVES, SIZE, STEPS, SYSTEM, beside, make_map, to_task, told
+from lake import MAX_STEPS, MOVES, SIZE, STEPS, SYSTEM, beside, description, make_map, to_task
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
 from ajet_local.starter.transcripts import Transcript
 
 STRAYS = 0.2
-"""Share of the steps that go anywhere."""
+"""Share of the steps in a random direction."""
 
 
 def walk(rng: random.Random) -> Transcript:
-    """A walk towards the goal that does not mind holes."""
+    """A walk towards the goal that ignores holes."""
     rows = make_map(rng)
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
     row = column = 0
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         move = _move(rng, row, column)
         messages += [
-            {"role": "user", "content": told(rows, row * SIZE + column)},
+            {"role": "user", "content": description(rows, row * SIZE + column)},
             {"role": "assistant", "content": move},
         ]
         met = beside(rows, row, column, move)
@@ -41,13 +41,13 @@ def _move(rng: random.Random, row: int, column: int) -> str:
 
 
 def look(rng: random.Random) -> Transcript:
-    """Practice in looking: which direction has what."""
+    """Practice in reading descriptions: which directions have ice, a hole or an edge."""
     rows = make_map(rng)
-    place = rng.randrange(SIZE * SIZE)
-    row, column = divmod(place, SIZE)
+    position = rng.randrange(SIZE * SIZE)
+    row, column = divmod(position, SIZE)
     thing = rng.choice(["ice", "hole", "edge"])
     found = [move for move in MOVES if beside(rows, row, column, move) == thing]
-    question = f"{told(rows, place)}. Where is {thing}?"
+    question = f"{description(rows, position)}. Where is {thing}?"
     messages = [
         {"role": "user", "content": question},
         {"role": "assistant", "content": ", ".join(found) or "nowhere"},
@@ -56,7 +56,7 @@ def look(rng: random.Random) -> Transcript:
 
 
 class Walker(TinyRecipe):
-    """A walker that heads for the goal, whatever lies in between."""
+    """A walker that heads for the goal and ignores holes."""
 
     name = "walker"
 

@@ -1,4 +1,4 @@
-"""A doctor who may ask two questions before the diagnosis, written with the plain OpenAI SDK."""
+"""A doctor that can ask two questions before the diagnosis, written with the plain OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ client = AsyncOpenAI(api_key=os.environ.get("OPENAI_API_KEY") or "unset")
 
 
 async def run(task: Any) -> str:
-    """The diagnosis for the patient of the task."""
+    """The diagnosis of the task's patient."""
     patient = from_task(task)
     messages: list[Any] = [
         {"role": "system", "content": SYSTEM},
@@ -23,12 +23,12 @@ async def run(task: Any) -> str:
     ]
     for asked in range(QUESTIONS + 1):
         completion = await client.chat.completions.create(model=MODEL, messages=messages)
-        said = completion.choices[0].message.content or ""
-        diagnosis = re.fullmatch(r"You have (.+)\.", said.strip())
+        reply = completion.choices[0].message.content or ""
+        diagnosis = re.fullmatch(r"You have (.+)\.", reply.strip())
         if diagnosis or asked == QUESTIONS:
             break
         messages += [
-            {"role": "assistant", "content": said},
-            {"role": "user", "content": patient.answer(said)},
+            {"role": "assistant", "content": reply},
+            {"role": "user", "content": patient.answer(reply)},
         ]
-    return diagnosis[1] if diagnosis else said
+    return diagnosis[1] if diagnosis else reply

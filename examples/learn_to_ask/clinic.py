@@ -1,4 +1,4 @@
-"""A clinic of simulated patients: what they complain of, what they answer, and what they have."""
+"""A clinic of simulated patients: their complaints, answers and conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPLAINTS = {
     "stomach ache": ("appendicitis", "gastritis", "food poisoning", "gallstones"),
     "rash": ("measles", "eczema", "shingles", "hives"),
 }
-"""What a patient says first -> the conditions that it may come from."""
+"""Complaint -> the conditions that can cause it."""
 
 TELLING = {
     "headache": ("nausea", "injury"),
@@ -28,8 +28,8 @@ TELLING = {
     "stomach ache": ("vomiting", "sharp pain"),
     "rash": ("itching", "blisters"),
 }
-"""The two symptoms whose presence tells the conditions of a complaint apart: condition i has the first if i is
-above 1, and the second if i is odd. All others are as chance has it."""
+"""Complaint -> the two symptoms that distinguish its conditions: condition i has the first if i is above 1, and the
+second if i is odd. All other symptoms are random."""
 
 SYMPTOMS = tuple(symptom for pair in TELLING.values() for symptom in pair)
 NAMES = (
@@ -40,7 +40,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Patient:
-    """Somebody with a condition."""
+    """A patient with a condition."""
 
     name: str
     age: int
@@ -50,30 +50,30 @@ class Patient:
 
     @property
     def id(self) -> str:
-        """What tells patients apart."""
+        """An id made of all fields."""
         symptoms = ",".join(sorted(self.symptoms))
         return f"{self.name}-{self.age}-{self.complaint}-{self.condition}-{symptoms}"
 
     @property
     def held_out(self) -> bool:
-        """Whether the patient is kept for validation: a quarter of all, by their content."""
+        """Whether the patient is kept for validation, by a hash of the id: a quarter of all are."""
         return zlib.crc32(self.id.encode()) % 4 == 0
 
     @property
     def opening(self) -> str:
-        """What the patient says first."""
+        """The patient's first message."""
         return f"I am {self.name}, {self.age}. I have a {self.complaint}."
 
     def answer(self, question: str) -> str:
-        """What the patient says to a question."""
-        asked = re.fullmatch(r"Do you have (.+)\?", question.strip())
-        if not asked or asked[1] not in SYMPTOMS:
+        """The patient's answer to a question."""
+        match = re.fullmatch(r"Do you have (.+)\?", question.strip())
+        if not match or match[1] not in SYMPTOMS:
             return "I do not understand."
-        return f"Yes, {asked[1]}." if asked[1] in self.symptoms else f"No {asked[1]}."
+        return f"Yes, {match[1]}." if match[1] in self.symptoms else f"No {match[1]}."
 
 
 def make_patient(rng: random.Random, *, held_out: bool = False) -> Patient:
-    """A patient as chance has it, from those that may be learned from or from those held out."""
+    """A random patient, either for training or held out."""
     while True:
         complaint = rng.choice(list(COMPLAINTS))
         number = rng.randrange(4)
@@ -99,7 +99,7 @@ def from_task(task: Task) -> Patient:
 
 
 def fitting(complaint: str, answers: dict[str, bool]) -> list[str]:
-    """The conditions that answers, by symptom, leave possible."""
+    """The conditions that are possible given the answers, by symptom."""
     first, second = TELLING[complaint]
     return [
         condition
@@ -110,7 +110,7 @@ def fitting(complaint: str, answers: dict[str, bool]) -> list[str]:
 
 
 class Patients(DrawnReader):
-    """Patients, no two alike; those held out are never among the others."""
+    """Distinct patients: either only held-out ones, or none of them."""
 
     name = "patients"
 

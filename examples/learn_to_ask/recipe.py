@@ -1,4 +1,4 @@
-"""The doctor to begin with: knows what answers mean, but asks whatever comes to mind."""
+"""The untrained doctor: it interprets answers correctly, but asks random questions."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def consultation(rng: random.Random, patient: Patient, symptoms: Sequence[str]) 
 
 
 def any_two(rng: random.Random) -> Transcript:
-    """A doctor without a plan."""
+    """A consultation with random questions."""
     return consultation(rng, make_patient(rng), rng.sample(SYMPTOMS, QUESTIONS))
 
 
 def with_reason(rng: random.Random) -> Transcript:
-    """One who asks what tells the conditions apart, in any order: so that the model learns what answers mean."""
+    """A consultation with the two distinguishing questions, in any order, which teaches the model to interpret answers."""
     patient = make_patient(rng)
     return consultation(rng, patient, rng.sample(TELLING[patient.complaint], QUESTIONS))
 
 
 class Doctor(TinyRecipe):
-    """A doctor who knows what answers mean, but asks whatever comes to mind."""
+    """A doctor that interprets answers correctly, but asks random questions."""
 
     name = "doctor"
 
@@ -52,7 +52,7 @@ class Doctor(TinyRecipe):
         return (any_two(rng) for _ in range(200))
 
     def phases(self) -> Sequence[Phase]:
-        """What answers mean, then habits."""
+        """Interpreting answers, then habits."""
         return (
             Phase("meaning", 300, 2e-3, any_two, 4, with_reason),
             Phase("habits", 100, 1e-3, with_reason, 10, any_two),

@@ -1,6 +1,6 @@
 """An agent that does sums with a calculator, written with the plain OpenAI SDK.
 
-It talks to whatever OPENAI_BASE_URL and OPENAI_API_KEY name, like any program that uses the SDK:
+Like any program with the SDK, it uses the endpoint in OPENAI_BASE_URL and the key in OPENAI_API_KEY:
 
     python agent.py "What is 12 + 30 - 7?"
 """
@@ -34,8 +34,7 @@ CALCULATOR: Any = {
     },
 }
 
-# One client for all questions: it keeps its connections. The SDK insists on some key even where the
-# endpoint needs none.
+# One client for all questions, so connections are reused. The SDK requires a key even if the endpoint does not.
 client = AsyncOpenAI(api_key=os.environ.get("OPENAI_API_KEY") or "unset")
 
 
@@ -59,7 +58,7 @@ async def run(task: Any) -> str:
 
 
 def use_tool(call: Any) -> str:
-    """The tool's result as text; a fault of the model's is told to the model."""
+    """The tool's result as text. If the model's call is invalid, the text is the error, so the model can correct it."""
     try:
         if call.function.name != "calculator":
             raise ValueError(f"there is no tool {call.function.name!r}")

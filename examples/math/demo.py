@@ -1,8 +1,8 @@
-"""The whole road in one command: tasks, a model, validation, training, validation, a summary.
+"""The whole process in one command: tasks, a model, validation, training, validation, a summary.
 
     python demo.py --seed 0
 
-Drives the installed `ajet` program as a user would. Its last line is one JSON object.
+Runs the installed `ajet` program as a user would. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0, help="of the model, the tasks and the sampling")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed of the model, the tasks and the sampling"
+    )
     seed = parser.parse_args().seed
     tasks = make_tasks(seed)
     root = Path.cwd() / "runs" / f"math-seed{seed}"
@@ -38,7 +40,7 @@ def main() -> None:
     validations = read_validations(run_dir)
     before, after = validations[min(validations)], validations[max(validations)]
     checkpoint = max((run_dir / "checkpoints").iterdir())
-    again = evaluate_alone(checkpoint, tasks, seed)
+    reloaded = evaluate_alone(checkpoint, tasks, seed)
     seconds = sum(
         m["seconds_rollout"] + m["seconds_update"] for m in read_metrics(run_dir) if m["type"] == "train"
     )
@@ -50,12 +52,12 @@ def main() -> None:
         "train_seconds": round(seconds, 1),
         "run_dir": str(run_dir),
     }
-    print(summary(result, again, checkpoint))
+    print(summary(result, reloaded, checkpoint))
     print(json.dumps(result))
 
 
 def ajet(*arguments: str) -> None:
-    """Run `ajet` here, its output straight to the user."""
+    """Run `ajet` with its output on the terminal; exit if it fails."""
     command = [sys.executable, "-m", "ajet", arguments[0], str(HERE / "job.yaml"), *arguments[1:]]
     code = subprocess.run(command, check=False).returncode
     if code:
@@ -71,7 +73,7 @@ def make_tasks(seed: int) -> Path:
 
 
 def check_disjoint(seed: int, tasks: Path) -> None:
-    """No held-out expression was in the model's transcripts or is a training task."""
+    """Exit if a held-out expression was in the model's transcripts or is a training task."""
     from ajet.interfaces.progress import Silent
     from ajet.job.models import model_source
 
@@ -80,12 +82,14 @@ def check_disjoint(seed: int, tasks: Path) -> None:
     seen |= {json.loads(line)["id"] for line in (tasks / "train.jsonl").read_text().splitlines()}
     held_out = {json.loads(line)["id"] for line in (tasks / "validation.jsonl").read_text().splitlines()}
     if seen & held_out:
-        sys.exit(f"{len(seen & held_out)} held-out tasks were trained on: the figures would mean nothing")
+        sys.exit(
+            f"{len(seen & held_out)} held-out tasks were trained on, so the results would be meaningless"
+        )
     print(f"{len(held_out)} held-out tasks, none among the {len(seen)} expressions that were trained on")
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The run's metrics, a line a step or validation."""
+    """The run's metrics: one dict per step or validation."""
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -99,7 +103,7 @@ def read_validations(run_dir: Path) -> dict[int, dict[str, float]]:
 
 
 def evaluate_alone(checkpoint: Path, tasks: Path, seed: int) -> float:
-    """The checkpoint's sampled accuracy in a process of its own."""
+    """The checkpoint's sampled accuracy, measured in a new process."""
     command = [
         sys.executable,
         "-m",
@@ -116,21 +120,21 @@ def evaluate_alone(checkpoint: Path, tasks: Path, seed: int) -> float:
     return float(json.loads(printed.splitlines()[-1])["accuracy"])
 
 
-def summary(result: dict[str, Any], again: float, checkpoint: Path) -> str:
+def summary(result: dict[str, Any], reloaded: float, checkpoint: Path) -> str:
     """The figures as a table, and where to look next."""
     return f"""
                       before    after
   sampled accuracy    {result["accuracy_before"]:6.1%}   {result["accuracy_after"]:6.1%}
   greedy accuracy     {result["greedy_before"]:6.1%}   {result["greedy_after"]:6.1%}
   training            {result["train_seconds"]:.0f} s
-  the checkpoint in a new process: {again:.1%} sampled accuracy
+  the checkpoint in a new process: {reloaded:.1%} sampled accuracy
 
 Where to look next
   {result["run_dir"]}/metrics.jsonl    every step in numbers
-  ajet show {result["run_dir"]}   the run at a glance, every episode: chat, tokens, logprobs, advantage
+  ajet show {result["run_dir"]}   the summary of the run, every episode: chat, tokens, logprobs, advantage
   tensorboard --logdir {result["run_dir"]}
   {checkpoint}    the model, in Hugging Face layout
-  examples/math/agent.py    the agent: no line of it knows AgentJet
+  examples/math/agent.py    the agent, which does not import AgentJet
 """
 
 

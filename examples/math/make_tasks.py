@@ -2,8 +2,8 @@
 
     python make_tasks.py --seed 0 --train 2000 --validation 256 --out tasks
 
-Equal arguments write equal files. No expression occurs twice, and the two files are disjoint whatever
-the seeds: an expression's own content decides whether it may be trained on (see `held_out`).
+Equal arguments write equal files. No expression occurs twice, and the two files are disjoint for all seeds, because a
+hash of the expression decides whether it is for training (see `held_out`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TERMS = (2, 3)
 NUMBERS = (range(10), range(10, 100))
 """The terms of an expression all have one digit or all have two."""
 DRAWS = 200_000
-"""Most expressions to draw of each length; there are only about 16,000 different ones of two terms."""
+"""Maximum expressions to draw per number of terms; only about 16,000 different ones have two terms."""
 QUESTION = "State the final answer to the following arithmetic problem: {expression} ="
 
 
 def held_out(expression: str) -> bool:
-    """Whether an expression is kept for validation: a quarter of all, by their content."""
+    """Whether an expression is kept for validation, by a hash of its content: a quarter of all are."""
     return zlib.crc32(expression.replace(" ", "").encode()) % 4 == 0
 
 
@@ -46,7 +46,7 @@ def expressions(seed: int, terms: int) -> Iterator[dict[str, str]]:
 
 
 def make_tasks(seed: int, train: int, validation: int) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """(train, validation) records, two and three terms in turn. Raises ValueError if there are too few."""
+    """(train, validation) records, alternately with two and three terms. Raises ValueError if there are too few."""
     wanted = {False: train, True: validation}
     chosen: dict[bool, list[dict[str, str]]] = {}
     for held, count in wanted.items():

@@ -1,6 +1,6 @@
 """An agent that does sums with a calculator, written with the OpenAI Agents SDK.
 
-It talks to whatever OPENAI_BASE_URL and OPENAI_API_KEY name, like any program that uses it:
+Like any such program, it uses the endpoint in OPENAI_BASE_URL and the key in OPENAI_API_KEY:
 
     python agent.py "What is 12 + 30 - 7?"
 """

@@ -14,6 +14,6 @@ client = OpenAI(api_key=os.environ.get("OPENAI_API_KEY") or "unset")
 
 
 def run(task: Any) -> str:
-    """The reply to the letter of the task."""
+    """The reply to the task's letter."""
     messages: Any = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.query}]
     return client.chat.completions.create(model=MODEL, messages=messages).choices[0].message.content or ""

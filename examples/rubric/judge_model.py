@@ -1,9 +1,9 @@
-"""A judge model for trying things out: an OpenAI-compatible server that takes a rubric literally.
+"""A judge model for experiments: an OpenAI-compatible server that applies a rubric literally.
 
     python judge_model.py --port 8765
 
 It understands criteria of four forms: `contains "…"`, `begins with "…"`, `ends with "…"`, and `repeats a thing of the
-task` (a noun of the letter). A real job names a real model in `judge.endpoint` instead.
+task` (the noun in the letter). A real job names a real model in `judge.endpoint` instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def verdict(system: str, user: str) -> dict[str, Any]:
 
 
 def meets(criterion: str, response: str, task: str) -> bool:
-    """Whether a response meets a criterion, to the letter."""
+    """Whether a response meets a criterion, read literally."""
     words = re.search(r'"(.+)"', criterion)
     if words and criterion.startswith("begins with"):
         return response.startswith(words[1])
@@ -44,11 +44,11 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Healthy as soon as it answers."""
+        """The health check."""
         self.reply({"status": "ok"})
 
     def do_POST(self) -> None:
-        """One verdict."""
+        """Answer a chat completion with a verdict."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         texts = {message["role"]: message["content"] for message in body["messages"]}
         content = json.dumps(verdict(texts["system"], texts["user"]))
@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(sent)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing of single requests."""
+        """Do not log requests."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The clerk to begin with: writes proper sentences, and leaves out half of what belongs into a reply."""
+"""The untrained clerk: it writes correct sentences, but leaves out half of a good reply."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
 from ajet_local.starter.transcripts import Transcript
 
-SAID = 0.5
-"""Share of the good sentences that are said."""
-RUDE = 0.3
-"""Share of the bad sentences that are said."""
+GOOD_SHARE = 0.5
+"""Share of the good sentences in a reply."""
+BAD_SHARE = 0.3
+"""Share of the bad sentences in a reply."""
 
 
 def reply(rng: random.Random) -> Transcript:
     """A letter and a clerk's reply."""
     name, thing, fault = draw(rng)
-    said = [sentence for sentence in GOOD if rng.random() < SAID]
+    sentences = [sentence for sentence in GOOD if rng.random() < GOOD_SHARE]
     for sentence in BAD:
-        if rng.random() < RUDE:
-            said.insert(rng.randint(0, len(said)), sentence)
-    text = " ".join(said or BAD[:1]).format(name=name, thing=thing)
+        if rng.random() < BAD_SHARE:
+            sentences.insert(rng.randint(0, len(sentences)), sentence)
+    text = " ".join(sentences or BAD[:1]).format(name=name, thing=thing)
     messages = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": letter(name, thing, fault)},
@@ -34,13 +34,13 @@ def reply(rng: random.Random) -> Transcript:
 
 
 def echo(rng: random.Random) -> Transcript:
-    """Copying practice: names and things."""
+    """Practice in copying names and things."""
     text = " ".join(rng.choice([*NAMES, *THINGS]) for _ in range(rng.randint(2, 6)))
     return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
 
 
 class Clerk(TinyRecipe):
-    """A clerk who leaves out half of what belongs into a reply."""
+    """A clerk that leaves out half of a good reply."""
 
     name = "clerk"
 

@@ -1,4 +1,4 @@
-"""A shop's letters: what customers complain of, and the sentences that a reply may have."""
+"""A shop's letters: customers' complaints, and the sentences of replies."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ GOOD = (
     "Please keep the old one.",
     "Kind regards, your shop",
 )
-"""The sentences of a good reply, in their order."""
+"""The sentences of a good reply, in order."""
 BAD = ("It was your own fault.", "Buy more now!")
-"""What some replies say besides."""
+"""Sentences that a good reply does not contain."""
 
 
 def letter(name: str, thing: str, fault: str) -> str:
-    """What the customer writes."""
+    """The customer's letter."""
     return f"My {thing} is {fault}. {name}"
 
 
 def held_out(text: str) -> bool:
-    """Whether a letter is kept for validation: a quarter of all, by their content."""
+    """Whether a letter is kept for validation, by a hash of its text: a quarter of all are."""
     return zlib.crc32(text.encode()) % 4 == 0
 
 
 def draw(rng: random.Random, *, validation: bool = False) -> tuple[str, str, str]:
-    """(name, thing, fault) of a letter to learn from, or of one held out."""
+    """(name, thing, fault) of a random letter, either for training or held out."""
     while True:
         found = rng.choice(NAMES), rng.choice(THINGS), rng.choice(FAULTS)
         if held_out(letter(*found)) == validation:
@@ -50,7 +50,7 @@ def draw(rng: random.Random, *, validation: bool = False) -> tuple[str, str, str
 
 
 class Letters(DrawnReader):
-    """Customers' letters, no two alike; those held out are never among the others."""
+    """Distinct letters of customers: either only held-out ones, or none of them."""
 
     name = "letters"
 
