@@ -40,12 +40,12 @@ class Reference:
 
     def _init_resource_pool_mgr(self) -> None:
         if self._reference is None:
-            super()._init_resource_pool_mgr()
+            super()._init_resource_pool_mgr()  # type: ignore[misc]
             return
         model = self.config.actor_rollout_ref.model
         with open_dict(model):
             given = {key: model.pop(key, None) for key in LORA}
-            super()._init_resource_pool_mgr()
+            super()._init_resource_pool_mgr()  # type: ignore[misc]
             model.update(given)
         for role in {Role.ActorRolloutRef, Role.RefPolicy} & self.role_worker_mapping.keys():
             base = self.role_worker_mapping[role].__ray_metadata__.modified_class.__ray_actor_class__
