@@ -205,7 +205,8 @@ class Credit:
         if not self.learned.updates:  # also where earlier mini-batches of the step had no advantage
             # separate_async keeps these weights for the step's other mini-batches.
             self.local_trigger_step = 0
-        return super()._compute_old_log_prob(batch, metrics=metrics)  # type: ignore[misc]
+        super()._compute_old_log_prob(batch, metrics=metrics)  # type: ignore[misc]
+        return batch  # verl's own names the fields that rows have now, so workers would not read later ones
 
     def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if not self._update.steps:

@@ -116,6 +116,8 @@ def _checked(folder: Path, local: Any, ours: list[list[torch.Tensor]]) -> dict[s
     measured: dict[str, float] = torch.load(folder / "metrics.pt", weights_only=False)["metrics"]
     assert measured["tokens_trained"] == local.sampled_tokens and measured["optimizer_steps"] == 2
     assert 0 < measured["correction_capped"] < 1  # the cap was active
+    assert measured["reference_kl"] != 0  # the reference is another model
+    return measured
 
 
 def _local_gradients(job: Any, batch: Any, folder: Path) -> list[list[torch.Tensor]]:
