@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ajet.interfaces.algorithm import Algorithm
@@ -18,10 +18,10 @@ from ajet.learning.batch import RolloutBatch, Selection, build_batch
 from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
 from ajet.rollout.episode import Episode, Plan
-from ajet.rollout.recorder import Recorder, RunRecorder
+from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.settings import RolloutSettings
-from ajet.rollout.summary import describe_failures, summarize
+from ajet.rollout.summary import Ended, describe_failures, rewards_differ, summarize, totals
 from ajet.types import AjetError, Metrics, Task
 
 OnEpisode = Callable[[str, int, int], None]
@@ -166,7 +166,7 @@ class _Step:
             started += count
             if settings.dynamic_sampling == 1:
                 break
-            needed = settings.batch_size - sum(map(rewards_differ, self._groups.values()))
+            needed = settings.batch_size - sum(map(_rewards_differ, self._groups.values()))
         if started > settings.batch_size:
             self.counts["groups_started"] = started
 
@@ -175,7 +175,7 @@ class _Step:
         left out and counted, unless there are no others."""
         groups = self._groups
         if self.source.settings.dynamic_sampling > 1:
-            differing = {n: group for n, group in groups.items() if rewards_differ(group)}
+            differing = {n: group for n, group in groups.items() if _rewards_differ(group)}
             skipped = [e for n, group in groups.items() if n not in differing for e in group]
             self.counts["groups_skipped"] = len(groups) - len(differing)
             self.counts["tokens_skipped"] = sum(e.record.sampled_tokens for e in skipped)
@@ -230,10 +230,8 @@ class _Step:
         self.counts[name] = self.counts.get(name, 0) + number
 
 
-def rewards_differ(group: Sequence[Episode]) -> bool:
-    """Whether a group's judged episodes, those with a token to train, have different rewards."""
-    judged = [e for e in group if e.failure is None and e.record.sampled_tokens]
-    return len({(e.reward, *sorted(e.rewards.items())) for e in judged}) > 1
+def _rewards_differ(group: Sequence[Episode]) -> bool:
+    return rewards_differ([Ended.of(e) for e in group])
 
 
 def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:
@@ -266,7 +264,7 @@ def oldest(episode: Episode, version: int) -> int:
     return min(versions, default=version)
 
 
-def why_nothing(episodes: Sequence[Episode], counts: Metrics) -> str:
+def why_nothing(episodes: Sequence[Episode | Ended], counts: Metrics) -> str:
     """Why nothing can be learned from these episodes, with the remedy; ``counts`` are those of `fresh`."""
     if not episodes and counts.get("episodes_stale"):
         return f"all {counts['episodes_stale']:.0f} episodes were sampled more than train.max_staleness versions ago; raise it"
@@ -293,32 +291,23 @@ def sampled_under(episode: Episode, version: int) -> bool:
 
 
 async def validate(
-    rollout: Rollout,
+    run: Callable[[Sequence[Plan]], Awaitable[Sequence[Ended]]],
     tasks: Sequence[Task],
     step: int,
     *,
     kind: str,
     limit: int,
     seed: int,
-    recorder: Recorder,
-    on_episode: OnEpisode,
+    record: Callable[[str, int, Metrics], object],
 ) -> Metrics:
-    """Metrics of one validation; every episode is journaled. Raises AjetError if all of them failed."""
+    """Metrics of one validation, whose episodes ``run`` runs and journals; ``record`` stores the metrics. Raises AjetError
+    if all episodes failed."""
     started = time.monotonic()
-    plans = plan_validation(tasks, step, kind, limit=limit, seed=seed)
-    finished = 0
-
-    def done(episode: Episode) -> None:
-        nonlocal finished
-        finished += 1
-        recorder.episode(episode, phase=kind, step=step)
-        on_episode(kind, finished, len(plans))
-
-    episodes = await rollout.run(plans, done)
+    episodes = await run(plan_validation(tasks, step, kind, limit=limit, seed=seed))
     if all(e.failure for e in episodes):
         raise AjetError(
             f"{kind} at step {step}: all {len(episodes)} episodes failed: {describe_failures(episodes)}"
         )
-    metrics = summarize(episodes, time.monotonic() - started)
-    recorder.metrics(kind, step, metrics)
+    metrics = totals(episodes, time.monotonic() - started)
+    record(kind, step, metrics)
     return metrics

@@ -61,6 +61,11 @@ class Episode:
     seconds: float = 0.0
 
     @property
+    def id(self) -> str:
+        """That of its plan."""
+        return self.plan.id
+
+    @property
     def failure(self) -> str | None:
         """The cause of its failure."""
         return self.failed.cause if self.failed else None

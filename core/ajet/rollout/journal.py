@@ -10,7 +10,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,26 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "trees": {key: _tree_to_json(tree) for key, tree in episode.record.trees.items()},
         **_chats_to_json(episode.record),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLine:
+    """An episode's line as text, which can be sent to the journal's writer before the step that learns from it is known."""
+
+    id: str
+    beginning: str
+    """The line without its step and its last brace."""
+
+    @classmethod
+    def of(cls, episode: Episode, phase: str) -> JournalLine:
+        """The line of an episode that has ended."""
+        line = episode_to_json(episode, phase=phase, step=0)
+        del line["step"]
+        return cls(episode.plan.id, json.dumps(line, ensure_ascii=False)[:-1])
+
+    def at(self, step: int) -> str:
+        """The whole line, with its step."""
+        return f'{self.beginning}, "step": {step}}}'
 
 
 def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ajet.rollout.checkpoints import (
     CHECKPOINTS,
@@ -20,7 +20,7 @@ from ajet.rollout.checkpoints import (
     write_checkpoint,
 )
 from ajet.rollout.episode import Episode
-from ajet.rollout.journal import episode_to_json
+from ajet.rollout.journal import JournalLine
 from ajet.types import AjetError, Metrics
 from ajet.utils.files import sync, writing
 
@@ -28,18 +28,6 @@ Line = TypeVar("Line")
 JOURNAL, METRICS = "episodes.jsonl", "metrics.jsonl"
 _FIELDS = {"episode": ("step", "id"), "superseded": ("from_step",)}
 """The required keys of a line by its type; lines of other types are metrics, which need a step."""
-
-
-class Recorder(Protocol):
-    """Where rollouts store their results."""
-
-    def episode(self, episode: Episode, *, phase: str, step: int) -> None:
-        """Store an episode, unless its id is already stored."""
-        ...
-
-    def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Store the metrics of a step or a validation."""
-        ...
 
 
 class RunRecorder:
@@ -66,15 +54,15 @@ class RunRecorder:
     def episode(self, episode: Episode, *, phase: str, step: int) -> None:
         """Append an episode, unless its id is already in the journal."""
         if episode.plan.id not in self._live:
-            self.line(episode_to_json(episode, phase=phase, step=step))
+            self.line(JournalLine.of(episode, phase), step)
             self._on_episode(episode, phase, step)
 
-    def line(self, line: Mapping[str, Any]) -> bool:
-        """Append an episode's line (`episode_to_json`), unless its id is already in the journal; whether it was new."""
-        if line["id"] in self._live:
+    def line(self, line: JournalLine, step: int) -> bool:
+        """Append an episode's line, unless its id is already in the journal; whether it was new."""
+        if line.id in self._live:
             return False
-        self._live.add(line["id"])
-        self._journal.append(line)
+        self._live.add(line.id)
+        self._journal.write(line.at(step))
         return True
 
     def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -135,8 +123,11 @@ class _Lines:
             self._file = path.open("a", encoding="utf-8", errors="surrogatepass")
 
     def append(self, line: Mapping[str, Any]) -> None:
+        self.write(json.dumps(line, ensure_ascii=False))
+
+    def write(self, line: str) -> None:
         with writing(self.path):
-            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.write(line + "\n")
             self._file.flush()
 
     def sync(self) -> None:

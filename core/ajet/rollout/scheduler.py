@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,7 @@ from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure, FailureKind, judge_failure
 from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.settings import RolloutSettings
-from ajet.rollout.watchdog import Board, watch, watched_loop
+from ajet.rollout.watchdog import Board, watching
 from ajet.types import JudgeOutput
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import called
@@ -46,6 +47,10 @@ class Rollout:
     batching: DeterministicBatching | None
     say: Callable[[str], None]
     board: Board
+    is_watched: bool = False
+    """Whether the caller watches the board, once for all that it runs; otherwise each `run` does."""
+    attempted: Callable[[Plan], None] = lambda plan: None
+    """Called when an episode's attempts are over, before it is judged."""
 
     async def run(
         self, plans: Sequence[Plan], done: Callable[[Episode], None], enough: asyncio.Event | None = None
@@ -60,7 +65,6 @@ class Rollout:
         first = [queue.popleft() for _ in range(min(self.settings.concurrency, len(queue)))]
         if self.batching:
             self._swap(set(), {p.id for p in first})
-        watcher = asyncio.ensure_future(watch(self.board, self.settings.stall_warning, self.say))
         limit = asyncio.Semaphore(self.settings.concurrency)
         workers = [asyncio.ensure_future(self._work(p, queue, judging, groups, limit, done)) for p in first]
 
@@ -72,7 +76,11 @@ class Rollout:
         stopped = asyncio.ensure_future(enough.wait()) if enough else None
         settings = self.settings
         # Cancelling also runs workflow code, which may block.
-        with watched_loop(self.board, settings.stall_warning, settings.loop_timeout, self.say):
+        async with (
+            nullcontext()
+            if self.is_watched
+            else watching(self.board, settings.stall_warning, settings.loop_timeout, self.say)
+        ):
             try:
                 await asyncio.wait(
                     [whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED
@@ -81,7 +89,7 @@ class Rollout:
                     whole.result()
                 ended = [judging[p.id] for p in plans if p.id in judging and judging[p.id].done()]
             finally:
-                pending = [watcher, whole, *([stopped] if stopped else []), *workers, *judging.values()]
+                pending = [whole, *([stopped] if stopped else []), *workers, *judging.values()]
                 for task in pending:
                     task.cancel()
                 await asyncio.gather(*pending, return_exceptions=True)
@@ -98,6 +106,7 @@ class Rollout:
     ) -> None:
         while True:
             episode = await self._attempts(plan)
+            self.attempted(plan)
             judging[plan.id] = asyncio.ensure_future(self._judge(episode, groups, limit, done))
             following = queue.popleft() if queue else None
             if self.batching:

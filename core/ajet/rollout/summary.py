@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ajet.rollout.episode import Episode
@@ -14,30 +14,47 @@ from ajet.types import Metrics
 class Ended:
     """The numbers of an episode that has ended, from which summaries are made."""
 
+    id: str
     reward: float
+    rewards: Mapping[str, float]
+    """Those of single agents and targets, as in `Episode`."""
     is_success: bool | None
     failure: str | None
+    error: str
+    """The failure in words; empty without one."""
     answered: int
     """Calls that were answered."""
     sampled: int
     """Tokens that the engine sampled, trained or not."""
+    to_train: int
+    """Tokens among them that were sampled for training, before any are dropped."""
     counters: Counter[str]
     breaks: Counter[str]
-    """Failures by cause."""
+    """Breaks by cause."""
     metrics: Metrics
 
     @classmethod
     def of(cls, episode: Episode) -> Ended:
         return cls(
-            episode.reward,
-            episode.is_success,
-            episode.failure,
-            episode.record.answered,
-            sum(len(c.generation.token_ids) for c in episode.record.calls),
-            episode.counters,
-            Counter(b.cause for b in episode.breaks),
-            episode.metrics,
+            id=episode.plan.id,
+            reward=episode.reward,
+            rewards=episode.rewards,
+            is_success=episode.is_success,
+            failure=episode.failure,
+            error=episode.error,
+            answered=episode.record.answered,
+            sampled=sum(len(c.generation.token_ids) for c in episode.record.calls),
+            to_train=episode.record.sampled_tokens,
+            counters=episode.counters,
+            breaks=Counter(b.cause for b in episode.breaks),
+            metrics=episode.metrics,
         )
+
+
+def rewards_differ(group: Sequence[Ended]) -> bool:
+    """Whether a group's judged episodes, those with a token to train, have different rewards."""
+    judged = [e for e in group if e.failure is None and e.to_train]
+    return len({(e.reward, *sorted(e.rewards.items())) for e in judged}) > 1
 
 
 def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
@@ -74,13 +91,13 @@ def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
     return metrics
 
 
-def failures(episodes: Sequence[Episode]) -> Counter[str]:
+def failures(episodes: Sequence[Episode | Ended]) -> Counter[str]:
     """The number of failures by cause."""
     return Counter(e.failure for e in episodes if e.failure)
 
 
-def describe_failures(episodes: Sequence[Episode]) -> str:
+def describe_failures(episodes: Sequence[Episode | Ended]) -> str:
     """``3 timeout, 2 workflow:KeyError. First: …`` in one line."""
     counts = ", ".join(f"{n} {cause}" for cause, n in failures(episodes).most_common())
     first = next((e for e in episodes if e.failure), None)
-    return f"{counts}. First: {first.plan.id}: {first.error}" if first else "none"
+    return f"{counts}. First: {first.id}: {first.error}" if first else "none"

@@ -1,7 +1,7 @@
 """Tracks what every episode waits for, and warns when none makes progress.
 
 `watch` runs on the event loop and sees waiting episodes. `watched_loop` is a separate thread and sees what blocks the
-loop itself: no deadline is kept then, and nothing on the loop could report it.
+loop itself: no deadline is kept then, and nothing on the loop could report it. `watching` does both.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -47,6 +47,24 @@ class Board:
             f"{episode} in {state} for {now - since:.0f} s" for episode, (state, since) in longest
         )
         return f"{', '.join(f'{n} wait for the {s}' for s, n in counts.most_common())}. Longest: {names}"
+
+
+@asynccontextmanager
+async def watching(
+    board: Board,
+    after: float,
+    limit: float,
+    say: Callable[[str], None],
+    end: Callable[[AjetError], bool] | None = None,
+) -> AsyncIterator[None]:
+    """A block of a coroutine in which `watch` and `watched_loop` watch the board and the event loop."""
+    watcher = asyncio.ensure_future(watch(board, after, say))
+    try:
+        with watched_loop(board, after, limit, say, end):
+            yield
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
 
 
 async def watch(board: Board, after: float, say: Callable[[str], None]) -> None:

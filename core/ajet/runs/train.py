@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ajet.capture.sampling import SamplingPolicy
@@ -17,10 +18,11 @@ from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, reusab
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
 from ajet.rollout.checkpoints import checkpoints, restore
-from ajet.rollout.episode import Episode
+from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, METRICS, Recorder, RunRecorder, live_lines
+from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
+from ajet.rollout.summary import Ended
 from ajet.runs.callbacks import Listeners
 from ajet.runs.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import answering_engine, evaluation_policy, open_runtime, training_policy
@@ -90,7 +92,8 @@ async def _steps(
             )
 
             async def check(step: int) -> Metrics:
-                metrics = await validation(job, runtime.rollout, recorder, step)
+                run = validation_run(job, runtime.rollout, recorder, step)
+                metrics = await validation(job, run, recorder.metrics, step)
                 listeners.log(step, {f"validation/{k}": v for k, v in metrics.items()})
                 return metrics
 
@@ -118,11 +121,33 @@ async def _steps(
     )
 
 
+ValidationRun = Callable[[SamplingPolicy, str, Sequence[Plan]], Awaitable[Sequence[Ended]]]
+"""Runs, judges and journals a validation's episodes: (policy, phase, plans)."""
+
+
+def validation_run(
+    job: Job, rollout: Callable[[SamplingPolicy], Rollout], recorder: RunRecorder, step: int
+) -> ValidationRun:
+    """Episodes of a validation at a step, run in this process; ``rollout`` gives that under a policy."""
+
+    async def run(policy: SamplingPolicy, phase: str, plans: Sequence[Plan]) -> list[Ended]:
+        finished: list[str] = []
+
+        def done(episode: Episode) -> None:
+            finished.append(episode.id)
+            recorder.episode(episode, phase=phase, step=step)
+            job.progress.episodes(phase, len(finished), len(plans))
+
+        return [Ended.of(episode) for episode in await rollout(policy).run(plans, done)]
+
+    return run
+
+
 async def validation(
-    job: Job, rollout: Callable[[SamplingPolicy], Rollout], recorder: Recorder, step: int, of: str = ""
+    job: Job, run: ValidationRun, record: Callable[[str, int, Metrics], object], step: int, of: str = ""
 ) -> Metrics:
-    """Validation at a step, and once more greedily where the job asks for it. ``rollout`` gives that under a
-    policy; ``of`` says what is validated, if not the step. Raises AjetError if all episodes of one failed."""
+    """Validation at a step, and once more greedily where the job asks for it. ``record`` stores the metrics of each;
+    ``of`` says what is validated, if not the step. Raises AjetError if all episodes of one failed."""
     settings = job.config.eval
     kinds = {"validation": settings.sampling.temperature}
     if settings.greedy:
@@ -130,14 +155,13 @@ async def validation(
     together: Metrics = {}
     for kind, temperature in kinds.items():
         metrics = await validate(
-            rollout(evaluation_policy(job, temperature)),
+            partial(run, evaluation_policy(job, temperature), kind),
             job.validation,
             step,
             kind=kind,
             limit=settings.episodes,
             seed=job.config.run.seed,
-            recorder=recorder,
-            on_episode=job.progress.episodes,
+            record=record,
         )
         prefix = "" if kind == "validation" else f"{kind}_"
         together |= {f"{prefix}{name}": value for name, value in metrics.items()}
@@ -162,7 +186,8 @@ async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | 
         async with open_runtime(job, engine=engine, answers=answers) as runtime:
             step = None if answers else checkpoint_step(job.model)
             of = "" if step is not None else "of the endpoint's model" if answers else f"of {job.model}"
-            return await validation(job, runtime.rollout, recorder, step or 0, of)
+            run = validation_run(job, runtime.rollout, recorder, step or 0)
+            return await validation(job, run, recorder.metrics, step or 0, of)
     finally:
         recorder.close()
 
