@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import threading
@@ -207,7 +208,8 @@ class _Run:
             progress.step(event.step, steps, event.metrics)
             self.listeners.step_end(event.step, event.metrics)
         elif event.kind == "episode":
-            self.listeners.episode_end(self._episode(event.line), event.line["phase"], event.step)
+            line = json.loads(event.text)
+            self.listeners.episode_end(self._episode(line), line["phase"], event.step)
         elif event.kind == "checkpoint":
             self.listeners.checkpoint_saved(event.step, Path(event.text))
         else:

@@ -6,16 +6,19 @@ It also collects events (progress, metrics, episodes, checkpoints, messages) unt
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from ajet.rollout.journal import JournalLine
 from ajet.rollout.recorder import RunRecorder
 from ajet.types import Metrics, Task
 
 NAMESPACE = "ajet"
 """Ray namespace of our named actors."""
+LINES = "ajet_lines.pkl"
+"""The file of verl's checkpoint with the lines of groups from which no step has learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,10 @@ class Event:
     step: int = 0
     metrics: Metrics = field(default_factory=dict)
     text: str = ""
-    """The message of ``say`` or ``fail``, the phase of ``episodes``, or the folder of a ``checkpoint``."""
+    """The message of ``say`` or ``fail``, the phase of ``episodes``, the journal's line of an ``episode``, or the folder of a
+    ``checkpoint``."""
     done: int = 0
     total: int = 0
-    line: Mapping[str, Any] = field(default_factory=dict)
-    """The line of the journal of an ``episode``."""
 
     @property
     def is_progress(self) -> bool:
@@ -58,6 +60,8 @@ class Recorder:
         self._send_episodes = send_episodes
         """Whether there is an event for each episode; its line may be large."""
         self._events: list[Event] = []
+        self._held: dict[str, Sequence[JournalLine]] = {}
+        """Lines of units that have ended in a runner, until they are written."""
         self._reward: tuple[int, float] | None = None
         """Step and reward of the last validation."""
 
@@ -65,10 +69,30 @@ class Recorder:
         """The tasks of training and of validation, as the driver read them."""
         return self._tasks
 
-    def episode(self, line: Mapping[str, Any]) -> None:
-        """Append a finished episode's line from `episode_to_json`, unless it is already in the journal."""
-        if self._run.line(line) and self._send_episodes:
-            self._events.append(Event("episode", line["step"], line=line))
+    def hold(self, unit: str, lines: Sequence[JournalLine]) -> None:
+        """Keep the lines of a unit until `write` or `drop`. They replace those of an earlier run of the unit."""
+        self._held[unit] = lines
+
+    def write(self, units: Iterable[str], step: int) -> None:
+        """Append the lines of these units, except episodes that are already in the journal. ``step`` is that which learns from
+        them, or that of the validation."""
+        for line in [line for unit in units for line in self._held.pop(unit, ())]:
+            if self._run.line(line, step) and self._send_episodes:
+                self._events.append(Event("episode", step, text=line.at(step)))
+
+    def drop(self, units: Iterable[str]) -> None:
+        """Forget the lines of these units."""
+        for unit in units:
+            self._held.pop(unit, None)
+
+    def keep_lines(self, folder: str, units: Iterable[str]) -> None:
+        """Write the lines of these units into verl's checkpoint ``folder``."""
+        kept = {unit: self._held[unit] for unit in units if unit in self._held}
+        (Path(folder) / LINES).write_bytes(pickle.dumps(kept))
+
+    def restore_lines(self, folder: str) -> None:
+        """Hold the lines of a checkpoint again."""
+        self._held |= pickle.loads((Path(folder) / LINES).read_bytes())
 
     def metrics(self, phase: str, step: int, metrics: Metrics) -> None:
         """Append the metrics of a training step (``train``) or a validation."""

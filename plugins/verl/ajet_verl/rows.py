@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,17 +37,25 @@ class Row:
     """Members of its group that have a reward but no rows."""
 
 
+class GroupRows(NamedTuple):
+    """The rows of a group: each has a key, fields and a tag."""
+
+    keys: list[str]
+    fields: list[Fields]
+    tags: list[dict[str, Any]]
+
+
 def key(uid: str, member: int, number: int) -> str:
     """The row's key, which verl parses into group, session and output."""
     return f"{uid}_{member}_{number}"
 
 
-def group_rows(
-    uid: str, members: Sequence[Learnable], temperature: float
-) -> tuple[list[str], list[Fields], list[dict[str, Any]]]:
-    """Keys, fields and tags of a group's rows. Raises AjetError if a row would not be trained as it was sampled."""
+def group_rows(uid: str, members: Sequence[Learnable], temperature: float) -> GroupRows:
+    """The rows of a group. Raises AjetError if a row would not be trained as it was sampled."""
     rowless = tuple(m for m in members if not m.lines)
-    keys, fields, tags = [], [], []
+    keys: list[str] = []
+    fields: list[Fields] = []
+    tags: list[dict[str, Any]] = []
     for member in members:
         check(member, temperature)
         for number, line in enumerate(member.lines):
@@ -55,7 +63,7 @@ def group_rows(
             row = Row(replace(member, lines=()), number, line.spans, rowless)
             fields.append(to_fields(line, row, uid))
             tags.append(to_tag(line))
-    return keys, fields, tags
+    return GroupRows(keys, fields, tags)
 
 
 def check(member: Learnable, temperature: float) -> None:
