@@ -66,11 +66,11 @@ def plan_group(task: Task, step: int, position: int, group_size: int, seed: int)
 
 def most_groups(train: TrainSettings, rollout: RolloutSettings) -> int:
     """Maximum number of groups that are started in a step."""
-    return _up(train.batch_size * train.dynamic_sampling * rollout.oversample)
+    return rounded_up(train.batch_size * train.dynamic_sampling * rollout.oversample)
 
 
-def _up(number: float) -> int:
-    """Rounds up, with 10 · 1.1 counting as 11."""
+def rounded_up(number: float) -> int:
+    """The number rounded up, with 10 · 1.1 counting as 11."""
     return math.ceil(round(number, 6))
 
 
@@ -161,7 +161,7 @@ class _Step:
         )
         started, needed = 0, settings.batch_size
         while needed and started < limit:
-            count = min(_up(needed * rollout.oversample), limit - started)
+            count = min(rounded_up(needed * rollout.oversample), limit - started)
             await self._round([p for p in plans if started <= p.group < started + count], min(needed, count))
             started += count
             if settings.dynamic_sampling == 1:

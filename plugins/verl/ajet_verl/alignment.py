@@ -141,6 +141,7 @@ OURS: Mapping[str, str] = {
     "targets.NAME.agents": "by capture, in the episode runners",
     "targets.NAME.frozen_model": "answers its target's calls, which are masked",
     "rollout.concurrency": "over all runners together",
+    "rollout.oversample": "by the conductor, in mode `sync`; the other modes do not wait for slow groups",
     "rollout.timeout": "by the episode runners",
     "rollout.judge_timeout": "by the episode runners",
     "rollout.retries": "by the episode runners, and by another runner if one dies",
@@ -159,6 +160,7 @@ OURS: Mapping[str, str] = {
     "train.targets": "tokens of other targets are masked",
     "train.filters": "by the tracker's timelines, before rows are made",
     "train.max_timelines": "by the tracker's timelines, before rows are made",
+    "train.dynamic_sampling": "by the conductor, which starts further groups, as soon as one is needed",
     "train.entropy": "in AgentJet's loss",
     "train.correction": "in AgentJet's loss",
     "train.correction_cap": "in AgentJet's loss",
@@ -178,8 +180,6 @@ OURS: Mapping[str, str] = {
 """Keys, or prefixes of keys, that AgentJet honours itself, and where."""
 
 REFUSED: Mapping[str, str] = {
-    "train.dynamic_sampling": "not possible with verl's batches",
-    "rollout.oversample": "not possible with verl's batches",
     "run.deterministic": "vLLM's batches depend on time",
     "targets.NAME.lora": "not supported with verl yet; train all weights, or use the local backbone",
 }
@@ -409,6 +409,11 @@ def _check(config: JobConfig, settings: VerlSettings) -> None:
         raise ConfigError(
             f"train.schedule: only verl's engine dp takes it. For {settings.engine}, set that engine's keys below "
             f"backbone.verl.{ACTOR}.optim, such as lr_decay_style."
+        )
+    if config.rollout.oversample > 1 and (mode := mode_of(config, settings)) != "sync":
+        raise ConfigError(
+            f"rollout.oversample: backbone.verl.mode {mode} does not wait for slow groups, so it starts no others instead. "
+            "Remove the key."
         )
     sampling = config.rollout.sampling
     if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k):

@@ -9,29 +9,32 @@ import asyncio
 import logging
 import pickle
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import transfer_queue as tq
 
 from ajet.capture.sampling import SamplingPolicy
 from ajet.job.job import Job
-from ajet.learning.rollouts import plan_group
+from ajet.learning.rollouts import plan_group, plan_step
 from ajet.rollout.episode import Plan
 from ajet.rollout.journal import JournalLine
-from ajet.rollout.summary import Ended, totals
+from ajet.rollout.summary import Ended, rewards_differ, totals
 from ajet.runs.runtime import training_policy
 from ajet.runs.train import validation
 from ajet.types import AjetError, Metrics
 from ajet_verl import queue
-from ajet_verl.dataset import PlannedGroup
+from ajet_verl.dataset import STEPS, PlannedGroup
 from ajet_verl.failures import why
 from ajet_verl.pool import MAX_LOST, Pool
 from ajet_verl.runner import RemoteProgress
 from ajet_verl.spec import read_spec, recorder_of
+from ajet_verl.step_groups import StepGroups
 from ajet_verl.tally import Tally
 from ajet_verl.units import Unit, UnitEnded, died
 
@@ -52,6 +55,8 @@ class EndedGroup:
     """Whether the queue has rows of it."""
     began: float
     """Start of the group, by `time.monotonic`."""
+    is_skipped: bool = False
+    """Whether its rewards are all equal and others were trained instead."""
 
 
 class Conductor:
@@ -67,6 +72,10 @@ class Conductor:
         """Groups that have not ended, by their keys in the queue."""
         self._ended: dict[str, EndedGroup] = {}
         """Those that have."""
+        self._steps: dict[int, StepGroups] = {}
+        """The groups of each step that does not have all of its groups yet."""
+        self._counts: Counter[str] = Counter()
+        """Of further groups, since the last step has learned."""
         self._failed = ""
         """Why the last group without rows has none."""
         self._rowless_in_turn = 0
@@ -79,7 +88,7 @@ class Conductor:
     async def open(self) -> None:
         """Prepare the job again and start the runners. Raises the error if one of these fails."""
         job = await asyncio.to_thread(lambda: read_spec(self._config).open())
-        _, validation_tasks = await self._recorder.tasks.remote()
+        self._tasks, validation_tasks = await self._recorder.tasks.remote()
         self._job = replace(job, progress=self._progress, validation=validation_tasks)
         await asyncio.to_thread(tq.init)
         resumed = self._config.trainer.resume_from_path
@@ -104,10 +113,32 @@ class Conductor:
             raise AjetError(
                 f"nothing to train on: {self._rowless_in_turn} groups in turn had no rows. The last one: {self._failed}"
             )
+        train, rollout = self._job.config.train, self._job.config.rollout
         for uid, planned in groups:
-            self._tally.start(uid, self._job.config.rollout.group_size)
-            task = self._running[uid] = asyncio.create_task(self._group(uid, planned))
-            task.add_done_callback(lambda _, uid=uid: self._running.pop(uid, None))  # type: ignore[misc]
+            if planned.step not in self._steps:
+                most = train.dynamic_sampling * rollout.oversample
+                self._steps[planned.step] = StepGroups(rollout.oversample, most)
+            self._steps[planned.step].ask(uid)
+            self._start(uid, planned)
+        for step in {planned.step for _, planned in groups}:
+            self._start_further(step)
+
+    def _start(self, uid: str, planned: PlannedGroup) -> None:
+        self._tally.start(uid, self._job.config.rollout.group_size)
+        task = self._running[uid] = asyncio.create_task(self._group(uid, planned))
+        task.add_done_callback(lambda _: self._running.pop(uid, None))
+
+    def _start_further(self, step: int) -> None:
+        """Start the groups that are missing in a step. Their tasks are those that the local backbone would take."""
+        groups, config = self._steps[step], self._job.config
+        size, seed = config.train.batch_size, config.run.seed
+        for _ in range(groups.missing):
+            index = size + groups.started - len(groups.asked)
+            plans = plan_step(self._tasks, step, batch_size=size, group_size=1, seed=seed, groups=index + 1)
+            position = STEPS * (size + step) + index  # not that of a planned group
+            uid = uuid4().hex
+            groups.start(uid)
+            self._start(uid, PlannedGroup(step, index, position, plans[-1].task))
 
     async def cancel(self, uids: Sequence[str]) -> None:
         """Cancel those of these groups that run, and forget all of them. The queue then has neither rows nor a status of them;
@@ -125,19 +156,57 @@ class Conductor:
         return dict(self._ended)
 
     async def _group(self, uid: str, planned: PlannedGroup) -> None:
-        """Run a group and set its status in the queue, for which verl waits: ``finished``, or ``failure`` if it has no rows.
-        A cancelled group sets none, because the queue may have ended and would never answer."""
-        has_rows = False
+        """Run a group to its end, and decide what its step does with it. A cancelled group sets no status in the queue, because
+        the queue may have ended and would never answer."""
+        has_rows, useful = False, self._job.config.train.dynamic_sampling == 1
+        groups = self._steps[planned.step]
         try:
-            await queue.set_status(uid, "running")
-            has_rows = (await self._run_group(uid, planned)).has_rows
+            if uid in groups.asked:
+                await queue.set_status(uid, "running")
+            group = await self._run_group(uid, planned)
+            has_rows = group.has_rows
+            useful = useful or rewards_differ(group.members)
         except Exception as error:
             log.exception("group %s", uid)
             self._failed = why(error)
             self._tally.drop([uid])
             self._progress.say(f"group {planned.step}.{planned.index}: {self._failed}")
         self._rowless_in_turn = 0 if has_rows else self._rowless_in_turn + 1
-        await queue.set_status(uid, "finished" if has_rows else "failure")
+        if uid not in groups.running:  # the step has got its groups meanwhile
+            return
+        taken = groups.end(uid, useful=useful)
+        self._start_further(planned.step)
+        if groups.is_over:
+            del self._steps[planned.step]
+            taken += groups.fill()
+            await self._give_up(groups)
+        for one in taken:
+            await self._deliver(one, planned.step, is_new=one not in groups.asked)
+
+    async def _deliver(self, uid: str, step: int, *, is_new: bool) -> None:
+        """Give verl a group that has ended; ``is_new``: instead of one that it has asked for."""
+        group = self._ended.get(uid)
+        status: queue.Status = "finished" if group and group.has_rows else "failure"
+        if is_new:
+            await queue.add(uid, step, status)
+        else:
+            await queue.set_status(uid, status)
+
+    async def _give_up(self, groups: StepGroups) -> None:
+        """Cancel and remove what the step does not train on, before verl gets its last group and may pause the servers."""
+        unused, groups.running = sorted(groups.running), set()
+        self._counts["episodes_cancelled"] += sum(map(self._tally.left, unused))
+        await self.cancel(unused)
+        skipped = [uid for uid in groups.skipped if uid in self._ended]
+        for uid in skipped:
+            self._ended[uid] = replace(self._ended[uid], has_rows=False, is_skipped=True)
+        await queue.remove([*groups.skipped, *(uid for uid in groups.asked if uid not in groups.taken)])
+        sampled = sum(member.to_train for uid in skipped for member in self._ended[uid].members)
+        self._counts["groups_unused"] += len(unused)
+        self._counts["groups_skipped"] += len(groups.skipped)
+        self._counts["tokens_skipped"] += sampled
+        if groups.started > len(groups.asked):
+            self._counts["groups_started"] += groups.started
 
     async def _run_group(self, uid: str, planned: PlannedGroup) -> EndedGroup:
         """Run a group to its end. After that the queue has its rows, and no others of it."""
@@ -195,14 +264,17 @@ class Conductor:
         evicted = self._forget(stale)  # verl evicts their rows
         self._recorder.write.remote([*uids, *rowless, *stale], step)
         members = [member for group in found for member in group.members]
-        if evicted and not self._step_is_known:
-            self._recorder.unused.remote(step, [member.id for member in members])
+        if (evicted and not self._step_is_known) or any(group.is_skipped for group in found):
+            used = [member.id for group in found if not group.is_skipped for member in group.members]
+            self._recorder.unused.remote(step, used)
         seconds = time.monotonic() - min((group.began for group in found), default=time.monotonic())
         lost, self._pool.lost = self._pool.lost, 0
         further = {
             "episodes_stale": sum(len(group.members) for group in evicted),
             "runners_lost": lost,
+            **self._counts,
         }
+        self._counts = Counter()
         return {**totals(members, seconds), **{name: float(n) for name, n in further.items() if n}}
 
     def _forget(self, uids: Sequence[str]) -> list[EndedGroup]:

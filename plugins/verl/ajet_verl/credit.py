@@ -27,7 +27,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from ajet.job.job import Job
-from ajet.learning.batch import RolloutBatch, batch_of
+from ajet.learning.batch import Learnable, RolloutBatch, batch_of
 from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
 from ajet_verl.health import watched_servers
@@ -134,7 +134,7 @@ class Credit:
         found = credited(
             batch, self.job, self.objective, self.global_steps, 1 if single else train.mini_batches
         )
-        self.learned.batch(found, batch.tags, self.global_steps, train.epochs)
+        self.learned.batch(found, batch, self.global_steps, train.epochs)
         learning = [[i for i in mini if found.has_credit(i)] for mini in found.mini_batches]
         learning = [mini for mini in learning if mini]
         self._update = _Update(len(learning), sum(found.trained(i) for mini in learning for i in mini))
@@ -309,8 +309,11 @@ def credited(batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batc
     rows = [read({name: data[name][i] for name in READ}) for i in range(len(batch.keys))]
     uids = {row.episode.id: name.rsplit("_", 2)[0] for name, (row, _) in zip(batch.keys, rows, strict=True)}
     config = job.config
+    episodes = learnables(rows)
+    if config.train.dynamic_sampling > 1:  # groups that could not be replaced
+        episodes = with_different_rewards(episodes)
     whole = batch_of(
-        learnables(rows),
+        episodes,
         job.algorithm,
         mini_batches=mini_batches,
         learning_rate=config.train.rate_at(step),
@@ -326,12 +329,24 @@ def credited(batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batc
         keys.append(key(uids[sample.episode], members[sample.episode], numbers[sample.episode]))
         numbers[sample.episode] += 1
     trained = sum(int(sample.mask.sum()) for sample in whole.batch.samples)
-    if trained != whole.sampled_tokens or sorted(keys) != sorted(batch.keys):
+    used = {episode.id for episode in episodes}
+    chosen = [name for name, (row, _) in zip(batch.keys, rows, strict=True) if row.episode.id in used]
+    if trained != whole.sampled_tokens or sorted(keys) != sorted(chosen):
         raise AjetError(
             f"step {step}: {whole.sampled_tokens} tokens in {len(batch)} rows should be trained, but {trained} in {len(keys)} "
             "would be. This is a bug in AgentJet: please report it with the run folder."
         )
     return Credited(keys, whole)
+
+
+def with_different_rewards(episodes: Sequence[Learnable]) -> list[Learnable]:
+    """The episodes of groups with different rewards; all, if there is no such group."""
+    rewards: dict[int, set[Any]] = {}
+    for episode in episodes:
+        if episode.sampled_tokens:
+            found = episode.reward, *sorted(episode.rewards.items())
+            rewards.setdefault(episode.group, set()).add(found)
+    return [e for e in episodes if len(rewards.get(e.group, ())) > 1] or list(episodes)
 
 
 def _put(
@@ -375,11 +390,11 @@ class Learned:
     of_trees: int = 0
     """Tokens of these trees."""
 
-    def batch(self, found: Credited, tags: Sequence[Mapping[str, Any]], step: int, epochs: int) -> None:
+    def batch(self, found: Credited, batch: KVBatchMeta, step: int, epochs: int) -> None:
         """Record a batch that verl has sampled."""
-        self.uids += sorted({name.rsplit("_", 2)[0] for name in found.keys})
+        self.uids += sorted({name.rsplit("_", 2)[0] for name in batch.keys})
         self.batches.append(found.whole.metrics)
-        self.staleness = max(self.staleness, *(step - 1 - tag["min_global_steps"] for tag in tags))
+        self.staleness = max(self.staleness, *(step - 1 - tag["min_global_steps"] for tag in batch.tags))
         skipped = [i for i in range(len(found.keys)) if not found.has_credit(i)]
         self.zero += epochs * sum(found.trained(i) for i in skipped)
 

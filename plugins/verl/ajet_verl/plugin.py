@@ -30,6 +30,8 @@ class Verl(VerlSettings):
                 "train.max_staleness",
                 "train.asynchronous",
                 "train.schedule",
+                "train.dynamic_sampling",
+                "rollout.oversample",
             }
         ),
         restarts=True,

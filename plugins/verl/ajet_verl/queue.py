@@ -17,7 +17,16 @@ PARTITION = "train"
 """The partition of verl's queue with the training data."""
 
 
-async def set_status(uid: str, status: Literal["running", "finished", "failure"]) -> None:
+Status = Literal["running", "finished", "failure"]
+
+
+async def add(uid: str, step: int, status: Status) -> None:
+    """Add a group of a step that verl has not asked for."""
+    tag = {"is_prompt": True, "status": status, "global_steps": step}
+    await tq.async_kv_put(key=uid, partition_id=PARTITION, tag=tag)
+
+
+async def set_status(uid: str, status: Status) -> None:
     """Set the status of a group, given by its key."""
     await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
 

@@ -36,6 +36,10 @@ class Tally:
         """All episodes of a unit have ended."""
         self._set(unit, self._sizes.get(unit, 0))
 
+    def left(self, unit: str) -> int:
+        """How many episodes of a unit have not ended."""
+        return self._sizes.get(unit, 0) - self._done.get(unit, 0)
+
     def drop(self, units: Iterable[str]) -> None:
         """These units no longer count."""
         for unit in units:
