@@ -110,6 +110,10 @@ class RolloutCluster:
         found: dict[str, dict[str, Any]] = (tq.kv_list() or {}).get(PARTITION, {})
         return found
 
+    def clear(self, keys: Sequence[str]) -> None:
+        """Remove keys from the queue, as verl's trainer does after a step."""
+        tq.kv_clear(keys=list(keys), partition_id=PARTITION)
+
     def messages(self) -> list[str]:
         """What the recorder was told for the user since the last call."""
         return [
