@@ -29,11 +29,12 @@ import psutil
 import ray
 import transfer_queue as tq
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "plugins" / "verl"))
+from rollout_cluster import RolloutCluster, rollout_cluster
+
 from ajet.learning.objective import objective
 from ajet_verl.credit import POLL_SECONDS, READ, credited
 from ajet_verl.queue import PARTITION
-from tests.plugins.verl.rollout_cluster import RolloutCluster, rollout_cluster
 
 SIZES = (64, 1000, 4000)
 MEMBERS, CALLS = 8, 4

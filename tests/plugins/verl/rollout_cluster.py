@@ -160,6 +160,7 @@ def rollout_cluster(
     run_dir = folder / "run"
     run_dir.mkdir(exist_ok=True)
     start_ray(
+        address="local",  # else Ray joins a cluster that it finds on this machine
         num_cpus=8,
         namespace=NAMESPACE,
         include_dashboard=False,
@@ -209,7 +210,7 @@ def make_model(folder: Path) -> Path:
     recipe = Calculator()
     tokenizer, _ = recipe.tokenizer(0)
     shape = recipe.architecture(tokenizer)
-    shape.max_position_embeddings = CONTEXT
+    shape.max_position_embeddings, shape.architectures = CONTEXT, ["Qwen3ForCausalLM"]
     shape.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

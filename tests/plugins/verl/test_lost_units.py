@@ -9,11 +9,10 @@ from pathlib import Path
 from tests.plugins.verl.conftest import Machine
 
 DRIVER = Path(__file__).with_name("units_driver.py")
-ROOT = Path(__file__).parents[3]
 
 
 def test_nothing_of_a_group_is_lost_doubled_or_left(machine: Machine) -> None:
-    printed = machine.run(sys.executable, str(DRIVER), seconds=400, PYTHONPATH=_path(machine))
+    printed = machine.run(sys.executable, str(DRIVER), seconds=400)
     found = json.loads(printed.strip().splitlines()[-1])
 
     killed = found["killed"]
@@ -34,7 +33,3 @@ def test_nothing_of_a_group_is_lost_doubled_or_left(machine: Machine) -> None:
     assert resumed["steps"] == {"1": 8, "2": 24} and resumed["ids"] == 32
     assert resumed["failed"] == {"workflow:RuntimeError": 8}
     assert found["validation"]["episodes"] == 3 and found["validation"]["episodes_failed"] == 0
-
-
-def _path(machine: Machine) -> str:
-    return ":".join([str(ROOT), *filter(None, [machine.environment.get("PYTHONPATH")])])

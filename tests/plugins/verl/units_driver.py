@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -14,9 +12,9 @@ from typing import Any
 
 import ray
 import transfer_queue as tq
+from rollout_cluster import RolloutCluster, rollout_cluster
 
 from ajet_verl.queue import PARTITION
-from tests.plugins.verl.rollout_cluster import RolloutCluster, rollout_cluster
 
 MEMBERS = 4
 FLOW = """
@@ -154,5 +152,4 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.getcwd())
     main()
