@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ajet import hookimpl
@@ -38,13 +39,26 @@ def as_openai_client(
 
     ``agent`` and ``target`` label every call that the client makes; without them, the core chooses
     as for any other call. Timeouts and retries are the SDK's own, so an agent behaves as it does against a
-    server. Make one client per episode: building one takes some milliseconds.
+    server. Make one client per episode.
     """
     import openai
 
-    client = openai.AsyncOpenAI if asynchronous else openai.OpenAI
-    headers = tuner.headers(agent=agent, target=target)
-    return client(base_url=tuner.base_url, api_key=tuner.api_key, default_headers=headers)
+    given: dict[str, Any] = {
+        "base_url": tuner.base_url,
+        "api_key": tuner.api_key,
+        "default_headers": tuner.headers(agent=agent, target=target),
+    }
+    if asynchronous:
+        return openai.AsyncOpenAI(**given, http_client=openai.DefaultAsyncHttpxClient(verify=_tls()))
+    return openai.OpenAI(**given, http_client=openai.DefaultHttpxClient(verify=_tls()))
+
+
+@cache
+def _tls() -> Any:
+    """The TLS context of all clients: reading the certificates again for each would cost 20 ms of CPU time or more."""
+    import httpx
+
+    return httpx.create_ssl_context()
 
 
 @hookimpl

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import ssl
+from typing import Any
 
 import openai
 import pytest
@@ -25,6 +27,20 @@ def test_the_client_talks_to_the_episode(tuner: Tuner) -> None:
 
 def test_a_synchronous_client_on_request(tuner: Tuner) -> None:
     assert isinstance(tuner.as_openai_client(asynchronous=False), openai.OpenAI)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_certificates_are_not_read_again_for_each_client(
+    tuner: Tuner, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner.as_openai_client(asynchronous=asynchronous)
+
+    def read(*_: Any, **__: Any) -> ssl.SSLContext:
+        raise AssertionError("certificates are read again")
+
+    monkeypatch.setattr(ssl, "create_default_context", read)
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", read)
+    tuner.as_openai_client(asynchronous=asynchronous)
 
 
 def test_agent_and_target_travel_as_headers(tuner: Tuner) -> None:

@@ -105,6 +105,25 @@ class RolloutCluster:
                 raise TimeoutError(f"{len(left)} groups have not ended: {left[:5]}, {self.messages()}")
             time.sleep(poll)
 
+    def restart(self) -> Any:
+        """As a resumed run: another recorder in the same run folder and another conductor, for the checkpoint that the conductor
+        has written into `checkpoint`. Rows stay in the queue. Returns the new recorder."""
+        self.manager.close()
+        name = "recorder of the resumed run"
+        ray.get(self.recorder.close.remote())
+        self.recorder = _recorder(self.job, self.run_dir, name)
+        self.config.ajet.recorder = name
+        self.config.trainer.resume_from_path = str(self.checkpoint)
+        self.manager = EpisodeManager.create(self.config, self.client)
+        return self.recorder
+
+    @property
+    def checkpoint(self) -> Path:
+        """A folder in the place of verl's checkpoint."""
+        folder = self.run_dir / "checkpoint"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def queue(self) -> dict[str, dict[str, Any]]:
         """The queue's keys and tags."""
         found: dict[str, dict[str, Any]] = (tq.kv_list() or {}).get(PARTITION, {})
@@ -134,7 +153,6 @@ def rollout_cluster(
     servers: int = 1,
     mean: float = 20,
     seconds: float = 0.001,
-    resume: str | None = None,
 ) -> Iterator[RolloutCluster]:
     """A cluster for the job of ``sections``, whose files are in ``folder``. Answers have ``mean`` tokens, each of which takes
     ``seconds``."""
@@ -146,6 +164,7 @@ def rollout_cluster(
     run_dir = folder / "run"
     run_dir.mkdir(exist_ok=True)
     start_ray(
+        address="local",  # else Ray joins a cluster that it finds on this machine
         num_cpus=8,
         namespace=NAMESPACE,
         include_dashboard=False,
@@ -153,8 +172,7 @@ def rollout_cluster(
         object_store_memory=500_000_000,
     )
     try:
-        recorder = ray.remote(Recorder).options(num_cpus=0, name="recorder")
-        recorder = recorder.remote(str(run_dir), job.tasks, job.validation, 1, False)
+        recorder = _recorder(job, run_dir, "recorder")
         node = {
             "spec": to_text(JobSpec.of(job)),
             "reference": None,
@@ -162,7 +180,7 @@ def rollout_cluster(
             "recorder": "recorder",
             "runners": job.backbone.runners,
         }
-        paths = RunPaths(str(model), str(run_dir), resume, node, architecture(str(model)))
+        paths = RunPaths(str(model), str(run_dir), None, node, architecture(str(model)))
         config = compose(job, job.backbone, paths)
         tq.init(config.transfer_queue)
         tokens = Calculator().tokenizer(0)[0].encode("the sum of 12 and 30 is 42 so it is right")
@@ -176,13 +194,19 @@ def rollout_cluster(
         client = FullyAsyncLLMServerClient(config, balancer)
         manager = EpisodeManager.create(config, client)
         groups = TaskDataset("train", config)
-        yield RolloutCluster(
+        cluster = RolloutCluster(
             job, config, run_dir, recorder, client, list(actors.values()), balancer, manager, groups
         )
-        manager.close()
+        yield cluster
+        cluster.manager.close()
     finally:
         tq.close()
         ray.shutdown()
+
+
+def _recorder(job: Job, run_dir: Path, name: str) -> Any:
+    actor = ray.remote(Recorder).options(num_cpus=0, name=name)
+    return actor.remote(str(run_dir), job.tasks, job.validation, 1, False)
 
 
 def make_model(folder: Path) -> Path:
@@ -190,7 +214,7 @@ def make_model(folder: Path) -> Path:
     recipe = Calculator()
     tokenizer, _ = recipe.tokenizer(0)
     shape = recipe.architecture(tokenizer)
-    shape.max_position_embeddings = CONTEXT
+    shape.max_position_embeddings, shape.architectures = CONTEXT, ["Qwen3ForCausalLM"]
     shape.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
