@@ -281,10 +281,10 @@ def test_9_nothing_that_we_set_ourselves_is_called_without_effect(key: str, tmp_
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
-        ({"train": {"dynamic_sampling": 2}}, "train.dynamic_sampling"),
         ({"train": {"schedule": "linear"}}, "train.schedule"),
         ({"train": {"schedule": "cosine"}, "verl": {"engine": "megatron"}}, "train.schedule"),
-        ({"rollout": {"oversample": 1.5}}, "rollout.oversample"),
+        ({"rollout": {"oversample": 1.5}, "train": {"asynchronous": True}}, "rollout.oversample"),
+        ({"rollout": {"oversample": 1.5}, "verl": {"mode": "separate_async"}}, "rollout.oversample"),
         ({"run": {"deterministic": True}}, "run.deterministic"),
         ({"targets": {"a": {"agents": ["a"]}, "b": {"agents": ["b"]}}}, "targets"),
         ({"targets": {"a": {"lora": {"rank": 4}}}}, "targets.a.lora"),
