@@ -32,7 +32,7 @@ from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
 from ajet_verl.health import watched_servers
 from ajet_verl.layout import PADDING, lay_out
-from ajet_verl.loss import RowLoss
+from ajet_verl.loss import VERSION, RowLoss
 from ajet_verl.pulse import Pulse
 from ajet_verl.rows import READ, key, learnables, padding, read
 from ajet_verl.settings import VerlSettings
@@ -233,6 +233,7 @@ class Credit:
             "temperature": self.config.actor_rollout_ref.rollout.temperature,
             "distillation_use_topk": False,
             "distillation_only": False,
+            VERSION: self.global_steps - 1,
         }
         output = self.actor_rollout_wg.update_actor(batch)
         each = dict(tu.get(output, "metrics"))
@@ -429,7 +430,7 @@ class Learned:
             metrics |= {name: over_steps(name) / steps for name in ("loss", "grad_norm")}
             metrics |= {
                 "tokens_trained": tokens,
-                "logprob_diff_max": max(u["logprob_diff_max"] for u in self.updates),
+                "logprob_diff_max": self.updates[0]["logprob_diff_max"],  # later ones have other weights
             }
             for name in ("entropy", "reference_kl", "correction_weight", "correction_capped"):
                 if name in self.updates[0]:
