@@ -30,6 +30,7 @@ from ajet.job.job import Job
 from ajet.learning.batch import RolloutBatch, batch_of
 from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
+from ajet_verl import routing
 from ajet_verl.health import watched_servers
 from ajet_verl.layout import PADDING, lay_out
 from ajet_verl.loss import VERSION, RowLoss
@@ -79,8 +80,11 @@ class Credit:
 
     @property
     def scores_before(self) -> bool:
-        """Whether the logprobs before an update need an extra pass: not if the update is a single optimizer step."""
+        """Whether the workers compute logprobs before an update in an extra pass: not if the update is a single optimizer step,
+        except to record which experts they use."""
         train = self.job.config.train
+        if routing.replay(self.config) == "R2":
+            return True
         return "before" in self.objective.needs and train.mini_batches * train.epochs > 1
 
     def _build_replay_buffer(self) -> Any:
@@ -149,7 +153,7 @@ class Credit:
     ) -> KVBatchMeta:
         """The batch with its learning rows arranged for the workers, and with padding rows."""
         rows, trees = self._order(found, learning)
-        fill, tag = padding(self.tokenizer.eos_token_id)
+        fill, tag = padding(self.tokenizer.eos_token_id, batch.tags[0])
         nothing = np.zeros(1, np.float32)
         keys = [key(f"pad{uuid4().hex}", 0, 0) if i == PADDING else found.keys[i] for i in rows]
         fields = [
