@@ -98,12 +98,13 @@ def _line(end: Node, deepest_first: Sequence[Call]) -> Timeline:
 def _routed_experts(deepest_first: Sequence[Call]) -> Int16 | None:
     """See `Timeline.routed_experts`. The deepest call has read all tokens, but others have sampled some of them: these count
     where they sampled, because batches of another shape may route a token to other experts."""
-    routed = [call.generation.routed_experts for call in deepest_first]
-    if not routed or any(experts is None for experts in routed):
+    found = [call.generation.routed_experts for call in deepest_first]
+    routed = [experts for experts in found if experts is not None]
+    if not routed or len(routed) < len(found):
         return None
-    found = np.zeros((deepest_first[0].end.length, *routed[0].shape[1:]), np.int16)
-    found[:-1] = routed[0]
+    whole = np.zeros((deepest_first[0].end.length, *routed[0].shape[1:]), np.int16)
+    whole[:-1] = routed[0]
     for call, experts in zip(deepest_first[1:], routed[1:], strict=True):
         sampling = slice(call.prompt.length - 1, call.end.length - 1)
-        found[sampling] = experts[sampling]
-    return found
+        whole[sampling] = experts[sampling]
+    return whole
