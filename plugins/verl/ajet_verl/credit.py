@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +30,6 @@ from ajet.learning.batch import RolloutBatch, batch_of
 from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
 from ajet_verl import routing
-from ajet_verl.health import watched_servers
 from ajet_verl.layout import PADDING, lay_out
 from ajet_verl.loss import VERSION, RowLoss
 from ajet_verl.pulse import Pulse
@@ -115,20 +113,15 @@ class Credit:
 
     def on_sample_end(self) -> None:
         """See verl's trainer. In colocate_async, an update pauses the episodes that are running."""
-        with self._watched_servers():
-            super().on_sample_end()  # type: ignore[misc]
+        super().on_sample_end()  # type: ignore[misc]
         if self.trainer_mode == "colocate_async":
             self.agent_loop_manager.pause(True)
 
     def on_step_end(self) -> None:
         """See verl's trainer. In colocate_async, the servers sample again."""
-        with self._watched_servers():
-            super().on_step_end()  # type: ignore[misc]
+        super().on_step_end()  # type: ignore[misc]
         if self.trainer_mode == "colocate_async":
             self.agent_loop_manager.pause(False)
-
-    def _watched_servers(self) -> AbstractContextManager[None]:
-        return watched_servers(recorder_of(self.config).fail.remote)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any) -> KVBatchMeta:
         """The batch with advantages and weights in its rows, in the order in which the workers process them."""
