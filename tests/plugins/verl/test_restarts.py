@@ -84,7 +84,7 @@ def test_a_step_that_loses_one_of_two_servers_ends_and_is_not_repeated(
     folder = machine.folder
     (folder / "flow.py").write_text(SLOW)
     task = {"reader": "train.jsonl", "validation": None}
-    verl = {"trainer": {"n_gpus_per_node": 2}}
+    verl = {"trainer": {"n_gpus_per_node": 2}, "ray_kwargs": {"ray_init": {"+num_gpus": 2}}}
     train = {"steps": STEPS, "save_every": STEPS}
     run_settings = {"dir": "runs", "restarts": 1}
     job = sums_job(folder, run=run_settings, train=train, task=task, backbone={"name": "verl", "verl": verl})
