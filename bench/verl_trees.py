@@ -212,11 +212,13 @@ def make_batch(
         "advantages": responses([s.advantages for s in chosen], torch.float32),
         "weights": responses([s.weights for s in chosen], torch.float32),
         "calls": responses([_calls(s) for s in chosen], torch.int32),
+        "weight_versions": responses([np.zeros(len(s.token_ids)) for s in chosen], torch.int32),
     }
     if trees:
         tensors[TREE] = nested([[number] for number in trees], torch.long)
     other = {
         "temperature": 1.0,
+        "weight_version": 0,
         "use_dynamic_bsz": True,
         "max_token_len_per_gpu": MICRO_BATCH,
         "use_remove_padding": False,

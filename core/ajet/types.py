@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Int16 = NDArray[np.int16]
     Int32 = NDArray[np.int32]
     Float32 = NDArray[np.float32]
     Float64 = NDArray[np.float64]
     Bool = NDArray[np.bool_]
 else:  # names for annotations: numpy itself would cost `ajet --help` a tenth of a second
-    Int32 = Float32 = Float64 = Bool = object
+    Int16 = Int32 = Float32 = Float64 = Bool = object
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Metrics = dict[str, float]
@@ -142,6 +143,10 @@ class Generation:
     logprobs: Float32
     weight_versions: Int32
     finish_reason: Literal["stop", "length"]
+    routed_experts: Int16 | None = None
+    """``int16[P + T - 1, layers, k]``: the experts to which each layer of a mixture-of-experts model sent the P tokens of
+    the prompt and the sampled ones, except the last, from which nothing was sampled. None if the engine does not say. It is
+    used in the process that sampled, and is not written to the journal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, sampled
 from ajet.tracker.tree import Branch, Node
-from ajet.types import Bool, Float32, Int32, Span
+from ajet.types import Bool, Float32, Int16, Int32, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class Timeline:
     logprobs: Float32
     versions: Int32
     spans: tuple[Span, ...]
+    routed_experts: Int16 | None = None
+    """``int16[T, layers, k]``: the experts that each token was sent to when the next one was sampled; 0 for the last token.
+    None if a call's engine did not say."""
 
 
 def all_timelines(record: EpisodeRecord) -> list[Timeline]:
@@ -89,4 +92,19 @@ def _line(end: Node, deepest_first: Sequence[Call]) -> Timeline:
         logprobs[start:stop] = call.generation.logprobs
         versions[start:stop] = call.generation.weight_versions
         spans.append(Span(start, stop, call.number, call.agent, call.target, call.temperature))
-    return Timeline(end.ids(), mask, logprobs, versions, tuple(spans))
+    return Timeline(end.ids(), mask, logprobs, versions, tuple(spans), _routed_experts(deepest_first))
+
+
+def _routed_experts(deepest_first: Sequence[Call]) -> Int16 | None:
+    """See `Timeline.routed_experts`. The deepest call has read all tokens, but others have sampled some of them: these count
+    where they sampled, because batches of another shape may route a token to other experts."""
+    found = [call.generation.routed_experts for call in deepest_first]
+    routed = [experts for experts in found if experts is not None]
+    if not routed or len(routed) < len(found):
+        return None
+    whole = np.zeros((deepest_first[0].end.length, *routed[0].shape[1:]), np.int16)
+    whole[:-1] = routed[0]
+    for call, experts in zip(deepest_first[1:], routed[1:], strict=True):
+        sampling = slice(call.prompt.length - 1, call.end.length - 1)
+        whole[sampling] = experts[sampling]
+    return whole

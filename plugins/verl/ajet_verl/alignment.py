@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.learning.objective import objective
 from ajet.types import ConfigError
-from ajet_verl import keys, lengths, machine, tree_choice
+from ajet_verl import keys, lengths, machine, routing, tree_choice
 from ajet_verl.engines import ACTOR, ENGINES, EPSILON, FINAL_SHARE, GRAD_CLIP, SCHEDULE, SEED, WORKERS
 
 if TYPE_CHECKING:
@@ -290,6 +290,7 @@ def compose_with_lengths(
     row = lengths.check_rows(config, settings)
     cache = lengths.check_cache(config, paths.model_shape, machine.gpu_memory())
     tree_choice.check(config, settings)
+    routing.check(config, settings.engine)
     return config, [*found, *(length for length in (row, cache) if length)]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,9 +29,9 @@ from ajet.job.job import Job
 from ajet.learning.batch import RolloutBatch, batch_of
 from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
-from ajet_verl.health import watched_servers
+from ajet_verl import routing
 from ajet_verl.layout import PADDING, lay_out
-from ajet_verl.loss import RowLoss
+from ajet_verl.loss import VERSION, RowLoss
 from ajet_verl.pulse import Pulse
 from ajet_verl.rows import READ, key, learnables, padding, read
 from ajet_verl.settings import VerlSettings
@@ -79,8 +78,11 @@ class Credit:
 
     @property
     def scores_before(self) -> bool:
-        """Whether the logprobs before an update need an extra pass: not if the update is a single optimizer step."""
+        """Whether the workers compute logprobs before an update in an extra pass: not if the update is a single optimizer step,
+        except to record which experts they use."""
         train = self.job.config.train
+        if routing.replay(self.config) == "R2":
+            return True
         return "before" in self.objective.needs and train.mini_batches * train.epochs > 1
 
     def _build_replay_buffer(self) -> Any:
@@ -111,20 +113,15 @@ class Credit:
 
     def on_sample_end(self) -> None:
         """See verl's trainer. In colocate_async, an update pauses the episodes that are running."""
-        with self._watched_servers():
-            super().on_sample_end()  # type: ignore[misc]
+        super().on_sample_end()  # type: ignore[misc]
         if self.trainer_mode == "colocate_async":
             self.agent_loop_manager.pause(True)
 
     def on_step_end(self) -> None:
         """See verl's trainer. In colocate_async, the servers sample again."""
-        with self._watched_servers():
-            super().on_step_end()  # type: ignore[misc]
+        super().on_step_end()  # type: ignore[misc]
         if self.trainer_mode == "colocate_async":
             self.agent_loop_manager.pause(False)
-
-    def _watched_servers(self) -> AbstractContextManager[None]:
-        return watched_servers(recorder_of(self.config).fail.remote)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any) -> KVBatchMeta:
         """The batch with advantages and weights in its rows, in the order in which the workers process them."""
@@ -149,7 +146,7 @@ class Credit:
     ) -> KVBatchMeta:
         """The batch with its learning rows arranged for the workers, and with padding rows."""
         rows, trees = self._order(found, learning)
-        fill, tag = padding(self.tokenizer.eos_token_id)
+        fill, tag = padding(self.tokenizer.eos_token_id, batch.tags[0])
         nothing = np.zeros(1, np.float32)
         keys = [key(f"pad{uuid4().hex}", 0, 0) if i == PADDING else found.keys[i] for i in rows]
         fields = [
@@ -233,6 +230,7 @@ class Credit:
             "temperature": self.config.actor_rollout_ref.rollout.temperature,
             "distillation_use_topk": False,
             "distillation_only": False,
+            VERSION: self.global_steps - 1,
         }
         output = self.actor_rollout_wg.update_actor(batch)
         each = dict(tu.get(output, "metrics"))
@@ -429,7 +427,7 @@ class Learned:
             metrics |= {name: over_steps(name) / steps for name in ("loss", "grad_norm")}
             metrics |= {
                 "tokens_trained": tokens,
-                "logprob_diff_max": max(u["logprob_diff_max"] for u in self.updates),
+                "logprob_diff_max": self.updates[0]["logprob_diff_max"],  # later ones have other weights
             }
             for name in ("entropy", "reference_kl", "correction_weight", "correction_capped"):
                 if name in self.updates[0]:

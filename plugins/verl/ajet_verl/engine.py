@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ajet.interfaces.engine import room_for
-from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32
 from ajet_verl.engines import WORKERS
 from ajet_verl.servers import Servers
 
@@ -64,8 +64,8 @@ class VerlEngine:
         """Nothing to do: verl stops its servers."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `ajet.interfaces.engine.Engine.generate`. Raises RuntimeError if verl's server leaves out logprobs, AjetError
-        if no server is left."""
+        """See `ajet.interfaces.engine.Engine.generate`. Raises RuntimeError if verl's server leaves out logprobs or routed
+        experts, AjetError if no server is left."""
         limit = room_for(request, self.context_length, self._vocabulary)
         prompt, sampling = request.prompt_ids.tolist(), request.sampling
         params = {
@@ -83,6 +83,7 @@ class VerlEngine:
         tokens: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
+        routed: Int16 | None = None
         while True:
             output = await self._servers.generate(
                 request.key[0], prompt + tokens, {**params, "max_tokens": limit - len(tokens)}
@@ -91,6 +92,7 @@ class VerlEngine:
             tokens += new
             logprobs += list(output.log_probs or ())
             versions += [output.extra_fields["global_steps"]] * len(new)
+            routed = _continued(routed, output.routed_experts if new else None)
             if output.stop_reason not in ("aborted", "abort"):
                 break
             if len(tokens) >= limit:
@@ -98,11 +100,16 @@ class VerlEngine:
             await asyncio.sleep(RESUME_SECONDS)
         if len(logprobs) != len(tokens):
             raise RuntimeError(f"verl's server returned {len(tokens)} tokens, but {len(logprobs)} logprobs")
+        if routed is not None and len(routed) != len(prompt) + len(tokens) - 1:
+            raise RuntimeError(
+                f"verl's server returned {len(tokens)} tokens after {len(prompt)}, but {len(routed)} routed experts"
+            )
         return Generation(
             np.array(tokens, np.int32),
             np.array(logprobs, np.float32),
             np.array(versions, np.int32),
             self._finish_reason(request, tokens, limit),
+            routed,
         )
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
@@ -122,6 +129,14 @@ class VerlEngine:
             return "stop"
         end = self.tokenizer.decode(tokens[-STOP_TOKENS:]) if request.sampling.stop else ""
         return "stop" if any(text and text in end for text in request.sampling.stop) else "length"
+
+
+def _continued(before: Int16 | None, output: Any) -> Int16 | None:
+    """The routed experts of a call after an output of it: those before the output's own tokens stay what they were."""
+    if output is None:
+        return before
+    found = np.asarray(output, np.int16)
+    return found if before is None else np.concatenate([before, found[len(before) :]])
 
 
 def passes_seeds(config: Any) -> bool:

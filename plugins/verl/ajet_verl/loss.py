@@ -11,8 +11,10 @@ from ajet.learning.objective import Objective
 from ajet.types import LossTokens
 from ajet_verl.pulse import Pulse
 
-FIELDS = ("response_mask", "rollout_log_probs", "advantages", "weights", "calls")
+FIELDS = ("response_mask", "rollout_log_probs", "advantages", "weights", "calls", "weight_versions")
 """Fields of rows that the loss always reads."""
+VERSION = "weight_version"
+"""Name, among the arguments of an update, of the version of the weights before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class RowLoss:
     def __call__(
         self, model_output: Any, data: Any, dp_group: Any = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """``Σ weights · loss`` over the trained tokens of a micro-batch, and its metrics.
+        """``Σ weights · loss`` over the trained tokens of a micro-batch, and its metrics. ``logprob_diff_max`` is that of tokens
+        sampled with the weights before the update: others differ because the weights have changed.
 
         verl averages gradients over data-parallel ranks, but we need their sum, so the loss is multiplied by the number
         of ranks. Raises FloatingPointError for a non-finite loss.
@@ -36,7 +39,7 @@ class RowLoss:
 
         self.pulse.beat()
         ranks = data["dp_size"]
-        tokens, weights = self._tokens(model_output, data)
+        tokens, weights, versions = self._tokens(model_output, data)
         if not len(weights):
             total = tokens.new.sum()  # depends on the model, which must take part in the backward pass
         else:
@@ -48,11 +51,12 @@ class RowLoss:
             name: Metric(AggregationType.SUM, value * ranks)
             for name, value in self._sums(tokens, weights).items()
         }
-        largest = (tokens.new.detach() - tokens.old).abs().max().item() if len(weights) else 0.0
+        differences = (tokens.new.detach() - tokens.old).abs()[versions == data[VERSION]]
+        largest = differences.max().item() if len(differences) else 0.0
         return total * ranks, {**sums, "logprob_diff_max": Metric(AggregationType.MAX, largest)}
 
-    def _tokens(self, model_output: Any, data: Any) -> tuple[LossTokens, torch.Tensor]:
-        """The trained tokens, row by row, and their weights."""
+    def _tokens(self, model_output: Any, data: Any) -> tuple[LossTokens, torch.Tensor, torch.Tensor]:
+        """The trained tokens, row by row, their weights, and the versions of the model that sampled them."""
         from verl.workers.utils.padding import no_padding_2_padding
 
         needs = self.objective.needs
@@ -75,7 +79,7 @@ class RowLoss:
             if "entropy" in needs
             else None,
         )
-        return tokens, rows["weights"][mask]
+        return tokens, rows["weights"][mask], rows["weight_versions"][mask]
 
     def _sums(self, tokens: LossTokens, weights: torch.Tensor) -> dict[str, float]:
         """Sums of metrics over the trained tokens. Credit divides them by ``tokens_trained``."""

@@ -21,6 +21,8 @@ from ajet_verl.spec import from_text, to_text
 
 READ = ("prompts", "responses", "response_mask", "rollout_log_probs", "weight_versions", "row")
 """The fields that `read` needs."""
+ROUTED = "routed_experts"
+"""In the tag of a row with this field: its numbers of layers and of experts per token."""
 Fields = dict[str, Any]
 
 
@@ -89,7 +91,7 @@ def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
     int64: ``prompts`` [P], ``responses`` [R], ``input_ids`` and ``position_ids`` [T], ``response_mask`` and ``loss_mask``
     [R]. float32 [R]: ``rollout_log_probs``, 0 where not sampled; ``rm_scores``, the true reward, on the last token.
     int32 [R]: ``weight_versions``, -1 where not sampled; ``calls``, 0 where not sampled, else the number of the token's
-    span, from 1.
+    span, from 1. int16 [T, layers, k]: ``routed_experts``, if the timeline has them.
     """
     first = int(line.mask.argmax())
     mask = line.mask[first:]
@@ -99,6 +101,7 @@ def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
     rewards = np.zeros(len(mask), np.float32)
     rewards[-1] = row.episode.reward
     ids = _tensor(line.token_ids, np.int64)
+    routed = line.routed_experts
     return {
         "prompts": ids[:first],
         "responses": ids[first:],
@@ -113,6 +116,7 @@ def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
         "num_turns": len(line.spans),
         "uid": uid,
         "row": to_text(row),
+        **({} if routed is None else {ROUTED: _tensor(routed, np.int16)}),
     }
 
 
@@ -120,6 +124,7 @@ def to_tag(line: Timeline) -> dict[str, Any]:
     """A row's tag, which verl's trainer reads without the row itself."""
     first, length = int(line.mask.argmax()), len(line.token_ids)
     versions = line.versions[line.mask]
+    routed = line.routed_experts
     return {
         "status": "success",
         "prompt_len": first,
@@ -127,16 +132,18 @@ def to_tag(line: Timeline) -> dict[str, Any]:
         "seq_len": length,
         "min_global_steps": int(versions.min()),
         "max_global_steps": int(versions.max()),
+        **({} if routed is None else {ROUTED: list(routed.shape[1:])}),
     }
 
 
-def padding(token: int) -> tuple[Fields, dict[str, Any]]:
-    """Fields and tag of a padding row: two tokens, none of them trained."""
+def padding(token: int, like: Mapping[str, Any]) -> tuple[Fields, dict[str, Any]]:
+    """Fields and tag of a padding row: two tokens, none of them trained. ``like`` is the tag of another row of the batch."""
     nothing = Learnable(
         id="", group=-1, member=0, reward=0.0, rewards={}, lines=(), sampled_tokens=0, call_tokens=0
     )
     ids = np.full(2, token, np.int32)
-    line = Timeline(ids, np.array([False, True]), np.zeros(2, np.float32), np.zeros(2, np.int32), ())
+    routed = np.zeros((2, *like[ROUTED]), np.int16) if ROUTED in like else None
+    line = Timeline(ids, np.array([False, True]), np.zeros(2, np.float32), np.zeros(2, np.int32), (), routed)
     fields = to_fields(line, Row(nothing, 0, ()), "")
     for name in ("response_mask", "loss_mask"):
         fields[name] = torch.zeros_like(fields[name])

@@ -11,6 +11,7 @@ from ajet.types import Metrics
 from ajet_verl.credit import Credit
 from ajet_verl.reference import Reference
 from ajet_verl.spec import recorder_of
+from ajet_verl.survivors import Survivors
 
 LOCAL_NAMES = {
     "actor/grad_norm": "grad_norm",
@@ -63,7 +64,7 @@ def register_trainer(mode: str) -> None:
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
     base = get_trainer_cls(mode)
-    TRAINER_REGISTRY[mode] = type(f"Ajet{base.__name__}", (RunFolder, Credit, Reference, base), {})
+    TRAINER_REGISTRY[mode] = type(f"Ajet{base.__name__}", (Survivors, RunFolder, Credit, Reference, base), {})
 
 
 def _with_local_names(metrics: dict[str, Any], timing: dict[str, float]) -> Metrics:

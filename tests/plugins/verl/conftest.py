@@ -39,6 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
+@pytest.fixture
+def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose without the defaults of the CPU platform of these tests, which are for the engine dp."""
+    monkeypatch.setattr("ajet_verl.alignment._platform_defaults", dict)
+
+
 @dataclass
 class Machine:
     """What a test runs on: a folder, an environment, a Ray session folder."""

@@ -31,6 +31,11 @@ class EngineDeadError(Exception):
     """As vLLM's, which its server raises in every call after its engine process has ended."""
 
 
+def _routed(expert: int, tokens: int) -> np.ndarray:
+    """One layer that sends all tokens to one expert."""
+    return np.full((tokens, 1, 1), expert, np.uint8)
+
+
 class Server:
     """Aborts its first request after three tokens and continues it with new weights. Never answers a prompt that begins with
     `FOREVER`; its engine ends at a prompt that begins with `BROKEN`."""
@@ -54,6 +59,7 @@ class Server:
             return TokenOutput(
                 token_ids=[11, 12, 13],
                 log_probs=[-1, -2, -3],
+                routed_experts=_routed(4, len(prompt_ids) + 2),
                 stop_reason="aborted",
                 extra_fields={"global_steps": 4},
             )
@@ -61,6 +67,7 @@ class Server:
             return TokenOutput(
                 token_ids=[14, STOP],
                 log_probs=[-4, -5],
+                routed_experts=_routed(5, len(prompt_ids) + 1),
                 stop_reason="completed",
                 extra_fields={"global_steps": 5},
             )
@@ -135,6 +142,7 @@ async def resumed() -> dict[str, Any]:
             "logprobs": a.logprobs.tolist(),
             "versions": a.weight_versions.tolist(),
             "finish": a.finish_reason,
+            "experts": None if a.routed_experts is None else a.routed_experts.flatten().tolist(),
         }
         for a in answers
     ]

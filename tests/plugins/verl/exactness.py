@@ -33,13 +33,14 @@ WAYS = ("rows", "trees")
 """How verl's workers compute the batch."""
 
 
-def episodes() -> list[Episode]:
+def episodes(experts: tuple[int, int] | None = None) -> list[Episode]:
     """Two groups of members with 1, 3 and 9 timelines, of which the first has two calls; ratios on both sides of the clip. The
-    prompts of a group begin with the same tokens."""
-    return [_episode(group, member) for group in range(2) for member in range(GROUP)]
+    prompts of a group begin with the same tokens. ``experts``: each call was routed, to the experts that are its number, by
+    so many layers to so many of them."""
+    return [_episode(group, member, experts) for group in range(2) for member in range(GROUP)]
 
 
-def _episode(group: int, member: int) -> Episode:
+def _episode(group: int, member: int, experts: tuple[int, int] | None) -> Episode:
     shared = np.random.default_rng(group).integers(20, 200, 6)
     draw = np.random.default_rng([group, member])
     record = EpisodeRecord()
@@ -51,8 +52,9 @@ def _episode(group: int, member: int) -> Episode:
             prompt = tree.extend(end, as_ids(draw.integers(20, 200, draw.integers(2, 9))))
             ids = as_ids(draw.integers(20, 200, draw.integers(1, 12)))
             sampled = np.log(draw.uniform(1e-4, 2e-2, len(ids))).astype(np.float32)
-            generation = Generation(ids, sampled, np.zeros(len(ids), np.int32), "stop")
             end = tree.extend(prompt, ids)
+            routed = np.full((end.length - 1, *experts), number, np.int16) if experts else None
+            generation = Generation(ids, sampled, np.zeros(len(ids), np.int32), "stop", routed)
             record.add(Call(number, "a", "policy", "k", prompt, end, generation, 1.0, True))
             number += 1
     record.close()

@@ -51,12 +51,6 @@ def job_of(folder: Path, **sections: Any) -> Job:
     return prepare(job_layers(path))
 
 
-@pytest.fixture
-def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose without the defaults of the CPU platform of these tests, which are for the engine dp."""
-    monkeypatch.setattr("ajet_verl.alignment._platform_defaults", dict)
-
-
 def received(folder: Path, **sections: Any) -> Any:
     job = job_of(folder, **sections)
     assert isinstance(job.backbone, Verl)

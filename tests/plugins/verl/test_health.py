@@ -1,4 +1,5 @@
-"""A server that dies while the trainer waits for it ends the run, on a real Ray cluster with actors in the servers' place."""
+"""A server that dies while the trainer waits for it ends the run, and one that hangs is ended: on a real Ray cluster with actors
+in the servers' place."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ import sys
 from tests.plugins.verl.conftest import Machine
 
 DRIVER = """
+import asyncio
+import signal
+import subprocess
 import time
 import ray
-from ajet_verl import health
+from ajet_verl import health, survivors
 from ajet_verl.cluster import start_ray
 
-health.LOOK = 0.5
+health.LOOK = survivors.ASK = 0.5
+survivors.ANSWER = 10.0
 
 
 class EngineDeadError(Exception):
@@ -27,14 +32,26 @@ class Engine:
 class Server:
     def __init__(self):
         self.engine = Engine()
+        self.child = subprocess.Popen(["sleep", "600"])
+        self.hangs = False
+
+    async def collective_rpc(self, method):
+        while self.hangs:
+            await asyncio.sleep(0.1)
+
+    async def hang(self):
+        self.hangs = True
+
+    async def child_ended(self):
+        return self.child.wait(30) == -signal.SIGKILL
 
     async def lose_engine(self):
         self.engine.errored = True
 
 
-def said_within(seconds, during=lambda: None):
+def said_within(seconds, during=lambda: None, watched=health.watched_servers):
     said = []
-    with health.watched_servers(said.append):
+    with watched(said.append):
         during()
         until = time.monotonic() + seconds
         while not said and time.monotonic() < until:
@@ -47,19 +64,34 @@ one, two = (
     ray.remote(Server).options(num_cpus=0, name=f"vllm_server_{n}_0").remote() for n in (1, 2)
 )
 ray.get([one.__ray_ready__.remote(), two.__ray_ready__.remote()])
+class Replica:
+    def __init__(self, server):
+        self.servers = [server]
+
+
 print("WELL", said_within(3))
+print("ANSWERS", said_within(3, watched=survivors.hanging_ended))
+print("HANGS", said_within(30, lambda: ray.get(two.hang.remote()), survivors.hanging_ended))
+print("ENDED", [ray.get(two.child_ended.remote(), timeout=60)])
 print("ENGINE", said_within(30, lambda: ray.get(one.lose_engine.remote())))
 ray.kill(one)
 print("GONE BEFORE", said_within(3))
+replicas = [Replica(one), Replica(two)]
+print("DEAD", [cause for replica, cause in survivors.causes(replicas).items() if replica is replicas[0]])
+print("ALIVE", [replica for replica in survivors.causes(replicas) if replica is replicas[1]])
 print("PROCESS", said_within(30, lambda: ray.kill(two)))
 ray.shutdown()
 """
 
 
-def test_point_15_a_server_that_dies_while_the_trainer_waits_for_it_is_named(machine: Machine) -> None:
+def test_point_15_a_server_that_dies_or_hangs_is_named(machine: Machine) -> None:
     printed = machine.run(sys.executable, "-c", DRIVER, seconds=180)
     lines = dict(line.split(" [", 1) for line in printed.splitlines() if " [" in line)
-    assert lines["WELL"] == "]" and lines["GONE BEFORE"] == "]", printed
+    assert lines["WELL"] == lines["ANSWERS"] == lines["GONE BEFORE"] == lines["ALIVE"] == "]", printed
+    assert lines["HANGS"] == "'inference server vllm_server_2_0 has not answered for 10 s; it is ended']", (
+        printed
+    )
+    assert lines["ENDED"] == "True]" and "The actor" in lines["DEAD"], printed
     died = "'inference server vllm_server_{}_0 died while the trainer waited for it: {}"
     assert lines["ENGINE"].startswith(died.format(1, "EngineDeadError")), printed
     assert lines["PROCESS"].startswith(died.format(2, "The actor")), printed

@@ -16,23 +16,53 @@ from tests.plugins.verl.jobs import sums_job
 
 MATH = Path(__file__).parents[3] / "examples" / "math"
 MINUTES = 15
+GAP = 1e-3
+"""Largest difference between the logprobs of vLLM and of the workers at the same weights, both in float32 on a CPU."""
+MODES = {
+    "sync": (),
+    "colocate_async": (
+        "train.asynchronous=true",
+        "train.max_staleness=2",
+        "train.correction=truncated",
+    ),
+    "separate_async": (
+        "backbone.verl.mode=separate_async",
+        "backbone.verl.ray_kwargs.ray_init={+num_gpus: 2}",
+        "backbone.verl.actor_rollout_ref.rollout.nnodes=1",
+        "backbone.verl.actor_rollout_ref.rollout.n_gpus_per_node=1",
+        "backbone.verl.actor_rollout_ref.rollout.checkpoint_engine.backend=cpu_file",
+        "backbone.verl.actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=ajet_verl_cpu.weights",
+        "train.mini_batches=2",
+        "train.max_staleness=2",
+        "train.correction=truncated",
+    ),
+}
+"""What `--set` changes in the example for each mode; a CPU's weights travel through a file, a GPU's through NCCL."""
 pytestmark = pytest.mark.slow
 
 
-def test_the_math_example_learns_by_one_word(machine: Machine) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_the_math_example_learns_in_each_mode(machine: Machine, mode: str) -> None:
     folder = machine.folder
     for name in ("agent.py", "job.yaml", "make_tasks.py"):
         shutil.copy(MATH / name, folder)
     machine.run(sys.executable, "make_tasks.py", "--out", "tasks", seconds=120)
+    changed = [part for setting in MODES[mode] for part in ("--set", setting)]
     began = time.monotonic()
-    machine.ajet("run", "job.yaml", "--backbone", "verl", seconds=MINUTES * 60 * 2)
+    machine.ajet("run", "job.yaml", "--backbone", "verl", *changed, seconds=MINUTES * 60 * 2)
     seconds = time.monotonic() - began
-    before, after, metrics = _before_and_after(run_folder(folder))
+    run = run_folder(folder)
+    before, after, metrics = _before_and_after(run)
+    steps = [line for line in live_lines(run / "metrics.jsonl") if line["type"] == "train"]
+    gaps, staleness = ([line[name] for line in steps] for name in ("logprob_diff_max", "staleness"))
     print(
-        f"\nmath example on verl: accuracy {before:.3f} -> {after:.3f}, greedy {metrics['greedy'][0]:.3f} -> "
-        f"{metrics['greedy'][1]:.3f}, {seconds:.0f} s"
+        f"\nmath example on verl, {mode}: accuracy {before:.3f} -> {after:.3f}, greedy {metrics['greedy'][0]:.3f} -> "
+        f"{metrics['greedy'][1]:.3f}, {seconds:.0f} s; staleness up to {max(staleness):.0f}, "
+        f"logprob_diff_max up to {max(gaps):.1e}, not 0 in {sum(gap > 0 for gap in gaps)} of {len(gaps)} steps"
     )
     assert after >= before + 0.2
+    assert max(gaps) < GAP and sum(gap > 0 for gap in gaps) >= len(gaps) / 4
+    assert max(staleness) == (0 if mode == "sync" else pytest.approx(1.5, abs=0.5))
     assert seconds < MINUTES * 60
 
 

@@ -19,10 +19,7 @@ CONTEXT = 40_960
 """Of Qwen3."""
 
 
-@pytest.fixture(autouse=True)
-def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose without the defaults of the CPU platform of these tests."""
-    monkeypatch.setattr("ajet_verl.alignment._platform_defaults", dict)
+pytestmark = pytest.mark.usefixtures("on_gpus")
 
 
 def composed(folder: Path, name: str = "qwen3-8b", **sections: Any) -> tuple[Any, dict[str, Any]]:

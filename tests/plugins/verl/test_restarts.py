@@ -1,7 +1,8 @@
-"""`run.restarts` on verl: the only inference server is killed in a step, and the run goes on from its last checkpoint."""
+"""`run.restarts` on verl: inference servers die or hang in a step, and the run goes on from its last checkpoint."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -19,6 +20,22 @@ from tests.plugins.verl.test_two_nodes import until
 
 SECONDS = 480.0
 STEPS = 3
+SLOW = """
+import asyncio
+import random
+
+from ajet import WorkflowOutput
+
+
+async def run(task, tuner):
+    client = tuner.as_openai_client()
+    messages = [{"role": "user", "content": task.query}]
+    for _ in range(4):
+        answer = await client.chat.completions.create(model="m", messages=messages, max_tokens=12)
+        messages += [{"role": "assistant", "content": answer.choices[0].message.content}, {"role": "user", "content": "and?"}]
+        await asyncio.sleep(3 * random.random())  # some episodes end while a server dies, others go on
+    return WorkflowOutput(response=answer.choices[0].message.content)
+"""
 
 
 @pytest.mark.slow  # a whole job and a restart: make verify-verl
@@ -55,6 +72,54 @@ def test_a_run_whose_last_server_dies_restarts_from_its_checkpoint(machine: Mach
     )
     live: list[dict[str, Any]] = live_lines(run / "episodes.jsonl")
     assert [line["id"] for line in live if line["step"] == 1] == first, "what was saved was not run again"
+    for path in machine.orphans():  # shared memory of the killed engine
+        path.unlink()
+
+
+@pytest.mark.slow  # a whole job and a restart each: make verify-verl
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_step_that_loses_one_of_two_servers_ends_and_is_not_repeated(
+    machine: Machine, how: signal.Signals
+) -> None:
+    folder = machine.folder
+    (folder / "flow.py").write_text(SLOW)
+    task = {"reader": "train.jsonl", "validation": None}
+    verl = {"trainer": {"n_gpus_per_node": 2}, "ray_kwargs": {"ray_init": {"+num_gpus": 2}}}
+    train = {"steps": STEPS, "save_every": STEPS}
+    run_settings = {"dir": "runs", "restarts": 1}
+    job = sums_job(folder, run=run_settings, train=train, task=task, backbone={"name": "verl", "verl": verl})
+    write_job(folder, {**job, "workflow": "flow.py:run"})
+    running = machine.start(sys.executable, "-m", "ajet", "run", "job.yaml")
+
+    def ended(step: int) -> list[dict[str, Any]]:
+        runs = list((folder / "runs").glob("*/episodes.jsonl"))
+        return [line for line in live_lines(runs[0]) if line["step"] == step] if runs else []
+
+    until(lambda: running.poll() is not None or len(ended(2)) >= 1, SECONDS)
+    assert running.poll() is None, printed_by(running)[-4000:]
+    began = time.monotonic()
+    engines = [process for process in machine.processes() if _is_engine(process)]
+    assert len(engines) == 2
+    engines[0].send_signal(how)
+    until(lambda: running.poll() is not None or "inference servers died (" in printed_by(running), SECONDS)
+    seconds = time.monotonic() - began
+    code = running.wait(SECONDS)
+    printed = printed_by(running)
+    assert code == 0, printed[-6000:]
+    assert seconds < 60 + 30, "named within a minute, and its calls ran again"
+    assert ("it is ended" in printed) == (how == signal.SIGSTOP)
+
+    run = run_folder(folder)
+    episodes = live_lines(run / "episodes.jsonl")
+    for step in range(1, STEPS + 1):
+        of_step = [line for line in episodes if line["step"] == step]
+        assert len(of_step) == len({line["id"] for line in of_step}) == 16
+        assert not [line for line in of_step if line["failure"]]
+    (restart,) = lines(run / RESTARTS)
+    assert restart["after_step"] == 2, "the step that lost a server was saved"
+    assert "1 of 2 inference servers died (" in restart["why"]
+    steps = [line["step"] for line in live_lines(run / "metrics.jsonl") if line["type"] == "train"]
+    assert steps == list(range(1, STEPS + 1))
     for path in machine.orphans():  # shared memory of the killed engine
         path.unlink()
 

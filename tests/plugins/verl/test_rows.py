@@ -70,7 +70,7 @@ def test_a_lost_token_an_empty_row_and_another_temperature_are_refused() -> None
 def test_padding_has_the_fields_of_a_row_and_teaches_nothing() -> None:
     member = members()[0]
     _, [fields], [tag] = group_rows("uid", [member], 1.0)
-    fill, its_tag = padding(7)
+    fill, its_tag = padding(7, tag)
     assert fill.keys() == fields.keys() and its_tag.keys() - {"is_padding"} == tag.keys()
     assert not fill["response_mask"].any() and not fill["loss_mask"].any()
     assert {name: fill[name].dtype for name in ("input_ids", "calls")} == {

@@ -1,0 +1,157 @@
+"""What happens in the trainer if an inference server dies or hangs: its calls go to the other servers, and the step is not lost.
+
+While episodes run, servers are asked whether they answer; one that hangs is ended. A dead server is taken out of verl's list.
+With servers of their own (`separate_async`), the run goes on without it. A server that shares its GPUs with the trainer
+belongs to ranks that cannot be left out of the next update of the servers: so the step is trained and saved, and then the run
+ends with an error, after which `run.restarts` resumes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+import ray
+from ray.exceptions import RayError
+
+from ajet.types import AjetError, Metrics
+from ajet_verl.health import servers, watched_servers, why_dead
+from ajet_verl.spec import recorder_of
+
+ASK = 10.0
+"""Seconds between two rounds of questions."""
+ANSWER = 40.0
+"""Seconds for an answer. vLLM answers between two steps of its engine, even if its queue is full."""
+OWN_WEIGHTS = "naive"
+"""verl's name of the way in which ranks send their weights to the server on their own GPUs."""
+
+
+class Survivors:
+    """A mixin before a trainer of verl."""
+
+    config: Any
+    global_steps: int
+    checkpoint_manager: Any
+
+    def _setup(self) -> None:
+        self._asking = ExitStack()
+        self._lost = ""
+        """Why the run ends after this step; "" if it goes on."""
+        super()._setup()  # type: ignore[misc]
+
+    def on_sample_begin(self) -> None:
+        """See verl's trainer."""
+        super().on_sample_begin()  # type: ignore[misc]
+        self._asking.enter_context(hanging_ended(recorder_of(self.config).say.remote))
+
+    def on_sample_end(self) -> None:
+        """See verl's trainer."""
+        self._asking.close()
+        self._remove_dead()
+        with self._watched():
+            super().on_sample_end()  # type: ignore[misc]
+
+    def on_validate_begin(self) -> None:
+        """See verl's trainer."""
+        super().on_validate_begin()  # type: ignore[misc]
+        self._asking.enter_context(hanging_ended(recorder_of(self.config).say.remote))
+
+    def on_validate_end(self) -> None:
+        """See verl's trainer."""
+        self._asking.close()
+        super().on_validate_end()  # type: ignore[misc]
+
+    def on_step_end(self) -> None:
+        """See verl's trainer."""
+        self._remove_dead()
+        if self._lost:
+            if not self._saved(self.global_steps).exists():  # type: ignore[attr-defined]
+                self._save_checkpoint()  # type: ignore[attr-defined]
+            return
+        with self._watched():
+            super().on_step_end()  # type: ignore[misc]
+
+    def _validate(self) -> dict[str, Any]:
+        if self._lost:  # the servers have the weights of the step before
+            return {}
+        found: dict[str, Any] = super()._validate()  # type: ignore[misc]
+        return found
+
+    def _compute_metrics(
+        self, batch: Any, metrics: Metrics, timing_raw: dict[str, float], global_steps: int, epoch: int
+    ) -> None:
+        super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)  # type: ignore[misc]
+        if self._lost:
+            ray.get(recorder_of(self.config).fail.remote(self._lost))
+            raise AjetError(self._lost)
+
+    def _watched(self) -> contextlib.AbstractContextManager[None]:
+        return watched_servers(recorder_of(self.config).fail.remote)
+
+    def _remove_dead(self) -> None:
+        """Take dead servers out of verl's list, if others are left."""
+        manager = self.checkpoint_manager
+        dead = causes(manager.replicas)
+        if not dead or len(dead) == len(
+            manager.replicas
+        ):  # if all are dead, the next call of them ends the run
+            return
+        manager.remove_replicas(list(dead))
+        named = "; ".join(f"{replica.server_address}: {cause}" for replica, cause in dead.items())
+        count = f"{len(dead)} of {len(dead) + len(manager.replicas)} inference servers died ({named})"
+        say = recorder_of(self.config).say.remote
+        if manager.backend != OWN_WEIGHTS:
+            say(f"{count}; the run goes on with the others")
+            return
+        self._lost = self._lost or f"{count}. Step {self.global_steps} is trained and saved"
+        say(f"{count}; step {self.global_steps} will be trained and saved, then the run ends")
+
+
+def causes(replicas: Sequence[Any]) -> dict[Any, str]:
+    """The dead among verl's replicas of its server, and why."""
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        found = pool.map(lambda replica: next(filter(None, map(why_dead, replica.servers)), ""), replicas)
+        return {replica: cause for replica, cause in zip(replicas, found, strict=True) if cause}
+
+
+@contextlib.contextmanager
+def hanging_ended(say: Callable[[str], object]) -> Iterator[None]:
+    """A block in which servers sample. One that does not answer is ended, so that its calls fail and go to others; ``say`` is
+    told which."""
+    found, over = servers(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(ASK):
+            asked = {
+                server.collective_rpc.remote(method="check_health"): name for name, server in found.items()
+            }
+            _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER)
+            for name in [] if over.is_set() else [asked[ref] for ref in silent]:
+                say(f"inference server {name} has not answered for {ANSWER:.0f} s; it is ended")
+                _end(found.pop(name))
+
+    threading.Thread(target=watch, name="ajet-hanging", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _end(server: Any) -> None:
+    """End a server's engine; the whole server, if that hangs too."""
+    try:
+        ray.get(server.__ray_call__.remote(_end_engine), timeout=ANSWER)
+    except RayError:
+        ray.kill(server)
+
+
+def _end_engine(server: Any) -> None:
+    """In a server's process: end vLLM's engine processes."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
