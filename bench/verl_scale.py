@@ -5,7 +5,7 @@
 
 Ray, the conductor, runners, recorder, verl's load balancer and verl's queue are the real ones; this process is in the place of
 verl's trainer. An agent calls the model four times through the OpenAI SDK; each token takes 20 ms, and an answer has 150 on
-average. Each number of concurrent episodes runs on a new cluster: one wave to warm up, then at least 1,000 episodes that are
+average. Each number of concurrent episodes runs on a new cluster: one wave to warm up, then at least 512 episodes that are
 measured. Figures are CPU time, so other programs on the machine disturb them little. `cpu_ms_per_call` is that of all
 processes except the answering ones; `ratio` divides it by that of the first size. An error ends the program if an episode is
 lost. Last line: one JSON object.
@@ -40,7 +40,7 @@ from ajet_verl.rows import READ, TOKENS
 SIZES = (64, 1000, 4000)
 MEMBERS, CALLS = 8, 4
 ANSWER, SECONDS_A_TOKEN = 150, 0.020
-MEASURED = 1000
+MEASURED = 512
 """Least number of measured episodes."""
 LIMIT = 1800.0
 """Seconds after which groups that have not ended count as lost."""
