@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-verl clean
+.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -148,6 +148,9 @@ bench-local: $(INSTALLED) .venv-trl/.installed ## the local backbone beside TRL:
 
 bench-verl: .venv-verl/.installed ## verl's engine on trees beside its rows, on this CPU (ARGS="--logs group,retry")
 	$(ON_CPU) .venv-verl/bin/python bench/verl_trees.py $(ARGS)
+
+bench-scale: .venv-verl/.installed ## 64, 1,000 and 4,000 episodes at once on verl's rollout side: CPU per call, memory (ARGS="--sizes 64")
+	$(ON_CPU) .venv-verl/bin/python bench/verl_scale.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

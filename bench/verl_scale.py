@@ -5,7 +5,7 @@
 
 Ray, the conductor, runners, recorder, verl's load balancer and verl's queue are the real ones; this process is in the place of
 verl's trainer. An agent calls the model four times through the OpenAI SDK; each token takes 20 ms, and an answer has 150 on
-average. Each number of concurrent episodes runs on a new cluster: one wave to warm up, then at least 1,000 episodes that are
+average. Each number of concurrent episodes runs on a new cluster: one wave to warm up, then at least 512 episodes that are
 measured. Figures are CPU time, so other programs on the machine disturb them little. `cpu_ms_per_call` is that of all
 processes except the answering ones; `ratio` divides it by that of the first size. An error ends the program if an episode is
 lost. Last line: one JSON object.
@@ -33,13 +33,14 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "plugins" / 
 from rollout_cluster import RolloutCluster, rollout_cluster
 
 from ajet.learning.objective import objective
-from ajet_verl.credit import POLL_SECONDS, READ, credited
+from ajet_verl.credit import POLL_SECONDS, credited
 from ajet_verl.queue import PARTITION
+from ajet_verl.rows import READ, TOKENS
 
 SIZES = (64, 1000, 4000)
 MEMBERS, CALLS = 8, 4
-TOKENS, SECONDS_A_TOKEN = 150, 0.020
-MEASURED = 1000
+ANSWER, SECONDS_A_TOKEN = 150, 0.020
+MEASURED = 512
 """Least number of measured episodes."""
 LIMIT = 1800.0
 """Seconds after which groups that have not ended count as lost."""
@@ -102,7 +103,7 @@ def measure(size: int) -> dict[str, Any]:
             "train": {"batch_size": size // MEMBERS},
             "backbone": {"name": "verl", "verl": {"runners": 2}},
         }
-        with rollout_cluster(folder, sections, servers=4, mean=TOKENS, seconds=SECONDS_A_TOKEN) as cluster:
+        with rollout_cluster(folder, sections, servers=4, mean=ANSWER, seconds=SECONDS_A_TOKEN) as cluster:
             return measured(cluster, size)
 
 
@@ -158,20 +159,16 @@ def step(cluster: RolloutCluster, groups: int) -> None:
 def credit(cluster: RolloutCluster, rows: Sequence[str], tags: dict[str, Any]) -> dict[str, Any]:
     """What verl's trainer does with the rows of a step before the workers: fetch, and compute the credit."""
     batch = tq.KVBatchMeta(keys=list(rows), tags=[tags[key] for key in rows], partition_id=PARTITION)
-    began = time.process_time()
-    whole = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION)
-    read = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION, select_fields=list(READ))
-    fetched = time.process_time() - began
-    job = cluster.job
-    began = time.process_time()
-    credited(batch, job, objective(job.algorithm, job.config.train), 1, 1)
-    took = time.process_time() - began
-    return {
-        "kib_per_row": round(size_of(whole) / len(rows) / 1024, 1),
-        "kib_per_row_for_credit": round(size_of(read) / len(rows) / 1024, 1),
-        "trainer_cpu_ms_per_row": round(1000 * took / len(rows), 2),
-        "trainer_cpu_ms_per_row_fetching": round(1000 * fetched / 2 / len(rows), 2),
-    }
+    job, found = cluster.job, {}
+    for name, with_tokens in (("credit", False), ("credit_for_trees", True)):
+        began = time.process_time()
+        credited(batch, job, objective(job.algorithm, job.config.train), 1, 1, with_tokens=with_tokens)
+        found[f"{name}_cpu_ms_per_row"] = round(1000 * (time.process_time() - began) / len(rows), 2)
+    for name, fields in (("row", None), ("credit", READ), ("credit_for_trees", (*READ, *TOKENS))):
+        selected = {"select_fields": list(fields)} if fields else {}
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION, **selected)
+        found[f"{name}_kib_per_row"] = round(size_of(data) / len(rows) / 1024, 1)
+    return found
 
 
 def size_of(data: Any) -> int:

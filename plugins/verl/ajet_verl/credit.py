@@ -33,7 +33,7 @@ from ajet_verl import routing
 from ajet_verl.layout import PADDING, lay_out
 from ajet_verl.loss import VERSION, RowLoss
 from ajet_verl.pulse import Pulse
-from ajet_verl.rows import READ, key, learnables, padding, read
+from ajet_verl.rows import READ, TOKENS, key, learnables, padding, read
 from ajet_verl.settings import VerlSettings
 from ajet_verl.spec import read_spec, recorder_of
 from ajet_verl.tree_choice import choice
@@ -129,7 +129,12 @@ class Credit:
         train = self.job.config.train
         single = self.parameter_sync_step > 1  # verl has sampled the share of one mini-batch
         found = credited(
-            batch, self.job, self.objective, self.global_steps, 1 if single else train.mini_batches
+            batch,
+            self.job,
+            self.objective,
+            self.global_steps,
+            1 if single else train.mini_batches,
+            with_tokens=self.trees.flops is not None,
         )
         self.learned.batch(found, batch, self.global_steps, train.epochs)
         learning = [[i for i in mini if found.has_credit(i)] for mini in found.mini_batches]
@@ -300,11 +305,14 @@ class Credited:
         return int(self.samples[i].mask.sum())
 
 
-def credited(batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batches: int) -> Credited:
-    """The credit of the rows that verl has sampled for a step, exactly as on the local backbone. Raises AjetError if there
-    is nothing to train on."""
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(READ))
-    rows = [read({name: data[name][i] for name in READ}) for i in range(len(batch.keys))]
+def credited(
+    batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batches: int, *, with_tokens: bool
+) -> Credited:
+    """The credit of the rows that verl has sampled for a step, exactly as on the local backbone. Only trees need the samples'
+    token ids. Raises AjetError if there is nothing to train on."""
+    names = [*READ, *(TOKENS if with_tokens else ())]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
+    rows = [read({name: data[name][i] for name in names}) for i in range(len(batch.keys))]
     uids = {row.episode.id: name.rsplit("_", 2)[0] for name, (row, _) in zip(batch.keys, rows, strict=True)}
     config = job.config
     episodes = learnables(rows)

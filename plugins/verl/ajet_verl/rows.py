@@ -1,7 +1,7 @@
 """Timelines as rows of verl's TransferQueue, and back.
 
 A row has the tensors that verl's workers read, and a `Row` with what credit needs to know. So credit needs only the
-queue, even after the queue was restored from a checkpoint.
+queue, even after the queue was restored from a checkpoint, and of the queue no tensors, unless rows become trees.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ajet.tracker.timelines import Timeline
 from ajet.types import AjetError, Span
 from ajet_verl.spec import from_text, to_text
 
-READ = ("prompts", "responses", "response_mask", "rollout_log_probs", "weight_versions", "row")
+READ = ("row",)
 """The fields that `read` needs."""
+TOKENS = ("prompts", "responses")
+"""The fields that it needs for token ids."""
 ROUTED = "routed_experts"
 """In the tag of a row with this field: its numbers of layers and of experts per token."""
 Fields = dict[str, Any]
@@ -151,22 +153,20 @@ def padding(token: int, like: Mapping[str, Any]) -> tuple[Fields, dict[str, Any]
 
 
 def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:
-    """The row and the timeline from the fields that `to_fields` made."""
+    """The row and what credit needs of its timeline, from the fields that `to_fields` made: mask and spans, and the token ids if
+    the fields include `TOKENS`; otherwise these are 0. Logprobs are NaN and versions -1."""
     row: Row = from_text(fields["row"])
-    prompt = _array(fields["prompts"], np.int32)
-    mask = _array(fields["response_mask"], np.bool_)
-    logprobs = np.where(mask, _array(fields["rollout_log_probs"], np.float32), np.nan).astype(np.float32)
+    length = row.spans[-1].end  # a timeline ends with a call
+    mask = np.zeros(length, np.bool_)
+    for span in row.spans:
+        mask[span.start : span.end] = True
 
-    def whole(before: float, rest: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([np.full(len(prompt), before, rest.dtype), rest])
+    def unknown(value: np.generic) -> NDArray[Any]:
+        return np.broadcast_to(value, length)  # without memory of its own
 
-    line = Timeline(
-        np.concatenate([prompt, _array(fields["responses"], np.int32)]),
-        whole(False, mask),
-        whole(np.nan, logprobs),
-        whole(-1, _array(fields["weight_versions"], np.int32)),
-        row.spans,
-    )
+    parts = [_array(fields[name], np.int32) for name in TOKENS if name in fields]
+    ids = np.concatenate(parts) if parts else unknown(np.int32(0))
+    line = Timeline(ids, mask, unknown(np.float32(np.nan)), unknown(np.int32(-1)), row.spans)
     return row, line
 
 

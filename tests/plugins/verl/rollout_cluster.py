@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from ajet_verl.recorder import NAMESPACE, Recorder
 from ajet_verl.spec import from_text, to_text
 
 CONTEXT = 4096
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's processes cannot import this file
 
 
 class Answers:

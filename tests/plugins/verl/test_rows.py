@@ -11,7 +11,7 @@ import pytest
 from ajet.learning.batch import Learnable, Selection
 from ajet.types import AjetError
 from ajet_verl.layout import PADDING, lay_out
-from ajet_verl.rows import group_rows, learnables, padding, read, to_fields
+from ajet_verl.rows import READ, group_rows, learnables, padding, read, to_fields
 from tests.plugins.verl.exactness import TIMELINES, episodes
 
 
@@ -29,8 +29,22 @@ def test_a_groups_rows_are_its_episodes_again() -> None:
     for one, other in zip(back, sent, strict=True):
         for line, original in zip(one.lines, other.lines, strict=True):
             assert line.spans == original.spans
-            for name in ("token_ids", "mask", "versions", "logprobs"):
-                np.testing.assert_array_equal(getattr(line, name), getattr(original, name))
+            np.testing.assert_array_equal(line.token_ids, original.token_ids)
+            np.testing.assert_array_equal(line.mask, original.mask)
+
+
+def test_credit_reads_no_tensors_and_the_workers_get_all_that_was_sampled() -> None:
+    sent = [member for member in members() if member.group == 1]
+    _, fields, _ = group_rows("uid", sent, 1.0)
+    lines = [line for member in sent for line in member.lines]
+    for found, line in zip(fields, lines, strict=True):
+        _, back = read({name: found[name] for name in READ})
+        assert back.spans == line.spans and not back.token_ids.any()
+        np.testing.assert_array_equal(back.mask, line.mask)
+        first, mask = int(line.mask.argmax()), line.mask[int(line.mask.argmax()) :]
+        np.testing.assert_array_equal(found["response_mask"].numpy(), mask)
+        np.testing.assert_array_equal(found["rollout_log_probs"].numpy()[mask], line.logprobs[line.mask])
+        np.testing.assert_array_equal(found["weight_versions"].numpy(), line.versions[first:])
 
 
 def test_a_member_without_rows_still_counts_in_its_group() -> None:
