@@ -7,8 +7,9 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.filter import Filter
@@ -44,15 +45,19 @@ def plan_step(
     of all steps are unchanged.
     """
     chosen = tasks_of_step(tasks, step - 1, batch_size, seed)
-    wanted = groups or batch_size
-    if wanted > batch_size:
-        own = {task.id for task in chosen}
-        order = random.Random(f"{seed}:{step}:further").sample(list(tasks), len(tasks))
-        order.sort(key=lambda task: task.id in own)
-        chosen += [order[i % len(order)] for i in range(wanted - batch_size)]
+    if groups and groups > batch_size:
+        chosen += islice(further_tasks(tasks, step, batch_size=batch_size, seed=seed), groups - batch_size)
     return [
         p for position, task in enumerate(chosen) for p in plan_group(task, step, position, group_size, seed)
     ]
+
+
+def further_tasks(tasks: Sequence[Task], step: int, *, batch_size: int, seed: int) -> Iterator[Task]:
+    """The tasks of a step's further groups, without end."""
+    own = {task.id for task in tasks_of_step(tasks, step - 1, batch_size, seed)}
+    order = random.Random(f"{seed}:{step}:further").sample(list(tasks), len(tasks))
+    order.sort(key=lambda task: task.id in own)
+    return cycle(order)
 
 
 def plan_group(task: Task, step: int, position: int, group_size: int, seed: int) -> list[Plan]:

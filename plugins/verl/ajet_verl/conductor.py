@@ -10,7 +10,7 @@ import logging
 import pickle
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +21,13 @@ import transfer_queue as tq
 
 from ajet.capture.sampling import SamplingPolicy
 from ajet.job.job import Job
-from ajet.learning.rollouts import plan_group, plan_step
+from ajet.learning.rollouts import further_tasks, plan_group
 from ajet.rollout.episode import Plan
 from ajet.rollout.journal import JournalLine
 from ajet.rollout.summary import Ended, rewards_differ, totals
 from ajet.runs.runtime import training_policy
 from ajet.runs.train import validation
-from ajet.types import AjetError, Metrics
+from ajet.types import AjetError, Metrics, Task
 from ajet_verl import queue
 from ajet_verl.dataset import STEPS, PlannedGroup
 from ajet_verl.failures import why
@@ -74,6 +74,8 @@ class Conductor:
         """Those that have."""
         self._steps: dict[int, StepGroups] = {}
         """The groups of each step that does not have all of its groups yet."""
+        self._further: dict[int, Iterator[tuple[int, Task]]] = {}
+        """The indices and tasks of each step's further groups, from the next one on."""
         self._counts: Counter[str] = Counter()
         """Of further groups, since the last step has learned."""
         self._failed = ""
@@ -133,12 +135,14 @@ class Conductor:
         groups, config = self._steps[step], self._job.config
         size, seed = config.train.batch_size, config.run.seed
         for _ in range(groups.missing):
-            index = size + groups.started - len(groups.asked)
-            plans = plan_step(self._tasks, step, batch_size=size, group_size=1, seed=seed, groups=index + 1)
+            if step not in self._further:
+                tasks = further_tasks(self._tasks, step, batch_size=size, seed=seed)
+                self._further[step] = enumerate(tasks, start=size)
+            index, task = next(self._further[step])
             position = STEPS * (size + step) + index  # not that of a planned group
             uid = uuid4().hex
             groups.start(uid)
-            self._start(uid, PlannedGroup(step, index, position, plans[-1].task))
+            self._start(uid, PlannedGroup(step, index, position, task))
 
     async def cancel(self, uids: Sequence[str]) -> None:
         """Cancel those of these groups that run, and forget all of them. The queue then has neither rows nor a status of them;
@@ -275,6 +279,7 @@ class Conductor:
             **self._counts,
         }
         self._counts = Counter()
+        self._further = {number: left for number, left in self._further.items() if number > step}
         return {**totals(members, seconds), **{name: float(n) for name, n in further.items() if n}}
 
     def _forget(self, uids: Sequence[str]) -> list[EndedGroup]:
