@@ -316,7 +316,8 @@ def credited(
     token ids. Raises AjetError if there is nothing to train on."""
     names = [*READ, *(TOKENS if with_tokens else ())]
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
-    rows = [read({name: data[name][i] for name in names}) for i in range(len(batch.keys))]
+    columns = [_values(data[name]) for name in names]
+    rows = [read(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
     uids = {row.episode.id: name.rsplit("_", 2)[0] for name, (row, _) in zip(batch.keys, rows, strict=True)}
     config = job.config
     whole = batch_of(
@@ -342,6 +343,12 @@ def credited(
             "would be. This is a bug in AgentJet: please report it with the run folder."
         )
     return Credited(keys, whole)
+
+
+def _values(column: Any) -> Sequence[Any]:
+    """A field of all rows, one value a row. Reading single values from the column would go through all of it each time."""
+    found: Sequence[Any] = column.unbind() if isinstance(column, torch.Tensor) else list(column)
+    return found
 
 
 def _put(
