@@ -143,6 +143,9 @@ def measured(cluster: RolloutCluster, size: int) -> dict[str, Any]:
             kind: round(1000 * used[kind] / calls, 3) for kind in sorted(used, key=lambda k: -used[k])
         },
         "peak_mib_of_a_process": dict(sorted(peak.items(), key=lambda item: -item[1])),
+        "journal_kib_per_call": round(
+            (cluster.run_dir / "episodes.jsonl").stat().st_size / calls_after[0] / 1024, 1
+        ),
         "tokens_per_call": round((calls_after[1] - calls_before[1]) / calls),
         **trainer,
     }

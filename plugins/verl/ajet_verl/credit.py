@@ -40,7 +40,9 @@ from ajet_verl.tree_choice import choice
 from ajet_verl.tree_layout import TREE
 
 POLL_SECONDS = 0.25
-"""Interval at which verl polls the queue; its default of 2 s is longer than a step of a small model."""
+"""Minimum interval at which verl polls the queue; its default of 2 s is longer than a step of a small model."""
+POLL_SECONDS_AN_EPISODE = 1e-4
+"""The same for each episode of a batch. A look costs the queue's controller, a single process, about 5 µs for each row."""
 Array = np.ndarray[Any, Any]
 
 
@@ -87,7 +89,9 @@ class Credit:
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()  # type: ignore[misc]
-        buffer.poll_interval = POLL_SECONDS
+        config = self.job.config
+        episodes = config.train.batch_size * config.rollout.group_size
+        buffer.poll_interval = max(POLL_SECONDS, POLL_SECONDS_AN_EPISODE * episodes)
         return buffer
 
     def _setup(self) -> None:
@@ -312,7 +316,8 @@ def credited(
     token ids. Raises AjetError if there is nothing to train on."""
     names = [*READ, *(TOKENS if with_tokens else ())]
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
-    rows = [read({name: data[name][i] for name in names}) for i in range(len(batch.keys))]
+    columns = [_values(data[name]) for name in names]
+    rows = [read(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
     uids = {row.episode.id: name.rsplit("_", 2)[0] for name, (row, _) in zip(batch.keys, rows, strict=True)}
     config = job.config
     episodes = learnables(rows)
@@ -353,6 +358,12 @@ def with_different_rewards(episodes: Sequence[Learnable]) -> list[Learnable]:
             found = episode.reward, *sorted(episode.rewards.items())
             rewards.setdefault(episode.group, set()).add(found)
     return [e for e in episodes if len(rewards.get(e.group, ())) > 1] or list(episodes)
+
+
+def _values(column: Any) -> Sequence[Any]:
+    """A field of all rows, one value a row. Reading single values from the column would go through all of it each time."""
+    found: Sequence[Any] = column.unbind() if isinstance(column, torch.Tensor) else list(column)
+    return found
 
 
 def _put(

@@ -21,6 +21,10 @@ MAX_LOST = 2
 """After this many runners have died during a unit, the unit counts as the cause and fails."""
 GRACE = 60.0
 """Seconds without a report of a runner, beyond those for which its event loop may be blocked, until it counts as lost."""
+NEWS_SECONDS = 0.2
+"""Minimum seconds between two reports of a runner."""
+NEWS_A_SECOND = 500
+"""Maximum number of reports of all runners in a second, which the conductor's process has to take."""
 OPENING = 600.0
 """Maximum seconds for a runner to start."""
 CANCELLING = 10.0
@@ -71,6 +75,7 @@ class Pool:
         self._paused = False
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] for _ in range(each)]
         self._slots = Slots(concurrency, len(nodes))
+        self._pace = max(NEWS_SECONDS, len(nodes) / NEWS_A_SECOND)
         self._handles = {place: self._start(place, node) for place, node in enumerate(nodes)}
 
     async def open(self) -> None:
@@ -133,7 +138,7 @@ class Pool:
         """Take a runner's reports until it is lost."""
         while True:
             try:
-                news = await within(self._silence, _awaited(handle.actor.news.remote()))
+                news = await within(self._silence, _awaited(handle.actor.news.remote(self._pace)))
             except RayActorError as error:
                 return self._replace(handle, _last_line(error))
             except DeadlinePassed:

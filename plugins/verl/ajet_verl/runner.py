@@ -114,9 +114,9 @@ class Runner:
         """See `Units.cancel`."""
         await (await self._opened()).cancel(name)
 
-    async def news(self) -> dict[str, int]:
+    async def news(self, seconds: float) -> dict[str, int]:
         """See `Units.news`."""
-        return await (await self._opened()).news()
+        return await (await self._opened()).news(seconds)
 
     async def pause(self, paused: bool) -> None:
         """Begin or end a pause of the servers; deadlines do not count it."""

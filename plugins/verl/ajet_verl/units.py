@@ -28,10 +28,8 @@ from ajet.types import WorkflowOutput
 from ajet_verl.dataset import PlannedGroup
 from ajet_verl.rows import group_rows
 
-NEWS_SECONDS = 0.2
-"""Minimum seconds between two reports of a runner."""
 ALIVE_SECONDS = 20.0
-"""Maximum seconds between them."""
+"""Maximum seconds between two reports of a runner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +123,13 @@ class Units:
             task.cancel()
             await asyncio.wait({task})
 
-    async def news(self) -> dict[str, int]:
-        """How many episodes of each unit have left their slots since the last call. Waits for the first one, but only for a
-        time, because the answer also shows that this process is alive."""
+    async def news(self, seconds: float) -> dict[str, int]:
+        """How many episodes of each unit have left their slots since the last call. Waits for the first one and ``seconds``
+        more, but not longer than `ALIVE_SECONDS`, because the answer also shows that this process is alive."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ALIVE_SECONDS):
                 await self._has_news.wait()
-                await asyncio.sleep(NEWS_SECONDS)
+                await asyncio.sleep(seconds)
         news, self._attempted = self._attempted, Counter()
         self._has_news.clear()
         return dict(news)

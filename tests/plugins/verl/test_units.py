@@ -159,7 +159,7 @@ def test_attempts_of_all_units_share_the_slots_and_leaving_them_is_news(tmp_path
     async def main(units: Units, job: Job, outside: Outside) -> None:
         async def follow() -> None:
             while True:
-                left.append(await units.news())
+                left.append(await units.news(0.2))
 
         following = asyncio.create_task(follow())
         names = [f"u{n}" for n in range(5)]

@@ -65,7 +65,12 @@ ORDER = ["one", "two", "kills", "three", "four", "five", "waits", "six", "seven"
 
 def main() -> None:
     """Print what the test asserts, as JSON."""
-    folder = Path(tempfile.mkdtemp())
+    with tempfile.TemporaryDirectory() as name:
+        print(json.dumps(run(Path(name))))
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """What was found in each part."""
     (folder / "flow.py").write_text(FLOW)
     for name, ids in (("tasks", ORDER), ("validation", ["v1", "v2", "v3"])):
         lines = [json.dumps({"id": task, "query": f"What is {i} + 2?"}) for i, task in enumerate(ids)]
@@ -84,7 +89,7 @@ def main() -> None:
         found["cancelled"] = cancelled(cluster, folder, uids)
         found["resumed"] = resumed(cluster, uids)
         found["validation"] = cluster.manager.validate(2)
-    print(json.dumps(found))
+    return found
 
 
 def _order(cluster: RolloutCluster) -> list[str]:
