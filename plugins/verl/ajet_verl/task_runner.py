@@ -53,7 +53,9 @@ def _end_engine(server: Any) -> None:
     from multiprocessing import resource_tracker
 
     engine = getattr(server, "engine", None)  # only on the first node of a server
-    if engine is not None:
-        engine.shutdown(timeout=CLOSING / 2)
-    tracker: Any = resource_tracker._resource_tracker
-    tracker._stop()  # otherwise Ray kills it before it has removed anything
+    try:
+        if engine is not None:
+            engine.shutdown(timeout=CLOSING / 2)
+    finally:
+        tracker: Any = resource_tracker._resource_tracker
+        tracker._stop()  # otherwise Ray kills it before it has removed anything
