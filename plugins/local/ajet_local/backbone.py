@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ajet.interfaces.progress import Progress
     from ajet.job.job import Job
     from ajet.learning.settings import LoraSettings, TrainSettings
-    from ajet_local.adapters import Adapters
     from ajet_local.engine import LocalEngine
+    from ajet_lora.adapters import Adapters
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -80,9 +80,10 @@ class OnDevice(Plugin):
         import torch
         from transformers.utils.logging import disable_progress_bar
 
-        from ajet_local.adapters import prepare, saved_adapters
         from ajet_local.heap import share_heap
         from ajet_local.modeling import load_model
+        from ajet_lora.adapters import prepare
+        from ajet_lora.folders import saved_adapters
 
         share_heap()
         if self.threads:
@@ -293,7 +294,8 @@ class Local(OnDevice, Backbone):
 
 def _base(source: str | Path) -> str | Path:
     """The base model of a checkpoint of adapters; any other source unchanged."""
-    from ajet_local.adapters import base_of, saved_adapters
+    from ajet_lora.adapters import base_of
+    from ajet_lora.folders import saved_adapters
 
     saved = saved_adapters(source)
     return base_of(next(iter(saved.values()))) if saved else source

@@ -19,11 +19,11 @@ from transformers import DynamicCache
 
 from ajet.interfaces.engine import room_for
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
-from ajet_local.adapters import Adapters
 from ajet_local.completion import Completion
 from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.scheduler import Scheduler
+from ajet_lora.adapters import Adapters
 
 log = logging.getLogger("ajet")
 

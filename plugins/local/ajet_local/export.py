@@ -9,9 +9,10 @@ from typing import Any
 from transformers.utils.logging import disable_progress_bar
 
 from ajet.types import ConfigError
-from ajet_local.adapters import Adapters, base_of, saved_adapters
 from ajet_local.modeling import load_model
 from ajet_local.trainer import STATE_FILE
+from ajet_lora.adapters import load_merged
+from ajet_lora.folders import saved_adapters
 
 TRAINING_FILES = (STATE_FILE, "ajet.json", "files.json")
 """Files of a checkpoint that do not belong to the model."""
@@ -45,17 +46,6 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
 def load_whole(source: str | Path, target: str | None = None, **options: Any) -> tuple[Any, Any]:
     """Model and tokenizer as from `load_model`. If ``source`` contains adapters, ``target`` or the only one is merged
     into the weights. Raises ConfigError if ``target`` is unknown, or missing where there are several."""
-    saved = saved_adapters(source)
-    if not saved:
+    if not saved_adapters(source):
         return load_model(source, **options)
-    if target is None and len(saved) > 1:
-        raise ConfigError(
-            f"{source} contains the adapters of {', '.join(saved)}. Choose one (--target NAME), or name {source}/adapters/NAME."
-        )
-    name = target or next(iter(saved))
-    if name not in saved:
-        raise ConfigError(f"{source} has no adapter {name!r}; it has {', '.join(saved)}.")
-    model, tokenizer = load_model(base_of(saved[name]), **options)
-    adapters = Adapters(model)
-    adapters.load(name, saved[name])
-    return adapters.merge(name), tokenizer
+    return load_merged(source, target, lambda base: load_model(base, **options))

@@ -18,8 +18,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ajet.types import AjetError, ConfigError
-from ajet_local.modeling import checked_source, first_line, has_suffix
+from ajet_local.modeling import checked_source, first_line
 from ajet_local.sizes import format_size
+from ajet_lora.adapters import has_suffix
 
 if TYPE_CHECKING:
     from ajet.learning.settings import LoraSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,11 +82,6 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
 def context_length(model: Any) -> int:
     """Maximum number of positions of the model (``max_position_embeddings``)."""
     return int(model.config.get_text_config().max_position_embeddings)
-
-
-def has_suffix(name: str, suffixes: Collection[str] | None) -> bool:
-    """Whether a module's dotted name ends with one of ``suffixes``; None matches every name."""
-    return suffixes is None or any(name == suffix or name.endswith(f".{suffix}") for suffix in suffixes)
 
 
 def enable_checkpointing(model: Any) -> None:

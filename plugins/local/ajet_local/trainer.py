@@ -18,13 +18,14 @@ from transformers import AutoModelForCausalLM
 
 from ajet.interfaces.backbone import CheckpointDamaged
 from ajet.types import AjetError, Batch, Float32, Loss, Metrics, Sample
-from ajet_local.adapters import FOLDER, Adapters
 from ajet_local.engine import LocalEngine
 from ajet_local.memory import out_of_memory
 from ajet_local.modeling import UNREADABLE, checkpointing, enable_checkpointing, first_line
 from ajet_local.plan import plan, score
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
+from ajet_lora.adapters import Adapters
+from ajet_lora.folders import FOLDER
 
 log = logging.getLogger("ajet")
 

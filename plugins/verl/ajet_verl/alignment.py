@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.learning.objective import objective
 from ajet.types import ConfigError
-from ajet_verl import keys, lengths, machine, routing, tree_choice
+from ajet_verl import keys, lengths, lora, machine, routing, tree_choice
 from ajet_verl.engines import ACTOR, ENGINES, EPSILON, FINAL_SHARE, GRAD_CLIP, SCHEDULE, SEED, WORKERS
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ OURS: Mapping[str, str] = {
     "workflow": "run by the episode runners",
     "judge": "opened in each episode runner, which runs whole groups",
     "targets.NAME.agents": "by capture, in the episode runners",
+    "targets.NAME.lora": "one adapter each, which verl's workers train and vLLM adds; only with the engine dp, and not with "
+    "backbone.verl.mode separate_async",
     "targets.NAME.frozen_model": "answers its target's calls, which are masked",
     "rollout.concurrency": "over all runners together",
     "rollout.oversample": "by the conductor, in mode `sync`; the other modes do not wait for slow groups",
@@ -181,7 +183,6 @@ OURS: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "run.deterministic": "vLLM's batches depend on time",
-    "targets.NAME.lora": "not supported with verl yet; train all weights, or use the local backbone",
 }
 """Keys that are errors with this backbone, and why."""
 
@@ -242,6 +243,8 @@ class RunPaths:
     """The configuration's node ``ajet``, which our classes in verl's processes read."""
     model_shape: Architecture | None = None
     """The model's architecture; None only for a recipe that is not built, in a dry run."""
+    adapters: str | None = None
+    """A folder with adapters to begin with."""
 
 
 def compose(job: Job, settings: VerlSettings, paths: RunPaths) -> DictConfig:
@@ -273,12 +276,14 @@ def compose_with_lengths(
             _platform_defaults(),
             _aligned(job.config, settings),
             _placed(job, settings, paths),
+            lora.placed(job, paths.adapters),
             explicit,
             FIXED,
         ):
             for key, value in values.items():
                 OmegaConf.update(config, key, value, force_add=True)
-        if settings.engine == "dp" and settings.trees is not False:
+        adapters = lora.of(config.actor_rollout_ref.model)
+        if settings.engine == "dp" and (adapters or settings.trees is not False):
             config.actor_rollout_ref.model.external_lib = _with_ours(
                 config.actor_rollout_ref.model.external_lib
             )
@@ -290,6 +295,7 @@ def compose_with_lengths(
     row = lengths.check_rows(config, settings)
     cache = lengths.check_cache(config, paths.model_shape, machine.gpu_memory())
     tree_choice.check(config, settings)
+    lora.check(config)
     routing.check(config, settings.engine)
     return config, [*found, *(length for length in (row, cache) if length)]
 
@@ -431,7 +437,8 @@ def describe(job: Job, settings: VerlSettings) -> str:
 
     recipe = find_recipe(job.model)
     shape = None if recipe else lengths.architecture(job.model)
-    config, found = compose_with_lengths(job, settings, RunPaths(job.model, model_shape=shape))
+    paths = RunPaths(lora.base(job.model), adapters=lora.folder(job.model, job), model_shape=shape)
+    config, found = compose_with_lengths(job, settings, paths)
     changed = changes(config, verl_defaults(settings.engine))
     engine = ENGINES[settings.engine]
     why = {**PLACED, **dict.fromkeys(FIXED, "AgentJet")}
@@ -440,6 +447,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
         _platform_defaults(), "VERL_PLATFORM"
     )
     why |= {"actor_rollout_ref.model.external_lib": "AgentJet"}
+    why |= dict.fromkeys(lora.placed(job, None), "targets.NAME.lora")
     why |= {length.key: length.why for length in found if length.key}
     why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in keys.leaves(settings.explicit)}
     rows = [

@@ -31,6 +31,7 @@ from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
 from ajet_verl import routing
 from ajet_verl.layout import PADDING, lay_out
+from ajet_verl.lora import ADAPTER, of
 from ajet_verl.loss import VERSION, RowLoss
 from ajet_verl.pulse import Pulse
 from ajet_verl.rows import READ, TOKENS, key, learnables, padding, read
@@ -77,6 +78,11 @@ class Credit:
     def pulse(self) -> Pulse:
         """Reports progress of long updates; also in the workers, with `loss`."""
         return Pulse(self.config.ajet.recorder)
+
+    @cached_property
+    def adapters(self) -> list[str]:
+        """The targets with an adapter, in the workers' order."""
+        return list(of(self.config.actor_rollout_ref.model))
 
     @property
     def scores_before(self) -> bool:
@@ -164,6 +170,10 @@ class Credit:
         ]
         for place, number in enumerate(trees):
             fields[place][TREE] = torch.tensor([number])
+        if len(self.adapters) > 1:
+            for place, i in enumerate(rows):
+                adapter = None if i == PADDING else found.samples[i].adapter
+                fields[place][ADAPTER] = torch.tensor([self.adapters.index(adapter) if adapter else 0])
         taken = [place for place, i in enumerate(rows) if i != PADDING]
         added = [place for place, i in enumerate(rows) if i == PADDING]
         _put([keys[n] for n in taken], [fields[n] for n in taken], batch.partition_id)
@@ -330,6 +340,7 @@ def credited(
         learning_rate=config.train.rate_at(step),
         seed=f"{config.run.seed}:{step}",
         objective=loss,
+        adapters=[target.name for target in job.targets if target.lora],
     )
     if whole is None:
         raise AjetError(f"step {step}: nothing to train on: no group has rows.")

@@ -11,6 +11,7 @@ import numpy as np
 from ajet.interfaces.engine import room_for
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32
 from ajet_verl.engines import WORKERS
+from ajet_verl.lora import of
 from ajet_verl.servers import Servers
 
 RESUME_SECONDS = 0.2
@@ -28,13 +29,19 @@ class VerlEngine:
     """
 
     def __init__(
-        self, servers: Servers, tokenizer: Any, model_type: str, context_length: int, *, seeded: bool = False
+        self,
+        servers: Servers,
+        tokenizer: Any,
+        model_type: str,
+        context_length: int,
+        *,
+        seeded: bool = False,
+        adapters: tuple[str, ...] = (),
     ) -> None:
         self.tokenizer = tokenizer
         self.model_type = model_type
         self.context_length = context_length
-        self.adapters: tuple[str, ...] = ()
-        """Always empty: verl serves only the model that it trains, with its adapter if it has one."""
+        self.adapters = adapters
         self._servers = servers
         self._seeded = seeded
         self._vocabulary = len(tokenizer)
@@ -55,7 +62,8 @@ class VerlEngine:
         rollout = config.actor_rollout_ref.rollout
         length = rollout.max_model_len
         seeded = passes_seeds(config)
-        return cls(servers, model.tokenizer, model.hf_config.model_type, length, seeded=seeded)
+        kind, adapters = model.hf_config.model_type, tuple(of(model))
+        return cls(servers, model.tokenizer, kind, length, seeded=seeded, adapters=adapters)
 
     async def start(self) -> None:
         """Nothing to do: verl has started its servers."""
@@ -86,7 +94,10 @@ class VerlEngine:
         routed: Int16 | None = None
         while True:
             output = await self._servers.generate(
-                request.key[0], prompt + tokens, {**params, "max_tokens": limit - len(tokens)}
+                request.key[0],
+                prompt + tokens,
+                {**params, "max_tokens": limit - len(tokens)},
+                request.adapter,
             )
             new = list(output.token_ids)
             tokens += new

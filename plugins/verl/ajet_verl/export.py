@@ -5,17 +5,29 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from ajet.types import AjetError, ConfigError
+from ajet_lora.folders import saved_adapters
 
 
 def export(checkpoint: Path, output: Path, target: str | None) -> None:
-    """Merge the shards of the checkpoint's actor into the new folder ``output`` with verl's merger. Raises ConfigError for
-    unsuitable arguments, AjetError if the merger fails."""
+    """Write a checkpoint's model into the new folder ``output``. verl's merger puts the shards of a whole model together. An adapter
+    is merged into its base model, in the type of the base weights; ``target`` names it if there are several. Raises
+    ConfigError for unsuitable arguments, AjetError if the merger fails."""
     if output.exists():
         raise ConfigError(f"{output} already exists; name a new folder.")
+    if saved_adapters(checkpoint):
+        from ajet_lora.adapters import load_merged
+
+        model, tokenizer = load_merged(checkpoint, target, _load)
+        model.save_pretrained(output)
+        tokenizer.save_pretrained(output)
+        return
     if target is not None:
-        raise ConfigError(f"--target {target}: the verl backbone trains a single target. Remove --target.")
+        raise ConfigError(
+            f"--target {target}: {checkpoint} is a complete model without adapters. Remove --target."
+        )
     actor = next(checkpoint.glob("global_step_*/actor"), None)
     if actor is None:
         raise ConfigError(
@@ -30,3 +42,9 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
         raise AjetError(
             f"{checkpoint}: verl's merger failed: {line}. To see all of its output, run: {' '.join(command)}"
         )
+
+
+def _load(model: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    return AutoModelForCausalLM.from_pretrained(model, dtype="auto"), AutoTokenizer.from_pretrained(model)

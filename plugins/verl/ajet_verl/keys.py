@@ -37,9 +37,7 @@ _READER = "tasks come from the job's reader; set task.reader"
 _CHAT = "the agent builds prompts; set this in the workflow"
 _SAMPLING = "parameters are sent with every request; set rollout.sampling"
 _VALIDATION = "validation samples as eval says; set eval.sampling, eval.greedy or eval.episodes"
-_LORA = (
-    "adapters cannot be exported from verl's checkpoints yet; train all weights, or use the local backbone"
-)
+_LORA = "each target has its own adapter; set targets.NAME.lora"
 _JOURNAL = "the run folder has every episode; read its journal with `ajet show`, and remove the key"
 
 WITHOUT_EFFECT: Mapping[str, str] = {

@@ -27,6 +27,7 @@ from ajet.runs.callbacks import Listeners
 from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
 from ajet.runs.train import recorded_validation
 from ajet.types import AjetError, ConfigError, Task
+from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.cluster import cluster, wait_for_gpus
 from ajet_verl.failures import is_machine_failure, why
@@ -55,14 +56,15 @@ POLL_SECONDS = 0.2
 
 def launch(job: Job, settings: VerlSettings) -> RunResult:
     """Run a prepared job to its end, in a new run folder or in the one to resume. Raises AjetError if the run fails."""
-    model = model_source(job.model, job.config.run.seed, job.progress)
+    source = model_source(job.model, job.config.run.seed, job.progress)
+    model, adapters = lora.base(source), lora.folder(source, job)
     # Errors are raised before the run folder is created.
-    config = compose(job, settings, RunPaths(model, model_shape=architecture(model)))
+    config = compose(job, settings, RunPaths(model, adapters=adapters, model_shape=architecture(model)))
     reference = _reference(job, model)
     spec = to_text(JobSpec.of(job, dumps))
     run_dir = job.resume or new_run_dir(job)
     with held(run_dir, job.progress.say):
-        return _launch_in(run_dir, job, settings, _Sources(model, reference, spec), config)
+        return _launch_in(run_dir, job, settings, _Sources(model, adapters, reference, spec), config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class _Sources:
     """What the cluster's processes load."""
 
     model: str
+    adapters: str | None
+    """A folder with adapters to begin with."""
     reference: str | None
     """The model of `train.reference`."""
     spec: str
@@ -139,6 +143,7 @@ class _Run:
                     "runners": settings.runners,
                 },
                 architecture(sources.model),
+                sources.adapters,
             ),
         )
         self._tasks = {task.id: task for task in job.tasks}

@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ajet.types import ConfigError
+from ajet_verl import lora
 from ajet_verl.engines import ACTOR, ENGINES, REF
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def architecture(model: str) -> Architecture:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(model).get_text_config()
+        config = AutoConfig.from_pretrained(lora.base(model)).get_text_config()
         with torch.device("meta"):  # no memory is used
             parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     except (OSError, ValueError) as error:

@@ -20,6 +20,8 @@ class Verl(VerlSettings):
 
     name = "verl"
     capabilities: ClassVar[Capabilities] = Capabilities(
+        lora=True,
+        several_targets=True,
         keys=frozenset(
             {
                 "train.kl",

@@ -14,6 +14,7 @@ from pathlib import Path
 from ajet.rollout.journal import JournalLine
 from ajet.rollout.recorder import RunRecorder
 from ajet.types import Metrics, Task
+from ajet_lora.folders import FOLDER
 
 NAMESPACE = "ajet"
 """Ray namespace of our named actors."""
@@ -129,6 +130,9 @@ class Recorder:
 
         def move(partial: Path) -> None:
             partial.mkdir()
+            adapters = Path(staged) / "actor" / FOLDER
+            if adapters.is_dir():  # where the local backbone has them, too
+                os.rename(adapters, partial / FOLDER)
             os.rename(staged, partial / Path(staged).name)
 
         validated_step, reward = self._reward or (-1, 0.0)

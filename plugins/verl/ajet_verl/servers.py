@@ -33,15 +33,21 @@ class Servers:
         self._dead: dict[str, str] = {}
         """Servers that have died, and why."""
 
-    async def generate(self, episode: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        """The output of one call. An episode's calls go to one server while it lives, then to another. If the awaiting task
-        is cancelled, the server stops the call. Raises AjetError if no server is left."""
+    async def generate(
+        self,
+        episode: str,
+        prompt_ids: list[int],
+        sampling_params: dict[str, Any],
+        adapter: str | None = None,
+    ) -> Any:
+        """The output of one call, by the base model or an adapter. An episode's calls go to one server while it lives, then to
+        another. If the awaiting task is cancelled, the server stops the call. Raises AjetError if no server is left."""
         while True:
             name, server = await self._acquire(
                 episode, prompt_ids=prompt_ids, sampling_params=sampling_params
             )
             try:
-                return await self._call(server, episode, prompt_ids, sampling_params)
+                return await self._call(server, episode, prompt_ids, sampling_params, adapter)
             except RayActorError as error:
                 await self._evict(name, str(error))
             except RayTaskError as error:
@@ -51,12 +57,20 @@ class Servers:
             finally:
                 self._client._release_server(name, request_id=episode)
 
-    async def _call(self, server: Any, episode: str, prompt_ids: list[int], sampling: dict[str, Any]) -> Any:
+    async def _call(
+        self,
+        server: Any,
+        episode: str,
+        prompt_ids: list[int],
+        sampling: dict[str, Any],
+        adapter: str | None,
+    ) -> Any:
         # verl's `abort_request` would need the request's id inside vLLM, which vLLM makes unique itself.
         call = server.generate.remote(
             request_id=self._client._vllm_request_id(episode),
             prompt_ids=prompt_ids,
             sampling_params=sampling,
+            **({"adapter": adapter} if adapter else {}),  # only of `AdapterServer`
         )
         try:
             return await call

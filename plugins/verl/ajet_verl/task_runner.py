@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from verl.trainer.main_ppo import TaskRunnerV1
 
+from ajet_verl import lora
 from ajet_verl.alignment import received
 from ajet_verl.health import servers
 from ajet_verl.trainer import register_trainer
@@ -31,6 +32,10 @@ class TaskRunner(_VerlTaskRunner):
         """Run the job to its end. Raises verl's exceptions."""
         Path(config.ajet.run_dir, RECEIVED).write_text(received(config), encoding="utf-8")
         register_trainer(config.trainer.v1.trainer_mode)
+        if lora.of(config.actor_rollout_ref.model):
+            from ajet_verl.lora_server import register
+
+            register()
         try:
             super().run(config)
         finally:

@@ -7,6 +7,7 @@ turns its logits into logprobs and entropies. These are put back where the rows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,6 +23,7 @@ from verl.workers.engine.utils import postprocess_batch_func
 from ajet.learning.packing import pack
 from ajet.types import Sample
 from ajet_trees.models import ComputedTree, difference, obstacle, over_trees, tree_inputs
+from ajet_verl.lora import ADAPTER
 from ajet_verl.tree_layout import TREE
 
 
@@ -151,6 +153,9 @@ class RowTree:
         """int64[K]: those that predict a trained token, one for each of the tree's K trained tokens."""
         self.labels = tensor(tree.token_ids[trained])
         """int64[K]: the trained tokens."""
+        adapters = [int(s.adapter or 0) for s in samples]
+        self.adapters = adapters_of(self.computed, adapters, [len(p) for p in tree.positions])
+        """int64[N]: the number of each token's adapter."""
         self._inverse, self._places = tensor(inverse), tensor(np.concatenate(places))
 
     def in_rows(self, values: torch.Tensor) -> torch.Tensor:
@@ -161,16 +166,31 @@ class RowTree:
         return torch.nested.nested_tensor_from_jagged(flat, self._rows.offsets())
 
 
+def adapters_of(tree: ComputedTree, numbers: Sequence[int], trained: Sequence[int]) -> np.ndarray:
+    """The number of the adapter of each token that the model computes, int64[N]: that of the samples which contain it. ``numbers``
+    and ``trained`` tokens are those of each sample."""
+    found = np.zeros(len(tree.token_ids), np.int64)
+    found[tree.predicting] = np.repeat(numbers, trained)
+    for token in range(len(found) - 1, 0, -1):  # each token has a larger index than its parent
+        if tree.parents[token] >= 0:
+            found[tree.parents[token]] = found[token]
+    return found
+
+
 def _samples(rows: TensorDict) -> list[Sample]:
     """The tokens of rows and which of them are trained. Padding rows have none; then it is the last, so that each rank's model
     takes part in the backward pass."""
     found = []
-    for ids, response_mask in zip(_arrays(rows["input_ids"]), _arrays(rows["response_mask"]), strict=True):
+    adapters = [0] * len(rows)
+    if ADAPTER in rows.keys():  # noqa: SIM118
+        adapters = torch.cat(list(rows[ADAPTER].unbind())).tolist()
+    each = zip(_arrays(rows["input_ids"]), _arrays(rows["response_mask"]), adapters, strict=True)
+    for ids, response_mask, adapter in each:
         mask = np.zeros(len(ids), np.bool_)
         mask[len(ids) - len(response_mask) :] = response_mask > 0
         mask[-1] |= not mask.any()
         unused = np.zeros(len(ids), np.float32)
-        found.append(Sample(ids.astype(np.int32), mask, unused, unused, unused))
+        found.append(Sample(ids.astype(np.int32), mask, unused, unused, unused, adapter=str(adapter)))
     return found
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from verl.utils.device import get_vendor
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
+from ajet_verl.lora_engine import Lora
 from ajet_verl.trees import Trees
 
 
@@ -13,5 +14,5 @@ from ajet_verl.trees import Trees
 @EngineRegistry.register(
     model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor=get_vendor()
 )
-class Engine(Trees, FSDPEngineWithLMHead):
-    """verl's FSDP engine, which also computes rows as trees."""
+class Engine(Lora, Trees, FSDPEngineWithLMHead):
+    """verl's FSDP engine, which also trains several adapters, and computes rows as trees."""

@@ -19,9 +19,9 @@ from ajet.learning.settings import LoraSettings  # noqa: E402
 from ajet.runs.runtime import adapter_of  # noqa: E402
 from ajet.types import AjetError, Batch, ConfigError, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local, LocalEnginePlugin  # noqa: E402
-from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
+from ajet_lora.adapters import Adapters  # noqa: E402
 
 IDS = np.arange(300, 312, dtype=np.int32)
 

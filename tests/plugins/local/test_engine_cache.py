@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from ajet.learning.settings import LoraSettings  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local import engine as engine_module  # noqa: E402
-from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
+from ajet_lora.adapters import Adapters  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
 
 VOCABULARY = 200

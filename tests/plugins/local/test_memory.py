@@ -17,7 +17,6 @@ from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
-from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import (  # noqa: E402
     LEAST_CACHED,
@@ -33,6 +32,7 @@ from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E40
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.sizes import format_size, parse_size  # noqa: E402
 from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
+from ajet_lora.adapters import Adapters  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 
 GiB = 1 << 30

@@ -24,13 +24,13 @@ from ajet.learning.packing import pack, split  # noqa: E402
 from ajet.learning.plugin import ajet_algorithms  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import Batch, Sample, Span  # noqa: E402
-from ajet_local.adapters import Adapters  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.plan import plan, score  # noqa: E402
 from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
+from ajet_lora.adapters import Adapters  # noqa: E402
 from ajet_trees import attention  # noqa: E402
 from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,20 +34,21 @@ WAYS = ("rows", "trees")
 """How verl's workers compute the batch."""
 
 
-def episodes(experts: tuple[int, int] | None = None) -> list[Episode]:
+def episodes(experts: tuple[int, int] | None = None, targets: Sequence[str] = ("policy",)) -> list[Episode]:
     """Two groups of members with 1, 3 and 9 timelines, of which the first has two calls; ratios on both sides of the clip. The
     prompts of a group begin with the same tokens. ``experts``: each call was routed, to the experts that are its number, by
-    so many layers to so many of them."""
-    return [_episode(group, member, experts) for group in range(2) for member in range(GROUP)]
+    so many layers to so many of them. The timelines of a member are of ``targets`` in turn."""
+    return [_episode(group, member, experts, targets) for group in range(2) for member in range(GROUP)]
 
 
-def _episode(group: int, member: int, experts: tuple[int, int] | None) -> Episode:
+def _episode(group: int, member: int, experts: tuple[int, int] | None, targets: Sequence[str]) -> Episode:
     shared = np.random.default_rng(group).integers(20, 200, 6)
     draw = np.random.default_rng([group, member])
     record = EpisodeRecord()
-    tree = record.tree("k")
     number = 0
     for line in range(TIMELINES[member]):
+        target = targets[line % len(targets)]
+        tree = record.tree(target)
         end = tree.extend(tree.root, as_ids(shared))
         for _ in range(2 if line == 0 else 1):
             prompt = tree.extend(end, as_ids(draw.integers(20, 200, draw.integers(2, 9))))
@@ -55,7 +57,7 @@ def _episode(group: int, member: int, experts: tuple[int, int] | None) -> Episod
             end = tree.extend(prompt, ids)
             routed = np.full((end.length - 1, *experts), number, np.int16) if experts else None
             generation = Generation(ids, sampled, np.zeros(len(ids), np.int32), "stop", routed)
-            record.add(Call(number, "a", "policy", "k", prompt, end, generation, 1.0, True))
+            record.add(Call(number, "a", target, target, prompt, end, generation, 1.0, True))
             number += 1
     record.close()
     plan = Plan(f"1.{group}/t{group}/{member}", "", Task(f"t{group}"), member, group)
@@ -95,8 +97,8 @@ class Recording:
 
 
 def keep_gradients(optimizer: Any, folder: Path) -> None:
-    """Write the gradients of all parameters, whole, in their order."""
-    found = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    """Write the gradients of all trained parameters, whole, in their order."""
+    found = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     whole = [g.full_tensor() if hasattr(g, "full_tensor") else g for g in found]  # of all ranks: a collective
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     if rank == 0:
@@ -114,6 +116,7 @@ def main(job_file: str, folder: str) -> None:
     from verl.trainer.ppo.v1 import get_trainer_cls
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+    from ajet_verl import lora
     from ajet_verl.alignment import RunPaths, compose
     from ajet_verl.cluster import start_ray
     from ajet_verl.credit import Credit, Learned
@@ -132,7 +135,8 @@ def main(job_file: str, folder: str) -> None:
     ray.get(recorder.tasks.remote())
     node = {"spec": to_text(JobSpec.of(job)), "run_dir": folder, "recorder": "recorder", "runners": 1}
     node["reference"] = job.config.train.reference
-    config = compose(job, job.backbone, RunPaths(job.model, folder, None, node))
+    adapters = lora.folder(job.model, job)
+    config = compose(job, job.backbone, RunPaths(lora.base(job.model), folder, None, node, adapters=adapters))
     OmegaConf.resolve(config)
     config.transfer_queue.enable = True
     config.actor_rollout_ref.rollout.nnodes = 1  # verl asks for it where the servers would be elsewhere
@@ -153,7 +157,8 @@ def main(job_file: str, folder: str) -> None:
     for way in WAYS:
         trainer.trees, trainer.learned = choices[way], Learned()
         for group in range(2):
-            found = [select.learnable(e) for e in episodes() if e.plan.group == group]
+            planned = episodes(targets=list(job.config.targets) or ["policy"])
+            found = [select.learnable(e) for e in planned if e.plan.group == group]
             members = [replace(member, group=group) for member in found if member]
             keys, fields, tags = group_rows(f"{way}{group}", members, 1.0)
             tags = [{**tag, "global_steps": 1} for tag in tags]

@@ -82,7 +82,7 @@ def test_nothing_is_said_of_keys_that_the_job_does_not_have() -> None:
 
 def test_what_is_refused_is_what_the_capabilities_leave_out() -> None:
     optional = OPTIONAL_KEYS - Verl.capabilities.keys
-    assert optional | {"run.deterministic", "targets.NAME.lora"} == REFUSED.keys()
+    assert optional | {"run.deterministic"} == REFUSED.keys()
 
 
 VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -281,7 +281,18 @@ def test_9_nothing_that_we_set_ourselves_is_called_without_effect(key: str, tmp_
         ({"rollout": {"oversample": 1.5}, "verl": {"mode": "separate_async"}}, "rollout.oversample"),
         ({"run": {"deterministic": True}}, "run.deterministic"),
         ({"targets": {"a": {"agents": ["a"]}, "b": {"agents": ["b"]}}}, "targets"),
-        ({"targets": {"a": {"lora": {"rank": 4}}}}, "targets.a.lora"),
+        ({"targets": {"a": {"lora": {"rank": 1000}}}}, "targets.a.lora.rank"),
+        ({"targets": {"a": {"lora": {"rank": 4}}}, "verl": {"engine": "megatron"}}, "targets.a.lora"),
+        ({"targets": {"a": {"lora": {"rank": 4}}}, "verl": {"mode": "separate_async"}}, "targets.a.lora"),
+        (
+            {
+                "targets": {name: {"agents": [name], "lora": {"rank": 4}} for name in ("a", "b")},
+                "verl": {
+                    "actor_rollout_ref": {"actor": {"fsdp_config": {"ulysses_sequence_parallel_size": 2}}}
+                },
+            },
+            "targets.a.lora",
+        ),
         ({"train": {"asynchronous": True}, "verl": {"mode": "sync"}}, "backbone.verl.mode"),
         (
             {"train": {"batch_size": 3, "mini_batches": 2}, "verl": {"mode": "separate_async"}},

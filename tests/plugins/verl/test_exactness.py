@@ -16,6 +16,9 @@ from ajet.interfaces.progress import Silent
 from ajet.job.models import model_source
 from ajet.learning.batch import Selection, build_batch
 from ajet.learning.objective import objective
+from ajet.learning.settings import LoraSettings
+from ajet_local.modeling import load_model
+from ajet_lora.adapters import Adapters
 from tests.plugins.verl.conftest import Machine, write_job
 from tests.plugins.verl.exactness import TIMELINES, WAYS, episodes, job_of, keep_gradients
 
@@ -25,13 +28,36 @@ RATE = 1e-12
 
 @pytest.fixture
 def job_file(machine: Machine) -> Path:
+    """All weights are trained; the reference is another model."""
+    model = Path(model_source("calculator", 0, Silent()))
+    reference = _another(model, machine.folder / "reference")
+    return _write_job(machine, model=str(model), train={"reference": str(reference)})
+
+
+@pytest.fixture
+def adapters_job_file(machine: Machine) -> Path:
+    """Two adapters are trained, which are no new ones; the reference is the model without them."""
+    model, _ = load_model(model_source("calculator", 0, Silent()), "cpu")
+    adapters = Adapters(model)
+    torch.manual_seed(0)
+    for name, rank in (("one", 2), ("two", 4)):
+        adapters.add(name, LoraSettings(rank=rank), 0)
+        for parameter in adapters.parameters(name):
+            parameter.data = 0.02 * torch.randn_like(parameter)
+        adapters.save(name, machine.folder / "model" / "adapters" / name)
+    targets = {name: {"agents": [name], "lora": {"rank": rank}} for name, rank in (("one", 2), ("two", 4))}
+    # Gradients of each adapter are clipped to its own norm.
+    return _write_job(
+        machine, model=str(machine.folder / "model"), train={"max_grad_norm": 0.1}, targets=targets
+    )
+
+
+def _write_job(machine: Machine, train: dict[str, Any], **sections: Any) -> Path:
     (machine.folder / "tasks.jsonl").write_text('{"query": "q", "answer": "a"}\n')
     (machine.folder / "flow.py").write_text("async def run(task, tuner):\n    return None\n")
-    model = Path(model_source("calculator", 0, Silent()))
     job = {
         "task": {"reader": "tasks.jsonl"},
         "workflow": "flow.py:run",
-        "model": str(model),
         "rollout": {"group_size": 3},
         "train": {
             "algorithm": "grpo",
@@ -42,7 +68,7 @@ def job_file(machine: Machine) -> Path:
             "correction": "truncated",
             "entropy": 0.01,
             "kl": 0.1,
-            "reference": str(_another(model, machine.folder / "reference")),
+            **train,
         },
         "backbone": {
             "name": "verl",
@@ -56,7 +82,7 @@ def job_file(machine: Machine) -> Path:
             },
         },
     }
-    return write_job(machine.folder, job)
+    return write_job(machine.folder, job | sections)
 
 
 def _another(model: Path, folder: Path) -> Path:
@@ -70,20 +96,31 @@ def _another(model: Path, folder: Path) -> Path:
 
 
 def test_received_credit_is_the_local_one_and_so_are_the_gradients(machine: Machine, job_file: Path) -> None:
+    _check(machine, job_file)
+
+
+@pytest.mark.slow  # make verify-verl
+def test_so_are_the_gradients_of_two_adapters(machine: Machine, adapters_job_file: Path) -> None:
+    _check(machine, adapters_job_file)
+
+
+def _check(machine: Machine, job_file: Path) -> None:
     folder = machine.folder / "out"
     folder.mkdir()
     script = Path(__file__).with_name("exactness.py")
     machine.run(sys.executable, str(script), str(job_file), str(folder), seconds=240)
 
     job = job_of(job_file)
+    targets = list(job.config.targets)
     local = build_batch(
-        episodes(),
+        episodes(targets=targets or ["policy"]),
         job.algorithm,
         mini_batches=2,
         learning_rate=RATE,
         seed=f"{job.config.run.seed}:1",
         selection=Selection(seed=str(job.config.run.seed)),
         objective=objective(job.algorithm, job.config.train),
+        adapters=targets,
     )
     assert local and len(local.batch.samples) == 2 * sum(TIMELINES)
 
@@ -127,12 +164,20 @@ def _local_gradients(job: Any, batch: Any, folder: Path) -> list[list[torch.Tens
     from ajet_local.backbone import Local
 
     folder.mkdir()
+    adapters = {name: target.lora for name, target in job.config.targets.items()}
     trainer = Local(device="cpu").trainer(
-        job.model, job.config.train, seed=0, deterministic=False, progress=Silent()
+        job.model, job.config.train, seed=0, deterministic=False, progress=Silent(), adapters=adapters
     )
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: keep_gradients(optimizer, folder))
     try:
         trainer.update(batch)
     finally:
         hook.remove()
-    return [torch.load(file) for file in sorted(folder.glob("gradients-*"))]
+    found = [torch.load(file) for file in sorted(folder.glob("gradients-*"))]
+    if not adapters:
+        return found
+    # Each adapter has its own optimizer, but on verl there is one, and in each layer the adapters take turns.
+    return [
+        [g for pair in zip(one, two, strict=True) for g in pair]
+        for one, two in zip(found[::2], found[1::2], strict=True)
+    ]

@@ -11,7 +11,8 @@ import copy
 import hashlib
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +28,10 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 
 from ajet.types import AjetError, ConfigError
-from ajet_local.modeling import has_suffix
+from ajet_lora.folders import CONFIG, WEIGHTS, saved_adapters
 
 if TYPE_CHECKING:
     from ajet.learning.settings import LoraSettings
-
-FOLDER = "adapters"
-"""Folder of a checkpoint that contains one folder per adapter, named after its target."""
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""The files of an adapter, as peft names them."""
 
 
 class Adapters:
@@ -49,6 +45,11 @@ class Adapters:
         self.model = model
         self.active: str | None = None
         self._peft: Any = None
+
+    @property
+    def peft(self) -> Any:
+        """peft's model, which contains ``model``; None without adapters."""
+        return self._peft
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,23 +96,23 @@ class Adapters:
         if not (folder / WEIGHTS).is_file():
             raise AjetError(f"adapter {folder}: no {WEIGHTS}. Give a folder in peft's layout.")
         weights = load_file(folder / WEIGHTS)
-        own = self._weights(name)
+        own = self.weights(name)
         if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
             raise AjetError(
                 f"adapter {folder}: its weights do not fit the model. Use the model that it was trained on."
             )
         set_peft_model_state_dict(self._peft, weights, adapter_name=_inner(name))
 
-    def save(self, name: str, folder: Path) -> None:
-        """Write an adapter in peft's layout; `peft.PeftModel.from_pretrained` reads it."""
+    def save(self, name: str, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write an adapter in peft's layout; `peft.PeftModel.from_pretrained` reads it. ``weights`` replace its own."""
         folder.mkdir(parents=True, exist_ok=True)
         config = copy.copy(self._peft.peft_config[_inner(name)])
         config.inference_mode = True
         if not isinstance(config.target_modules, str):
             config.target_modules = sorted(config.target_modules)  # the order of a set varies
         config.save_pretrained(str(folder))
-        weights = {key: value.contiguous().cpu() for key, value in self._weights(name).items()}
-        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        found = {key: value.contiguous().cpu() for key, value in (weights or self.weights(name)).items()}
+        save_file(found, folder / WEIGHTS, metadata={"format": "pt"})
 
     def activate(self, name: str | None) -> None:
         """Make the model compute with an adapter, or without one. Raises ValueError for an unknown name."""
@@ -142,6 +143,27 @@ class Adapters:
         part = f".{_inner(name)}."
         return [p for key, p in self.model.named_parameters() if part in key]
 
+    def config(self, name: str) -> dict[str, Any]:
+        """What another program must know to compute an adapter, under peft's names."""
+        found = self._peft.peft_config[_inner(name)]
+        modules = found.target_modules
+        return {
+            "r": found.r,
+            "lora_alpha": found.lora_alpha,
+            "target_modules": modules if isinstance(modules, str) else sorted(modules),
+            "bias": "none",
+        }
+
+    def by_token(self) -> ByToken:
+        """Make the model compute with all adapters at once, each on its own tokens."""
+        names = self.names
+        self._peft.base_model.set_adapter([_inner(name) for name in names])
+        self._peft.base_model.enable_adapter_layers()
+        layers = [module for module in self.model.modules() if isinstance(module, BaseTunerLayer)]
+        return ByToken(
+            [[layer.lora_B[_inner(n)] for layer in layers if _inner(n) in layer.lora_B] for n in names]
+        )
+
     def twin(self) -> Adapters:
         """A second model that shares the base weights and has copies of the adapters and its own active adapter, so
         that one thread can sample from it while another trains the first."""
@@ -170,7 +192,8 @@ class Adapters:
         self.activate(None)
         self.train(())
 
-    def _weights(self, name: str) -> dict[str, torch.Tensor]:
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        """The weights of an adapter, under peft's names."""
         return get_peft_model_state_dict(self._peft, adapter_name=_inner(name), save_embedding_layers=False)
 
     def _linear_layers(self) -> set[str]:
@@ -183,6 +206,27 @@ class Adapters:
             and module is not head
             and not re.search(r"\.(lora_|base_layer$)", name)
         }
+
+
+class ByToken:
+    """Which tokens each adapter computes; at first none. ``outputs`` are the adapters' last layers, adapter by adapter.
+
+    All adapters take part in each pass, so that ranks that share their weights (FSDP) do the same whatever they compute.
+    """
+
+    def __init__(self, outputs: Sequence[Sequence[torch.nn.Module]]) -> None:
+        self._tokens: torch.Tensor | None = None
+        for number, layers in enumerate(outputs):
+            for layer in layers:
+                layer.register_forward_hook(partial(self._own, number))
+
+    def choose(self, numbers: torch.Tensor) -> None:
+        """Set the adapter of each token of the next passes: ``numbers`` is int64[B, N], or [B, 1] for whole rows, of indices
+        of ``outputs``."""
+        self._tokens = numbers[..., None]
+
+    def _own(self, number: int, _layer: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * (self._tokens is not None and self._tokens == number)
 
 
 def prepare(
@@ -212,15 +256,6 @@ def prepare(
     return adapters
 
 
-def saved_adapters(source: str | Path) -> dict[str, Path]:
-    """The folders of a checkpoint's adapters by name, or the one adapter of a folder in peft's layout; {} for a whole
-    model."""
-    folder = Path(source).expanduser()
-    if (folder / CONFIG).is_file():
-        return {folder.resolve().name: folder}
-    return {found.parent.name: found.parent for found in sorted(folder.glob(f"{FOLDER}/*/{CONFIG}"))}
-
-
 def base_of(adapter: Path) -> str:
     """The base model of an adapter. Raises AjetError if the adapter names none, or a folder that does not exist."""
     base = _config(adapter).base_model_name_or_path
@@ -234,6 +269,30 @@ def base_of(adapter: Path) -> str:
             f"its {CONFIG} to its new path."
         )
     return str(base)
+
+
+def load_merged(
+    source: str | Path, target: str | None, load: Callable[[str], tuple[Any, Any]]
+) -> tuple[Any, Any]:
+    """Model and tokenizer of a checkpoint of adapters, one of which is merged into the weights: ``target``, or the only one.
+    ``load`` returns both for a base model. Raises ConfigError if ``target`` is unknown, or missing where there are several."""
+    saved = saved_adapters(source)
+    if target is None and len(saved) > 1:
+        raise ConfigError(
+            f"{source} contains the adapters of {', '.join(saved)}. Choose one (--target NAME), or name {source}/adapters/NAME."
+        )
+    name = target or next(iter(saved))
+    if name not in saved:
+        raise ConfigError(f"{source} has no adapter {name!r}; it has {', '.join(saved)}.")
+    model, tokenizer = load(base_of(saved[name]))
+    adapters = Adapters(model)
+    adapters.load(name, saved[name])
+    return adapters.merge(name), tokenizer
+
+
+def has_suffix(name: str, suffixes: Collection[str] | None) -> bool:
+    """Whether a module's dotted name ends with one of ``suffixes``; None matches every name."""
+    return suffixes is None or any(name == suffix or name.endswith(f".{suffix}") for suffix in suffixes)
 
 
 def _config(folder: Path) -> LoraConfig:
