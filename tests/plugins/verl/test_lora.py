@@ -73,7 +73,7 @@ def test_two_adapters_train_and_their_export_scores_as_the_run_did(machine: Mach
     with pytest.raises(ConfigError, match=r"contains the adapters of critic, solver\. Choose one"):
         export(checkpoint, folder / "merged", None)
     for name in TARGETS:
-        weights = load_file(checkpoint / "adapters" / name / "adapter_model.safetensors")
+        weights = load_file(checkpoint / weights_of(name))
         assert any(weight.any() for key, weight in weights.items() if "lora_B" in key), "it has learned"
         export(checkpoint, folder / f"merged-{name}", name)
 
@@ -110,18 +110,23 @@ def test_a_killed_asynchronous_run_goes_on_with_its_adapters(machine: Machine) -
         path.unlink()
     run = run_folder(folder)
     saved = checkpoints(run)[-1]
+    assert step_of(saved) < 3
+    before = {name: (saved / weights_of(name)).read_bytes() for name in TARGETS}
 
     assert "resuming" in machine.ajet("run", "--resume", str(run), seconds=SECONDS)
 
-    after = step_of(saved)
     steps = [line for line in live_lines(run / "metrics.jsonl") if line["type"] == "train"]
     assert steps[-1]["step"] == 3
     for line in steps:
         assert line["logprob_diff_max"] < 1e-4
         assert (line["reference_kl"] != 0) == (line["step"] > 1), "new adapters would be the base model again"
-    for name in TARGETS:
-        file = f"adapters/{name}/adapter_model.safetensors"
-        assert (saved / file).read_bytes() != (checkpoints(run)[-1] / file).read_bytes() or after == 3
+    after = {name: (checkpoints(run)[-1] / weights_of(name)).read_bytes() for name in TARGETS}
+    assert all(after[name] != before[name] for name in TARGETS)
+
+
+def weights_of(name: str) -> str:
+    """The file of an adapter's weights in a checkpoint."""
+    return f"adapters/{name}/adapter_model.safetensors"
 
 
 @cache
