@@ -21,9 +21,13 @@ from ajet.rollout.recorder import live_lines
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import ConfigError, Task
 from ajet_lora.adapters import base_of
+from ajet_verl import lora
+from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.export import export
+from ajet_verl.plugin import Verl
 from tests.plugins.verl.conftest import Machine, lines, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
+from tests.plugins.verl.test_alignment import job_of
 from tests.plugins.verl.test_two_nodes import until
 
 SECONDS = 600.0
@@ -58,7 +62,33 @@ def lora_job(folder: Path, **sections: Any) -> dict[str, Any]:
     return {**job, "workflow": "flow.py:run", "judge": "flow.py:judge", "targets": TARGETS, **sections}
 
 
-def test_two_adapters_train_and_their_export_scores_as_the_run_did(machine: Machine) -> None:
+def test_what_verl_receives_has_an_adapter_for_each_target(tmp_path: Path) -> None:
+    targets = {**TARGETS, "judge": {"agents": ["judge"], "lora": {"rank": 8, "alpha": 4}}}
+    job = job_of(tmp_path, targets=targets, train={"targets": ["solver", "critic"]})
+    assert isinstance(job.backbone, Verl)
+    config = compose(job, job.backbone, RunPaths("a/model"))
+    assert config.actor_rollout_ref.model.lora_rank == 8, "vLLM has room for the largest"
+    assert config.actor_rollout_ref.rollout.load_format == "auto", "the trainer sends no base weights"
+    assert lora.of(config.actor_rollout_ref.model) == {
+        "solver": {"rank": 4, "alpha": None, "modules": None, "trained": True},
+        "critic": {"rank": 2, "alpha": None, "modules": ["q_proj", "v_proj"], "trained": True},
+        "judge": {"rank": 8, "alpha": 4, "modules": None, "trained": False},
+    }
+
+
+def test_a_model_with_adapters_needs_targets_of_their_names(tmp_path: Path) -> None:
+    for name in ("solver", "other"):
+        folder = tmp_path / name / "adapters" / name
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+    job = job_of(tmp_path, targets=TARGETS)
+    assert lora.folder(str(tmp_path / "solver"), job) == str(tmp_path / "solver")
+    assert lora.folder(str(tmp_path), job) is None
+    with pytest.raises(ConfigError, match="contains the adapters of other, but no target of the job"):
+        lora.folder(str(tmp_path / "other"), job)
+
+
+def test_10_18_two_adapters_train_and_their_export_scores_as_the_run_did(machine: Machine) -> None:
     folder = machine.folder
     write_job(folder, lora_job(folder))
     machine.ajet("run", "job.yaml", seconds=SECONDS)
