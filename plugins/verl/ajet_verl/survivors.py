@@ -94,12 +94,15 @@ class Survivors:
         return watched_servers(recorder_of(self.config).fail.remote)
 
     def _remove_dead(self) -> None:
-        """Take dead servers out of verl's list, if others are left."""
-        manager = self.checkpoint_manager
+        """Take dead servers out of verl's lists, if others are left."""
+        # Only separate_async has the other one: that of the servers which sample.
+        for manager in (getattr(self, "standalone_checkpoint_manager", None), self.checkpoint_manager):
+            if manager is not None:
+                self._remove_dead_of(manager)
+
+    def _remove_dead_of(self, manager: Any) -> None:
         dead = causes(manager.replicas)
-        if not dead or len(dead) == len(
-            manager.replicas
-        ):  # if all are dead, the next call of them ends the run
+        if len(dead) in (0, len(manager.replicas)):  # if all are dead, the next call of them ends the run
             return
         manager.remove_replicas(list(dead))
         named = "; ".join(f"{replica.server_address}: {cause}" for replica, cause in dead.items())

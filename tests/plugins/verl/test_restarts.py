@@ -16,6 +16,7 @@ from ajet.rollout.recorder import live_lines
 from ajet.runs.restarts import RESTARTS
 from tests.plugins.verl.conftest import Machine, lines, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
+from tests.plugins.verl.test_separate_async import separate
 from tests.plugins.verl.test_two_nodes import until
 
 SECONDS = 480.0
@@ -90,12 +91,7 @@ def test_a_step_that_loses_one_of_two_servers_ends_and_is_not_repeated(
     job = sums_job(folder, run=run_settings, train=train, task=task, backbone={"name": "verl", "verl": verl})
     write_job(folder, {**job, "workflow": "flow.py:run"})
     running = machine.start(sys.executable, "-m", "ajet", "run", "job.yaml")
-
-    def ended(step: int) -> list[dict[str, Any]]:
-        runs = list((folder / "runs").glob("*/episodes.jsonl"))
-        return [line for line in live_lines(runs[0]) if line["step"] == step] if runs else []
-
-    until(lambda: running.poll() is not None or len(ended(2)) >= 1, SECONDS)
+    until(lambda: running.poll() is not None or _ended(folder, 2), SECONDS)
     assert running.poll() is None, printed_by(running)[-4000:]
     began = time.monotonic()
     engines = [process for process in machine.processes() if _is_engine(process)]
@@ -110,18 +106,61 @@ def test_a_step_that_loses_one_of_two_servers_ends_and_is_not_repeated(
     assert ("it is ended" in printed) == (how == signal.SIGSTOP)
 
     run = run_folder(folder)
+    (restart,) = lines(run / RESTARTS)
+    assert restart["after_step"] == 2, "the step that lost a server was saved"
+    assert "1 of 2 inference servers died (" in restart["why"]
+    _check_whole(run)
+    for path in machine.orphans():  # shared memory of the killed engine
+        path.unlink()
+
+
+@pytest.mark.slow  # a whole job: make verify-verl
+def test_with_servers_of_their_own_the_run_goes_on_without_a_dead_one(machine: Machine) -> None:
+    folder = machine.folder
+    (folder / "flow.py").write_text(SLOW)
+    job = sums_job(
+        folder,
+        run={"dir": "runs"},
+        train={"steps": STEPS, "save_every": STEPS},
+        task={"reader": "train.jsonl", "validation": None},
+        backbone={"name": "verl", "verl": separate(ranks=1, servers=2)},
+    )
+    write_job(folder, {**job, "workflow": "flow.py:run"})
+    running = machine.start(sys.executable, "-m", "ajet", "run", "job.yaml")
+    until(lambda: running.poll() is not None or _ended(folder, 2), SECONDS)
+    assert running.poll() is None, printed_by(running)[-4000:]
+    engines = [process for process in machine.processes() if _is_engine(process)]
+    # Number 0 is that on the trainer's own GPU, which only validates.
+    ranks = {process.environ()["VERL_REPLICA_RANK"]: process for process in engines}
+    assert ranks.keys() == {"0", "1", "2"}
+    ranks["1"].kill()
+    code = running.wait(SECONDS)
+    printed = printed_by(running)
+    assert code == 0, printed[-6000:]
+    assert "1 of 2 inference servers died (" in printed and "the run goes on with the others" in printed
+
+    run = run_folder(folder)
+    assert not (run / RESTARTS).exists()
+    _check_whole(run)
+    for path in machine.orphans():  # shared memory of the killed engine
+        path.unlink()
+
+
+def _ended(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The episodes of a step that have ended so far."""
+    runs = list((folder / "runs").glob("*/episodes.jsonl"))
+    return [line for line in live_lines(runs[0]) if line["step"] == step] if runs else []
+
+
+def _check_whole(run: Path) -> None:
+    """Each step has learned from all of its episodes, and none has failed."""
     episodes = live_lines(run / "episodes.jsonl")
     for step in range(1, STEPS + 1):
         of_step = [line for line in episodes if line["step"] == step]
         assert len(of_step) == len({line["id"] for line in of_step}) == 16
         assert not [line for line in of_step if line["failure"]]
-    (restart,) = lines(run / RESTARTS)
-    assert restart["after_step"] == 2, "the step that lost a server was saved"
-    assert "1 of 2 inference servers died (" in restart["why"]
     steps = [line["step"] for line in live_lines(run / "metrics.jsonl") if line["type"] == "train"]
     assert steps == list(range(1, STEPS + 1))
-    for path in machine.orphans():  # shared memory of the killed engine
-        path.unlink()
 
 
 def _saved(folder: Path, step: int) -> bool:

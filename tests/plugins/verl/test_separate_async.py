@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -13,23 +14,21 @@ from tests.plugins.verl.jobs import sums_job
 STEPS, STALENESS = 4, 2
 
 
+def separate(ranks: int, servers: int) -> dict[str, Any]:
+    """The section ``backbone.verl`` of a job with so many training ranks and vLLM servers."""
+    weights = {"backend": "cpu_file", "custom_backend_module": "ajet_verl_cpu.weights"}
+    rollout = {"nnodes": 1, "n_gpus_per_node": servers, "checkpoint_engine": weights}
+    return {
+        "mode": "separate_async",
+        "ray_kwargs": {"ray_init": {"+num_gpus": ranks + servers}},
+        "trainer": {"n_gpus_per_node": ranks},
+        "actor_rollout_ref": {"rollout": rollout},
+    }
+
+
 @pytest.mark.slow  # three ranks on two cores take five minutes: make verify-verl
 def test_two_ranks_learn_while_a_third_answers(machine: Machine) -> None:
-    verl = {
-        "mode": "separate_async",
-        "ray_kwargs": {"ray_init": {"+num_gpus": 3}},
-        "trainer": {"n_gpus_per_node": 2},
-        "actor_rollout_ref": {
-            "rollout": {
-                "nnodes": 1,
-                "n_gpus_per_node": 1,
-                "checkpoint_engine": {
-                    "backend": "cpu_file",
-                    "custom_backend_module": "ajet_verl_cpu.weights",
-                },
-            }
-        },
-    }
+    verl = separate(ranks=2, servers=1)
     train = {
         "steps": STEPS,
         "mini_batches": 2,
@@ -48,7 +47,7 @@ def test_two_ranks_learn_while_a_third_answers(machine: Machine) -> None:
     assert sum(line["tokens_trained"] for line in steps) > 0
     assert all(0 <= line["staleness"] <= STALENESS for line in steps)
     assert max(line["staleness"] for line in steps) > 0, "nothing was sampled beside an update"
-    assert all(math.isfinite(line["loss"]) and line["logprob_diff_max"] < 10 for line in steps)
+    assert all(math.isfinite(line["loss"]) and line["logprob_diff_max"] < 1e-3 for line in steps)
     assert all("correction_weight" in line for line in steps if line["tokens_trained"])
     versions = {v for line in live_lines(run / "episodes.jsonl") for v in [line["phase"]]}
     assert versions == {"train", "validation"}
