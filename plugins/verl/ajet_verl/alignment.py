@@ -436,7 +436,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
     from ajet.job.models import find_recipe
 
     recipe = find_recipe(job.model)
-    shape = None if recipe else lengths.architecture(job.model)
+    shape = None if recipe else lengths.architecture(job.model, settings.trusts_model)
     paths = RunPaths(lora.base(job.model), adapters=lora.folder(job.model, job), model_shape=shape)
     config, found = compose_with_lengths(job, settings, paths)
     changed = changes(config, verl_defaults(settings.engine))

@@ -59,8 +59,9 @@ def launch(job: Job, settings: VerlSettings) -> RunResult:
     source = model_source(job.model, job.config.run.seed, job.progress)
     model, adapters = lora.base(source), lora.folder(source, job)
     # Errors are raised before the run folder is created.
-    config = compose(job, settings, RunPaths(model, adapters=adapters, model_shape=architecture(model)))
-    reference = _reference(job, model)
+    shape = architecture(model, settings.trusts_model)
+    config = compose(job, settings, RunPaths(model, adapters=adapters, model_shape=shape))
+    reference = _reference(job, model, settings.trusts_model)
     spec = to_text(JobSpec.of(job, dumps))
     run_dir = job.resume or new_run_dir(job)
     with held(run_dir, job.progress.say):
@@ -85,7 +86,7 @@ def _launch_in(
 ) -> RunResult:
     if job.resume:
         job.progress.started(run_dir)
-    keep_tokenizer(run_dir, _tokenizer(sources.model), job.progress)
+    keep_tokenizer(run_dir, _tokenizer(sources.model, settings.trusts_model), job.progress)
     address = os.environ.get("RAY_ADDRESS") or ray_address(job)
     with cluster(config, address, settings.environment) as ray:
         wait_for_gpus(ray, config, job, joined=bool(address))
@@ -142,7 +143,7 @@ class _Run:
                     "trainer": self._trainer,
                     "runners": settings.runners,
                 },
-                architecture(sources.model),
+                architecture(sources.model, settings.trusts_model),
                 sources.adapters,
             ),
         )
@@ -312,22 +313,22 @@ def _with_tensorboard(job: Job) -> Job:
     return replace(job, loggers=(*job.loggers, logger))
 
 
-def _reference(job: Job, model: str) -> str | None:
+def _reference(job: Job, model: str, trusted: bool) -> str | None:
     """The folder or Hugging Face id of `train.reference`, None without one. Raises AjetError if the workers could not use it."""
     name = job.config.train.reference
     if name is None:
         return None
     reference = model_source(name, job.config.run.seed, job.progress)
-    its = _tokenizer(reference, "train.reference")
-    check_vocabulary(name, its.get_vocab(), _tokenizer(model).get_vocab())
+    its = _tokenizer(reference, trusted, "train.reference")
+    check_vocabulary(name, its.get_vocab(), _tokenizer(model, trusted).get_vocab())
     return reference
 
 
-def _tokenizer(model: str, key: str = "model") -> Any:
+def _tokenizer(model: str, trusted: bool, key: str = "model") -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
     except (OSError, ValueError) as error:
         line = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"{key}: {model}: {line}. Check the path or the Hub id.") from error

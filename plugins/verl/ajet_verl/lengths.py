@@ -58,17 +58,27 @@ class Length:
     """The key of verl that it sets, if it sets one."""
 
 
+TRUST = "backbone.verl.actor_rollout_ref.model.trust_remote_code"
+
+
 @cache
-def architecture(model: str) -> Architecture:
-    """The architecture of a model's folder or Hugging Face id, from its config.json. Raises ConfigError."""
+def architecture(model: str, trust_remote_code: bool = False) -> Architecture:
+    """The architecture of a model's folder or Hugging Face id, from its config.json and, with ``trust_remote_code``, its own Python
+    code. Raises ConfigError."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(lora.base(model)).get_text_config()
+        trust = {"trust_remote_code": trust_remote_code}
+        config = AutoConfig.from_pretrained(lora.base(model), **trust).get_text_config()
         with torch.device("meta"):  # no memory is used
-            parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+            made = AutoModelForCausalLM.from_config(config, **trust)
+        parameters = sum(p.numel() for p in made.parameters())
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"model: {model}: contains Python code. If you trust it, set {TRUST}: true."
+            ) from error
         line = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"model: {model}: {line}. Check the path or the Hub id.") from error
     context = getattr(config, "max_position_embeddings", None)

@@ -40,7 +40,9 @@ def defaults(config: JobConfig, settings: VerlSettings) -> dict[str, tuple[objec
 def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, object, str]]:
     given = dict(keys.leaves(settings.explicit))
     on_gpus = machine.on_gpus()
-    parameters = 0 if find_recipe(config.model) else architecture(config.model).parameters
+    parameters = (
+        0 if find_recipe(config.model) else architecture(config.model, settings.trusts_model).parameters
+    )
     size = f"{parameters / 1e9:.1f}B parameters"
     nodes, each = _gpus_of_servers(given, settings)
 

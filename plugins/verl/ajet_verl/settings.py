@@ -58,6 +58,12 @@ class VerlSettings(Backbone):
         return self
 
     @property
+    def trusts_model(self) -> bool:
+        """verl's key ``actor_rollout_ref.model.trust_remote_code``: whether Python code in the model's folder may run."""
+        model = self.explicit.get("actor_rollout_ref", {}).get("model", {})
+        return bool(model.get("trust_remote_code", False))
+
+    @property
     def explicit(self) -> dict[str, Any]:
         """verl's keys that the user has set, as a tree."""
         return dict(self.model_extra or {})

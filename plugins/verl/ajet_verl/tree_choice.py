@@ -104,7 +104,7 @@ def choice(config: DictConfig, wanted: Wanted, workers: Any, say: Any) -> TreeCh
     reason = obstacle(config) or obstacle_of(workers)
     if not reason:
         pair = TREE_PAIR if machine.on_gpus() else 1
-        return TreeChoice(wanted, flops_of(config.actor_rollout_ref.model.path), int(limit), pair)
+        return TreeChoice(wanted, flops_of(config.actor_rollout_ref.model), int(limit), pair)
     if wanted is True:
         raise AjetError(f"backbone.verl.trees: not possible: {reason.rstrip('.')}. Set trees: auto.")
     say(f"verl's workers compute rows, not trees: {reason.rstrip('.')}.")
@@ -125,12 +125,14 @@ def _obstacle_in(worker: Any) -> str:
     return str(actor.engine.tree_obstacle)
 
 
-def flops_of(model: str) -> Flops:
-    """Of a model's folder or Hugging Face id."""
+def flops_of(model: Any) -> Flops:
+    """Of verl's configuration of a model."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from ajet_trees.cost import Flops
 
     with torch.device("meta"):  # no memory is used
-        return Flops.of(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model).get_text_config()))
+        trust = {"trust_remote_code": model.trust_remote_code}
+        config = AutoConfig.from_pretrained(model.path, **trust).get_text_config()
+        return Flops.of(AutoModelForCausalLM.from_config(config, **trust))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,31 @@ def test_a_model_without_a_config_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"^model: .*empty"):
         architecture(str(tmp_path / "empty"))
+
+
+OWN_CODE = """
+from transformers import Qwen3Config, Qwen3ForCausalLM
+class OwnConfig(Qwen3Config):
+    model_type = "own"
+class OwnModel(Qwen3ForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_a_model_with_python_code_of_its_own_must_be_trusted(tmp_path: Path) -> None:
+    path = model(tmp_path, "qwen3-8b")
+    (path / "own.py").write_text(OWN_CODE)
+    config = json.loads((path / "config.json").read_text())
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (path / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": classes}))
+    with pytest.raises(
+        ConfigError, match=r"contains Python code\. If you trust it, set backbone\.verl\..*: true"
+    ):
+        job_of(tmp_path, model=str(path))
+    verl = {"actor_rollout_ref": {"model": {"trust_remote_code": True}}}
+    job = job_of(tmp_path, model=str(path), verl=verl)
+    assert isinstance(job.backbone, Verl)
+    assert re.search(r"context +40,960", describe(job, job.backbone))
 
 
 def test_the_dry_run_shows_each_length_and_why(tmp_path: Path) -> None:
