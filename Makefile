@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 BASE := $(addprefix plugins/,openai_sdk readers judges local vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
-PLUGINS := $(BASE) $(FRAMEWORKS)
+PLUGINS := $(BASE) plugins/online $(FRAMEWORKS)
 # It needs Ray and verl, which have an environment of their own; here it shows what it says where they are missing.
 CLUSTER := plugins/verl
 INSTALLED := .venv/.installed
@@ -48,9 +48,9 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	.venv/bin/python $(INSTALL) -e '.[chat]' $(BASE:%=-e %) openai -c constraints.txt; \
 	touch $@
 
-$(ALL_INSTALLED): $(INSTALLED) $(FRAMEWORKS:%=%/pyproject.toml) $(CLUSTER)/pyproject.toml
+$(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER)/pyproject.toml
 	@echo "Installing what the tests need: agent frameworks and development tools, about 145 packages more and 1 GB on disk."
-	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' anthropic langchain openai reasoning-gym -c constraints.txt
+	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' -e 'plugins/online[postgres]' anthropic langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
 	@touch $@
 

@@ -1,0 +1,332 @@
+"""The store of traces, which explorer and trainer share. Every method is one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ajet.types import ConfigError
+from ajet_online.database import READS, guarded, open_database, shown
+from ajet_online.schema import State, facts, leases, tools, traces
+from ajet_online.trace import Trace, from_row, hash_of, to_row, to_text
+
+LEASING = 7_265_109
+"""PostgreSQL's advisory lock while a trainer takes traces."""
+PAGE = 500
+"""Rows that are read or written at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """What a feedback has done, by the ids of traces."""
+
+    new: Sequence[str]
+    unchanged: Sequence[str]
+    """They had feedback before, which stays."""
+    unknown: Sequence[str]
+    """They do not exist, or were pruned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Traces that one trainer has taken."""
+
+    id: int
+    traces: Sequence[Trace]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the store contains."""
+
+    states: dict[State, int]
+    """How many traces are in each state."""
+    ratings: dict[int, tuple[int, float]]
+    """By weight version: how many of its traces are rated, and their mean reward."""
+
+
+class Store:
+    """Open it with `Store.open`; close it at the end. Its methods may be called from any thread. All raise StoreFailed if the
+    database fails."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+
+    @classmethod
+    def open(cls, where: str) -> Store:
+        """The store at a URL or path; see `open_database`. A new one is empty."""
+        return cls(open_database(where))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with guarded(self._engine), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with guarded(self._engine), self._engine.connect() as connection:
+            yield connection.execution_options(**{READS: True})
+
+    # ---------------------------------------------------------------- the explorer
+
+    def record(self, new: Sequence[Trace]) -> None:
+        """Add traces. Those that are already there stay as they are, so a repeated call changes nothing."""
+        lists = {hash_of(trace.tools): to_text(list(trace.tools)) for trace in new if trace.tools}
+        with self._writing() as connection:
+            for values, table in (
+                ([{"hash": name, "text": written} for name, written in lists.items()], tools),
+                ([to_row(trace) for trace in new], traces),
+            ):
+                if values:
+                    connection.execute(self._insert(table).on_conflict_do_nothing(), values)
+
+    def rate(
+        self,
+        ids: Sequence[str],
+        reward: float | None,
+        task_id: str,
+        run_id: str,
+        *,
+        comment: str | None = None,
+        correction: str | None = None,
+        key: str | None = None,
+    ) -> Rated:
+        """Give feedback to traces; only the first one of a trace counts. With ``key``, traces of other keys are unknown. Raises
+        ValueError if ``reward`` is not finite."""
+        if reward is not None and not abs(reward) < float("inf"):
+            raise ValueError("reward must be a finite number")
+        own = traces.c.id.in_(ids) if key is None else and_(traces.c.id.in_(ids), traces.c.key == key)
+        values = {
+            "state": State.RATED,
+            "reward": reward,
+            "task_id": task_id,
+            "run_id": run_id,
+            "comment": comment,
+            "correction": correction,
+            "rated_at": time.time(),
+        }
+        with self._writing() as connection:
+            there = set(connection.scalars(select(traces.c.id).where(own)))
+            rating = update(traces).where(own, traces.c.state == State.RECORDED).values(values)
+            new = set(connection.scalars(rating.returning(traces.c.id)))
+        unique = list(dict.fromkeys(ids))
+        return Rated(
+            [name for name in unique if name in new],
+            [name for name in unique if name in there and name not in new],
+            [name for name in unique if name not in there],
+        )
+
+    def commit(
+        self, task_id: str | None = None, run_id: str | None = None, before: float | None = None
+    ) -> int:
+        """Let trainers take rated traces: all, or those of a task, of a run, or rated until ``before``. Returns how many."""
+        conditions = [traces.c.state == State.RATED]
+        conditions += [traces.c.task_id == task_id] if task_id is not None else []
+        conditions += [traces.c.run_id == run_id] if run_id is not None else []
+        conditions += [traces.c.rated_at <= before] if before is not None else []
+        with self._writing() as connection:
+            return connection.execute(update(traces).where(*conditions).values(state=State.READY)).rowcount
+
+    def conversation(self, name: str) -> list[Trace]:
+        """The traces of a conversation, in the order in which they were recorded."""
+        with self._reading() as connection:
+            return _read(connection, traces.c.conversation == name)
+
+    # ---------------------------------------------------------------- the trainer
+
+    def lease(self, trainer: str, tasks: int, seconds: float) -> Lease | None:
+        """Take all ready traces of the first so many tasks, for ``seconds`` from now; None if there are none. Others cannot take them
+        before the lease expires."""
+        now = time.time()
+        with self._writing() as connection:
+            if connection.dialect.name == "postgresql":  # SQLite has only one writer anyway
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({LEASING})"))
+            _end_expired(connection, now)
+            chosen = _first_tasks(connection, tasks)
+            if not chosen:
+                return None
+            values = {"trainer": trainer, "expires": now + seconds}
+            number = connection.execute(insert(leases).values(values).returning(leases.c.id)).scalar_one()
+            ready = and_(traces.c.state == State.READY, traces.c.task_id.in_(chosen))
+            connection.execute(update(traces).where(ready).values(state=State.LEASED, lease=number))
+            found = _read(connection, and_(traces.c.state == State.LEASED, traces.c.lease == number))
+        return Lease(number, found)
+
+    def renew(self, lease: int, seconds: float) -> bool:
+        """Let a lease last ``seconds`` from now. False if it has expired and others may have taken its traces: then nothing that was
+        learned from them may be kept."""
+        with self._writing() as connection:
+            _end_expired(connection, time.time())
+            renewed = update(leases).where(leases.c.id == lease).values(expires=time.time() + seconds)
+            return bool(connection.execute(renewed).rowcount)
+
+    def release(self, lease: int) -> int:
+        """Return the traces of a lease, which are ready again. Returns how many."""
+        with self._writing() as connection:
+            return _release(connection, [lease])
+
+    def trained(self, ids: Collection[str], step: int) -> int:
+        """Mark traces as trained by a step whose checkpoint is complete. Also after their lease has expired, and again: a trainer that
+        finds the checkpoint after a crash does so. Returns how many were not marked yet."""
+        return self._end(ids, State.TRAINED, step=step)
+
+    def discard(self, ids: Collection[str], reason: str) -> int:
+        """Mark traces that will not be trained. Returns how many were not marked yet."""
+        return self._end(ids, State.DISCARDED, reason=reason)
+
+    def _end(self, ids: Collection[str], state: State, **values: Any) -> int:
+        changed = 0
+        with self._writing() as connection:
+            for part in _parts(list(ids)):
+                open_ones = and_(
+                    traces.c.id.in_(part), traces.c.state.not_in([State.TRAINED, State.DISCARDED])
+                )
+                ending = update(traces).where(open_ones).values(state=state, lease=None, **values)
+                changed += connection.execute(ending).rowcount
+            _forget_empty(connection)
+        return changed
+
+    # ---------------------------------------------------------------- commands
+
+    def status(self) -> Status:
+        """What the store contains."""
+        with self._reading() as connection:
+            columns = (
+                traces.c.state,
+                traces.c.version,
+                func.count(),
+                func.count(traces.c.reward),
+                func.sum(traces.c.reward),
+            )
+            rows = connection.execute(select(*columns).group_by(traces.c.state, traces.c.version)).all()
+        states = dict.fromkeys(State, 0)
+        sums: dict[int, tuple[int, float]] = {}
+        for state, version, count, rated, reward in rows:
+            states[State(state)] += count
+            before = sums.get(version, (0, 0.0))
+            sums[version] = before[0] + rated, before[1] + (reward or 0.0)
+        return Status(states, {v: (n, total / n) for v, (n, total) in sorted(sums.items()) if n})
+
+    def size(self) -> int:
+        """Bytes of the whole database on its disk."""
+        if self._engine.dialect.name == "sqlite":
+            file = Path(self._engine.url.database)
+            return sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
+        with self._reading() as connection:
+            return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+    def all(self) -> Iterator[Trace]:
+        """Every trace, in the order in which they were recorded."""
+        return self._pages(traces.c.number > 0)
+
+    def rated(self) -> Iterator[Trace]:
+        """Every trace with feedback, in the order in which they were recorded."""
+        return self._pages(traces.c.rated_at.is_not(None))
+
+    def _pages(self, condition: Any) -> Iterator[Trace]:
+        last = 0
+        while True:
+            page = _whole().where(condition, traces.c.number > last).limit(PAGE)
+            with self._reading() as connection:
+                rows = connection.execute(page).mappings().all()
+            if not rows:
+                return
+            yield from map(from_row, rows)
+            last = rows[-1]["number"]
+
+    def prune(self, before: float) -> int:
+        """Delete conversations whose last trace was recorded before this time, unless a trainer has traces of them. Returns how many
+        traces."""
+        old = (
+            select(traces.c.conversation)
+            .group_by(traces.c.conversation)
+            .having(func.max(traces.c.at) < before, func.count(traces.c.lease) == 0)
+        )
+        with self._writing() as connection:
+            deleted = connection.execute(delete(traces).where(traces.c.conversation.in_(old))).rowcount
+            used = select(traces.c.tools).where(traces.c.tools.is_not(None))
+            connection.execute(delete(tools).where(tools.c.hash.not_in(used)))
+        return deleted
+
+    def agree(self, name: str, value: str, problem: str) -> None:
+        """Note what holds for all traces, such as the model's vocabulary. Raises ConfigError with ``problem`` if the store says
+        otherwise."""
+        with self._writing() as connection:
+            connection.execute(self._insert(facts).on_conflict_do_nothing(), {"name": name, "value": value})
+            found = connection.execute(select(facts.c.value).where(facts.c.name == name)).scalar_one()
+        if found != value:
+            raise ConfigError(f"store {shown(self._engine)}: {problem}")
+
+
+@contextmanager
+def opened(where: str) -> Iterator[Store]:
+    """The store at a URL or path, open within the block. Raises ConfigError if there is none."""
+    if "://" not in where and not Path(where).expanduser().is_file():
+        raise ConfigError(f"store {where}: there is no such file. Name that of `ajet online`, or a URL.")
+    store = Store.open(where)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _whole() -> Select[Any]:
+    joined = traces.outerjoin(tools, traces.c.tools == tools.c.hash)
+    return select(traces, tools.c.text.label("tools_text")).select_from(joined).order_by(traces.c.number)
+
+
+def _read(connection: Connection, condition: Any) -> list[Trace]:
+    return [from_row(row) for row in connection.execute(_whole().where(condition)).mappings()]
+
+
+def _first_tasks(connection: Connection, count: int) -> list[str]:
+    """The tasks of the traces that have been ready longest, by the order of their recording."""
+    found: dict[str, None] = {}
+    last = 0
+    while len(found) < count:
+        ready = select(traces.c.number, traces.c.task_id).where(
+            traces.c.state == State.READY, traces.c.number > last
+        )
+        rows = connection.execute(ready.order_by(traces.c.number).limit(PAGE)).all()
+        if not rows:
+            break
+        last = rows[-1].number
+        found |= dict.fromkeys(row.task_id for row in rows)
+    return list(found)[:count]
+
+
+def _end_expired(connection: Connection, now: float) -> None:
+    expired = list(connection.scalars(select(leases.c.id).where(leases.c.expires < now)))
+    if expired:
+        _release(connection, expired)
+
+
+def _release(connection: Connection, numbers: Sequence[int]) -> int:
+    leased = and_(traces.c.state == State.LEASED, traces.c.lease.in_(numbers))
+    count: int = connection.execute(
+        update(traces).where(leased).values(state=State.READY, lease=None)
+    ).rowcount
+    connection.execute(delete(leases).where(leases.c.id.in_(numbers)))
+    return count
+
+
+def _forget_empty(connection: Connection) -> None:
+    """Delete leases of which no trace is left."""
+    used = select(traces.c.lease).where(traces.c.state == State.LEASED)
+    connection.execute(delete(leases).where(leases.c.id.not_in(used)))
+
+
+def _parts(ids: list[str]) -> Iterable[list[str]]:
+    return (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))

@@ -1,0 +1,87 @@
+"""`ajet online status`, `export` and `prune`, and the reader `store`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.cli import run_program
+from ajet.testing.readers import check_reader
+from ajet_online.reader import StoreReader
+from ajet_online.store import Store
+from tests.plugins.online.conftest import trace
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> str:
+    """A store with a conversation of two replies, of which the second was corrected, and a reply that was liked."""
+    store = Store.open(str(tmp_path / "traces.db"))
+    later = [{"role": "user", "content": [{"type": "text", "text": "and?"}]}]
+    store.record(
+        [trace("a", at=time.time()), trace("b", at=time.time(), conversation="a", parent="a", messages=later)]
+    )
+    store.record([trace("liked", at=1.0), trace("nothing", at=1.0)])
+    store.rate(["b"], 0.0, "t", "0", comment="wrong", correction="so it is")
+    store.rate(["liked"], 1.0, "u", "0")
+    store.commit("u")
+    store.close()
+    return str(tmp_path / "traces.db")
+
+
+def test_the_status(where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program(["online", "status", where]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"recorded +2\nrated +1\nready +1\nleased +0", printed)
+    assert re.search(r"VERSION +RATED +REWARD\n7 +2 +0\.500", printed)
+    assert run_program(["online", "status", where, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bytes"] > 10_000
+    assert found["traces"]["ready"] == 1 and found["versions"] == {"7": {"rated": 2, "reward": 0.5}}
+
+
+def test_an_export_has_every_trace(where: str, tmp_path: Path) -> None:
+    assert run_program(["online", "export", where, str(tmp_path / "out" / "traces.jsonl")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "traces.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == ["a", "b", "liked", "nothing"]
+    assert (rows[1]["tokens"], rows[1]["parent"], rows[1]["state"]) == ([3, 4, 5], "a", "rated")
+    assert rows[1]["correction"] == "so it is"
+
+
+def test_old_conversations_are_pruned(where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program(["online", "prune", where, "--older-than", "1d"]) == 0
+    assert capsys.readouterr().out == "2 traces deleted\n"
+    store = Store.open(where)
+    assert [t.id for t in store.all()] == ["a", "b"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["status", "nowhere.db"], "store nowhere.db: there is no such file"),
+        (["prune", "{}", "--older-than", "soon"], "--older-than soon: is not an age"),
+        (["export", "{}", "/"], "OUTPUT /: is a directory"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    where: str, arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_program(["online", *(argument.format(where) for argument in arguments)]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_replies_with_feedback_are_tasks(where: str) -> None:
+    tasks = check_reader(StoreReader(store=where))
+    assert [task.id for task in tasks] == ["b", "liked"]
+    corrected, liked = tasks
+    assert corrected.query == "and?"
+    assert [message["role"] for message in corrected.messages] == ["user", "assistant", "user"]
+    assert corrected.metadata["answer"] == "so it is" and corrected.metadata["comment"] == "wrong"
+    assert (liked.query, liked.metadata["answer"], liked.metadata["reward"]) == ("hi", "hello", 1.0)
+    strict: Any = StoreReader(store=where, liked=2.0)
+    assert "answer" not in list(strict.tasks())[1].metadata

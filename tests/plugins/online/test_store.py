@@ -1,0 +1,354 @@
+"""The store: each trace goes from one state to the next, once, whatever is repeated, ends early or runs at the same time."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ajet.types import ConfigError
+from ajet_online.database import StoreFailed, open_database
+from ajet_online.schema import State, metadata
+from ajet_online.store import Store
+from tests.plugins.online.conftest import Cluster, trace
+
+
+def rated(store: Store, count: int, task: str = "t{}", run: str = "0") -> list[str]:
+    """The ids of so many traces, each rated for its own task."""
+    ids = [f"reply-{n}" for n in range(count)]
+    store.record([trace(name) for name in ids])
+    for n, name in enumerate(ids):
+        assert store.rate([name], float(n), task.format(n), run).new == [name]
+    return ids
+
+
+def states(store: Store) -> Counter[State]:
+    return Counter({state: count for state, count in store.status().states.items() if count})
+
+
+def the(store: Store, name: str) -> Any:
+    (found,) = store.conversation(name)
+    return found
+
+
+# --------------------------------------------------------------------------- recording
+
+
+def test_a_trace_is_read_as_it_was_recorded(store: Store) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    whole = trace(
+        "a",
+        versions=np.array([7, 7, 8], np.int32),
+        messages=[{"role": "user", "content": "zero \x00, a lone surrogate \ud800, 🦊"}],
+        tools=tools,
+    )
+    nothing = np.array([], np.int32)
+    empty = trace("b", tokens=nothing, logprobs=nothing.astype(np.float32), versions=nothing)
+    store.record([whole, empty])
+    found = the(store, "a")
+    for name in ("prompt", "tokens", "logprobs", "versions"):
+        own, recorded = getattr(found, name), getattr(whole, name)
+        assert own.dtype == recorded.dtype
+        np.testing.assert_array_equal(own, recorded)
+    assert (found.messages, found.answer, found.tools) == (whole.messages, whole.answer, tools)
+    assert (found.at, found.key, found.state, found.reward) == (1000.0, "k", State.RECORDED, None)
+    assert len(the(store, "b").tokens) == 0
+
+
+def test_recording_again_changes_nothing(store: Store) -> None:
+    store.record([trace("a")])
+    store.rate(["a"], 1.0, "t", "0")
+    store.record([trace("a", agent="another"), trace("b")])
+    assert (the(store, "a").agent, the(store, "a").state) == ("agent", State.RATED)
+    assert sum(states(store).values()) == 2
+
+
+def test_a_conversation_has_its_traces_in_order(store: Store) -> None:
+    store.record([trace("a"), trace("x"), trace("b", conversation="a", parent="a")])
+    store.record([trace("c", conversation="a", parent="b")])
+    assert [t.id for t in store.conversation("a")] == ["a", "b", "c"]
+    assert [t.id for t in store.all()] == ["a", "x", "b", "c"]
+
+
+# --------------------------------------------------------------------------- feedback
+
+
+def test_only_the_first_feedback_counts_and_unknown_ids_are_named(store: Store) -> None:
+    store.record([trace("a"), trace("b")])
+    first = store.rate(["a", "nobody", "a"], 0.5, "t", "0", comment="good", correction="hi!")
+    assert (first.new, first.unchanged, first.unknown) == (["a"], [], ["nobody"])
+    second = store.rate(["a", "b"], -1.0, "u", "1")
+    assert (second.new, second.unchanged, second.unknown) == (["b"], ["a"], [])
+    found = the(store, "a")
+    assert (found.reward, found.task_id, found.run_id, found.comment, found.correction) == (
+        0.5,
+        "t",
+        "0",
+        "good",
+        "hi!",
+    )
+
+
+def test_another_keys_traces_are_unknown(store: Store) -> None:
+    store.record([trace("a", key="mine")])
+    assert store.rate(["a"], 1.0, "t", "0", key="other").unknown == ["a"]
+    assert store.rate(["a"], 1.0, "t", "0", key="mine").new == ["a"]
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_is_a_number(store: Store, reward: float) -> None:
+    store.record([trace("a")])
+    with pytest.raises(ValueError, match="finite"):
+        store.rate(["a"], reward, "t", "0")
+    assert the(store, "a").state == State.RECORDED
+
+
+def test_a_commit_makes_rated_traces_ready(store: Store) -> None:
+    rated(store, 4)
+    store.record([trace("unrated")])
+    assert store.commit("t0", "1") == 0
+    assert store.commit("t0", "0") == 1
+    assert store.commit(before=time.time() - 3600) == 0
+    assert store.commit("t1") == 1
+    assert store.commit() == 2
+    assert store.commit() == 0
+    assert states(store) == {State.READY: 4, State.RECORDED: 1}
+
+
+# --------------------------------------------------------------------------- leases
+
+
+def test_a_lease_takes_whole_tasks_in_order(store: Store) -> None:
+    store.record([trace(name) for name in "abcde"])
+    for name, task, run in (
+        ("a", "t", "0"),
+        ("b", "u", "0"),
+        ("c", "t", "1"),
+        ("d", "t", "0"),
+        ("e", "v", "0"),
+    ):
+        store.rate([name], 1.0, task, run)
+    assert store.lease("one", 2, 60) is None, "nothing is committed"
+    store.commit()
+    first, second = store.lease("one", 2, 60), store.lease("two", 2, 60)
+    assert first and [t.id for t in first.traces] == ["a", "b", "c", "d"]
+    assert second and [t.id for t in second.traces] == ["e"]
+    assert store.lease("three", 2, 60) is None
+    assert states(store) == {State.LEASED: 5}
+
+
+def test_trainers_at_the_same_time_share_no_trace(url: str) -> None:
+    store = Store.open(url)
+    rated(store, 60, task="t{}")
+    store.commit()
+    taken: list[list[str]] = [[] for _ in range(4)]
+
+    def train(number: int) -> None:
+        own = Store.open(url)
+        while lease := own.lease(f"trainer {number}", 3, 60):
+            taken[number] += [t.id for t in lease.traces]
+        own.close()
+
+    threads = [threading.Thread(target=train, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(name for names in taken for name in names) == sorted(f"reply-{n}" for n in range(60))
+    store.close()
+
+
+def test_an_expired_lease_is_taken_by_another_trainer(store: Store) -> None:
+    ids = rated(store, 2)
+    store.commit()
+    first = store.lease("one", 5, -1)
+    assert first
+    assert not store.renew(first.id, 60), "it has expired"
+    second = store.lease("two", 5, 60)
+    assert second and [t.id for t in second.traces] == ids
+    assert store.renew(second.id, 60)
+    assert store.release(second.id) == 2
+    assert not store.renew(second.id, 60)
+    assert states(store) == {State.READY: 2}
+
+
+def test_what_a_checkpoint_has_learned_is_marked_once(store: Store) -> None:
+    ids = rated(store, 3)
+    store.commit()
+    lease = store.lease("one", 2, -1)
+    assert lease
+    learned = [t.id for t in lease.traces]
+    assert store.commit() == 0
+    assert not store.renew(lease.id, 60)
+    assert store.trained(learned, 4) == 2, "also after the lease has expired"
+    assert store.trained(learned, 4) == 0
+    assert (the(store, ids[0]).state, the(store, ids[0]).step) == (State.TRAINED, 4)
+    last = store.lease("two", 5, 60)
+    assert last and [t.id for t in last.traces] == [ids[2]]
+    assert store.discard([ids[2], ids[0]], "too old") == 1
+    assert (the(store, ids[2]).state, the(store, ids[2]).reason) == (State.DISCARDED, "too old")
+    assert store.lease("two", 5, 60) is None
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def test_the_status_counts_states_and_ratings_of_versions(store: Store) -> None:
+    store.record([trace("a"), trace("b"), trace("c", versions=np.array([8, 8, 9], np.int32)), trace("d")])
+    store.rate(["a"], 1.0, "t", "0")
+    store.rate(["b"], 0.0, "t", "1")
+    store.rate(["c"], 0.25, "u", "0")
+    status = store.status()
+    assert status.states == {**dict.fromkeys(State, 0), State.RECORDED: 1, State.RATED: 3}
+    assert status.ratings == {7: (2, 0.5), 8: (1, 0.25)}
+
+
+def test_old_conversations_are_pruned_as_a_whole(store: Store) -> None:
+    tools = [{"name": "f"}]
+    store.record([trace("a", at=1.0), trace("b", at=99.0, conversation="a", parent="a")])
+    store.record([trace("old", at=2.0, tools=tools), trace("leased", at=3.0)])
+    store.rate(["leased"], 1.0, "t", "0")
+    store.commit()
+    assert store.lease("one", 1, 60)
+    assert store.prune(before=50.0) == 1
+    assert [t.id for t in store.all()] == ["a", "b", "leased"]
+    assert store.rate(["old"], 1.0, "t", "0").unknown == ["old"]
+    store.record([trace("new", tools=tools)])
+    assert the(store, "new").tools == tools
+
+
+# --------------------------------------------------------------------------- the database
+
+
+def test_migrations_make_the_tables_that_the_code_expects(store: Store, url: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    engine = open_database(url)
+    with engine.connect() as connection:
+        found = compare_metadata(
+            MigrationContext.configure(connection, opts={"compare_type": True}), metadata
+        )
+    engine.dispose()
+    assert found == []
+
+
+def test_processes_may_open_a_new_store_at_the_same_time(url: str) -> None:
+    code = "import sys; from ajet_online.store import Store; Store.open(sys.argv[1]).status()"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.PIPE) for _ in range(4)
+    ]
+    assert [p.communicate(timeout=60)[1].decode() for p in processes] == [""] * 4
+
+
+def test_what_was_acknowledged_survives_kill_9(url: str) -> None:
+    code = """
+import sys
+from ajet_online.store import Store
+from tests.plugins.online.conftest import trace
+store = Store.open(sys.argv[1])
+for n in range(100_000):
+    store.record([trace(f"r{n}")])
+    store.rate([f"r{n}"], 1.0, "t", str(n))
+    print(n, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    lines = [process.stdout.readline() for _ in range(30)]
+    process.kill()
+    last = int((lines + process.stdout.read().splitlines())[-1])
+    process.wait(30)
+    store = Store.open(url)
+    found = [t for t in store.all() if t.state == State.RATED]
+    assert [t.id for t in found][: last + 1] == [f"r{n}" for n in range(last + 1)]
+    assert len(found) <= last + 2
+    store.close()
+
+
+def test_a_store_of_a_newer_version_is_refused(store: Store, url: str) -> None:
+    with store._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(
+        ConfigError, match=r"was written by a newer version of AgentJet\. Update ajet-plugin-online"
+    ):
+        Store.open(url)
+
+
+def test_facts_of_the_first_process_hold(store: Store) -> None:
+    store.agree("vocabulary", "one", "not reached")
+    store.agree("vocabulary", "one", "not reached")
+    with pytest.raises(ConfigError, match="its tokens are those of another model"):
+        store.agree("vocabulary", "two", "its tokens are those of another model.")
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("mysql://host/name", "mysql is not supported|is not a URL"),
+        ("sqlite://", "must be a file"),
+        ("://", "is not a URL"),
+        ("/nowhere/at/all/traces.db", "the folder /nowhere/at/all does not exist"),
+    ],
+)
+def test_other_urls_are_refused(where: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Store.open(where)
+
+
+def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("not a database" * 100)
+    with pytest.raises(
+        StoreFailed, match=r"text\.db: file is not a database\. The file is damaged or no store"
+    ) as found:
+        Store.open(str(tmp_path / "text.db"))
+    assert "\n" not in str(found.value)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "traces.db"))
+    store.record([trace("a")])
+    with store._engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+    store.close()
+    store = Store.open(str(tmp_path / "traces.db"))
+    from sqlalchemy import event
+
+    event.listen(store._engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count = {pages + 3}"))
+    store._engine.dispose()
+    with pytest.raises(StoreFailed, match=r"database or disk is full\. Free space on its disk"):
+        store.record([trace(f"big-{n}", prompt=np.zeros(5000, np.int32)) for n in range(10)])
+    assert [t.id for t in store.all()] == ["a"]
+    store.close()
+    assert sqlite3.connect(tmp_path / "traces.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_database_that_does_not_run_is_named_without_its_password() -> None:
+    with pytest.raises(
+        StoreFailed, match=r"store postgresql://ann:\*\*\*@127\.0\.0\.1:9/x: .*Check that the database runs"
+    ) as found:
+        Store.open("postgresql://ann:secret@127.0.0.1:9/x")
+    assert "secret" not in str(found.value) and "\n" not in str(found.value)
+
+
+def test_a_store_goes_on_after_its_database_was_restarted() -> None:
+    cluster = Cluster()
+    try:
+        store = Store.open(cluster.database())
+        store.record([trace("a")])
+        cluster.stop("immediate")
+        with pytest.raises(StoreFailed, match="Check that the database runs"):
+            store.record([trace("b")])
+        cluster.start()
+        store.record([trace("b")])
+        assert [t.id for t in store.all()] == ["a", "b"]
+        store.close()
+    finally:
+        cluster.close()
