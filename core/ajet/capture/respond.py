@@ -81,6 +81,7 @@ async def respond(
         choices = await session.choices(request, agent, target, blocks_loop)
         reply_id = secrets.token_hex(12)
         answers = session.take(request, choices, reply_id)
+        await session.kept(reply_id)
         return Reply(200, _json(wire.reply(request, answers, reply_id)))
     except Exception as error:
         refused = _as_refused(session, error)
@@ -154,7 +155,7 @@ class EventStream(AsyncIterator[bytes]):
             while not self._ready and not self._whole:
                 await self._next_pieces()
             ready, self._ready = self._ready, b""
-            return ready or self._end()
+            return ready or await self._end()
         except Exception as error:
             self._ended = True
             refused = _as_refused(self._session, error)
@@ -183,9 +184,11 @@ class EventStream(AsyncIterator[bytes]):
             raise Refused(f"episode {self._session.episode} has ended", code="episode_ended")
         return self._task.result()
 
-    def _end(self) -> bytes:
+    async def _end(self) -> bytes:
         self._ended = True
-        return self._events.end(self._session.take(self._request, self._choices(), self._reply_id))
+        answers = self._session.take(self._request, self._choices(), self._reply_id)
+        await self._session.kept(self._reply_id)
+        return self._events.end(answers)
 
 
 def _as_refused(session: Session, error: Exception) -> Refused:

@@ -190,6 +190,9 @@ class Session:
                 raise choice.misfit
         return [choice.answer for choice in choices]
 
+    async def kept(self, reply_id: str) -> None:
+        """Wait until a reply that was taken may be delivered. At once here; a session that stores replies overrides it."""
+
     async def close(self) -> None:
         """Cancel calls in flight; later ones are refused and nothing more is recorded."""
         self.record.close()

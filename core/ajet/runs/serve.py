@@ -124,11 +124,7 @@ def serving(
     wires: Sequence[Wire] = BUILTIN_WIRES,
 ) -> Iterator[tuple[str, Gateway]]:
     """A block in which calls are answered, on the engine's own loop: the URL without ``/v1``, and the gateway."""
-    portal = Portal()
-    try:
-        portal.submit(engine.start()).result()
-        target = Target("policy", adapter=adapter_of("policy", engine, named=False))
-        answerer = Answerer(engine, Chat(engine.tokenizer, engine.model_type), (target,), policy)
+    with answering(engine, policy) as (portal, answerer):
         sessions = Sessions(key, answerer)
         gateway = Gateway(
             portal, sessions.find, wires, models=models, host=host, port=port, most_calls=most_calls
@@ -138,6 +134,16 @@ def serving(
                 yield gateway.start(), gateway
         finally:
             gateway.close()
+
+
+@contextlib.contextmanager
+def answering(engine: Engine, policy: SamplingPolicy) -> Iterator[tuple[Portal, Answerer]]:
+    """A block in which an engine is started on a loop of its own; what answers calls there."""
+    portal = Portal()
+    try:
+        portal.submit(engine.start()).result()
+        target = Target("policy", adapter=adapter_of("policy", engine, named=False))
+        yield portal, Answerer(engine, Chat(engine.tokenizer, engine.model_type), (target,), policy)
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             portal.submit(engine.close()).result()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ajet.cli.options import Sets, flag
 
 app = typer.Typer(help="Train on the feedback of users.", no_args_is_help=True, rich_markup_mode=None)
 Where = Annotated[str, typer.Argument(metavar="STORE", help="The store: a file of SQLite, or a URL.")]
@@ -14,6 +17,97 @@ Where = Annotated[str, typer.Argument(metavar="STORE", help="The store: a file o
 @app.callback()
 def online() -> None:
     """Train on the feedback of users."""
+
+
+@app.command("explore")
+def explore_command(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT", help="Checkpoint folder, Hugging Face id, or a recipe such as `starter`."
+        ),
+    ],
+    store: Annotated[
+        str, typer.Option(help="The store: a file of SQLite, which is created, or a URL.")
+    ] = "traces.db",
+    port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but a loopback address is open to the network.")
+    ] = "127.0.0.1",
+    key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AJET_SERVE_KEY", help="One API key for everything; default: a new one, which is printed."
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with several keys, NAME: {key: SECRET, roles: [chat, feedback]}, instead of --key."
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="The engine: auto, or any that `ajet plugins` lists.")] = "auto",
+    temperature: Annotated[
+        float,
+        typer.Option(
+            min=0, max=10, help="Temperature of calls that set none; greedy replies are never trained."
+        ),
+    ] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum tokens of an answer, for calls that set none.")
+    ] = None,
+    most_calls: Annotated[
+        int, typer.Option(min=1, help="Maximum concurrent calls; further calls get status 429.")
+    ] = 256,
+    seed: Annotated[int, typer.Option(help="Random seed for recipes.")] = 0,
+    sets: Sets = None,
+) -> None:
+    """Serve a checkpoint, record each reply in a store, and take feedback."""
+    from ajet.capture.gateway.stopping import stopped
+    from ajet.capture.sampling import SamplingPolicy
+    from ajet.cli.layers import tell
+    from ajet.cli.progress import make_progress
+    from ajet.job.config import parse_set
+    from ajet.runs.serve import answering, checked_key, served, warn_of_network
+    from ajet.types import ConfigError
+    from ajet_online.explorer import exploring
+    from ajet_online.keys import Keys
+    from ajet_online.store import Store
+
+    if key and keys:
+        raise ConfigError("--key and --keys: give one of them.")
+    single = checked_key(key, flag)
+    known = Keys.read(keys) if keys else Keys.single(single)
+    warn_of_network(host, tell)
+    settings = dict(parse_set(text) for text in sets or ())
+    opened = Store.open(store)
+    try:
+        with make_progress() as progress:
+            what = served(checkpoint, engine, settings, seed, progress, flag)
+            policy = SamplingPolicy(False, temperature, max_tokens=max_tokens)
+            with (
+                answering(what.engine, policy) as (portal, answerer),
+                exploring(
+                    portal,
+                    answerer,
+                    opened,
+                    known,
+                    models=[what.name],
+                    host=host,
+                    port=port,
+                    most_calls=most_calls,
+                ) as (url, gateway),
+                stopped() as stop,
+            ):
+                print(f"exploring with {what.model} at {url}/v1, recorded in {store} (Ctrl-C stops it)")
+                if not key and not keys:
+                    print(f"key: {single}")
+                sys.stdout.flush()
+                while not stop.wait(1.0):
+                    pass
+        print(f"{gateway.meter.calls.total()} calls answered")
+    finally:
+        opened.close()
 
 
 @app.command("status")

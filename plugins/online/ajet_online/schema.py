@@ -68,6 +68,7 @@ traces = Table(
     Column("target", Text, nullable=False),
     Column("conversation", String(64), nullable=False),
     Column("parent", String(64)),
+    Column("chat", String(32), nullable=False),
     Column("version", Integer, nullable=False),
     Column("prompt", LargeBinary, nullable=False),
     Column("tokens", LargeBinary, nullable=False),
@@ -90,10 +91,12 @@ traces = Table(
     Column("step", Integer),
     Column("reason", Text),
 )
-"""One row for each reply. ``prompt`` has the tokens after those of the parent's reply, ``messages`` the messages after it.
-``versions`` is NULL if all tokens were sampled with ``version``. Arrays are raw little-endian numbers."""
+"""One row for each reply. ``chat`` is a hash of the messages up to the reply. ``prompt`` has the tokens after those of the
+parent's reply, ``messages`` the messages after it. ``versions`` is NULL if all tokens were sampled with ``version``. Arrays
+are raw little-endian numbers."""
 
 Index("traces_conversation", traces.c.conversation)
+Index("traces_chat", traces.c.key, traces.c.chat)
 # All that `Store.status` reads, so that it does not read the rows.
 Index("traces_status", traces.c.state, traces.c.version, traces.c.reward)
 # Only few traces are in these states at a time, so these indexes stay small.

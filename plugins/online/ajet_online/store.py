@@ -101,13 +101,11 @@ class Store:
         *,
         comment: str | None = None,
         correction: str | None = None,
-        key: str | None = None,
     ) -> Rated:
-        """Give feedback to traces; only the first one of a trace counts. With ``key``, traces of other keys are unknown. Raises
-        ValueError if ``reward`` is not finite."""
+        """Give feedback to traces; only the first one of a trace counts. Raises ValueError if ``reward`` is not finite."""
         if reward is not None and not abs(reward) < float("inf"):
             raise ValueError("reward must be a finite number")
-        own = traces.c.id.in_(ids) if key is None else and_(traces.c.id.in_(ids), traces.c.key == key)
+        own = traces.c.id.in_(ids)
         values = {
             "state": State.RATED,
             "reward": reward,
@@ -143,6 +141,26 @@ class Store:
         """The traces of a conversation, in the order in which they were recorded."""
         with self._reading() as connection:
             return _read(connection, traces.c.conversation == name)
+
+    def chain(self, key: str, chats: Sequence[str]) -> list[Trace]:
+        """The reply of an API key that ends one of these chats, the first of them that is there, with its parents before it; [] if
+        there is none."""
+        with self._reading() as connection:
+            own = and_(traces.c.key == key, traces.c.chat.in_(chats))
+            rows = connection.execute(
+                select(traces.c.chat, traces.c.id, traces.c.conversation).where(own)
+            ).all()
+            by_chat = {row.chat: row for row in rows}
+            last = next((by_chat[chat] for chat in chats if chat in by_chat), None)
+            if last is None:
+                return []
+            others = {t.id: t for t in _read(connection, traces.c.conversation == last.conversation)}
+        found = []
+        name: str | None = last.id
+        while name is not None:
+            found.append(others[name])
+            name = others[name].parent
+        return found[::-1]
 
     # ---------------------------------------------------------------- the trainer
 

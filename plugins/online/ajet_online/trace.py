@@ -36,6 +36,8 @@ class Trace:
     """The first reply of its chain of parents."""
     parent: str | None
     """The reply whose stored tokens the prompt continues."""
+    chat: str = ""
+    """A hash of the messages up to the reply, by which the next request finds it; "" for a reply to plain text."""
     prompt: Int32
     tokens: Int32
     logprobs: Float32
@@ -73,6 +75,7 @@ def to_row(trace: Trace) -> dict[str, Any]:
         "target": trace.target,
         "conversation": trace.conversation,
         "parent": trace.parent,
+        "chat": trace.chat,
         "version": first,
         "prompt": _pack(trace.prompt, INTEGERS),
         "tokens": _pack(trace.tokens, INTEGERS),
@@ -99,6 +102,7 @@ def from_row(row: Mapping[Any, Any]) -> Trace:
         "target",
         "conversation",
         "parent",
+        "chat",
         "temperature",
         "trained",
         "finish_reason",

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
 from ajet.cli import run_program
 from ajet.testing.readers import check_reader
+from ajet.types import ConfigError
+from ajet_online.keys import Keys
 from ajet_online.reader import StoreReader
 from ajet_online.store import Store
+from tests.e2e.conftest import tiny_model  # noqa: F401 - a fixture
 from tests.plugins.online.conftest import trace
 
 
@@ -85,3 +92,69 @@ def test_replies_with_feedback_are_tasks(where: str) -> None:
     assert (liked.query, liked.metadata["answer"], liked.metadata["reward"]) == ("hi", "hello", 1.0)
     strict: Any = StoreReader(store=where, liked=2.0)
     assert "answer" not in list(strict.tasks())[1].metadata
+
+
+def test_a_checkpoint_is_explored(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "ajet",
+        "online",
+        "explore",
+        "starter",
+        "--port",
+        "0",
+        "--max-tokens",
+        "8",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        printed = process.stdout.readline() + process.stdout.readline()
+        url, key = re.findall(r"(http://\S+/v1),.*\nkey: (\S+)", printed)[0]
+        client = openai.OpenAI(base_url=url, api_key=key)
+        reply = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+        answered = httpx.post(
+            url + "/feedback",
+            json={"msg_ids": [reply.id], "reward": 1, "task_id": "t"},
+            headers={"Authorization": f"Bearer {key}"},
+        )
+        assert answered.json()["rated"] == [reply.id]
+    finally:
+        process.terminate()
+        rest = process.communicate(timeout=30)[0]
+    assert "1 calls answered" in rest
+    store = Store.open(str(tmp_path / "traces.db"))
+    (found,) = store.all()
+    store.close()
+    assert (found.key, found.reward) == ("default", 1.0) and len(found.tokens) <= 8
+
+
+def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(
+        "app: {key: 0123456789abcdef, roles: [chat]}\nrater: {key: fedcba9876543210, roles: [feedback]}"
+    )
+    found = Keys.read(file)
+    app, rater = found.find("0123456789abcdef"), found.find("fedcba9876543210")
+    assert (
+        app
+        and rater
+        and (app.name, tuple(app.roles), tuple(rater.roles)) == ("app", ("chat",), ("feedback",))
+    )
+    assert found.find("0123456789abcde") is None and found.find(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "expected keys"),
+        ("app: secret", "app: expected"),
+        ("app: {key: short}", "at least 16 printable"),
+        ("app: {key: 0123456789abcdef, roles: [root]}", "expected some of chat, feedback"),
+    ],
+)
+def test_faults_in_keys_are_named(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "keys.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        Keys.read(tmp_path / "keys.yaml")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
@@ -42,12 +43,14 @@ _LAST_WORD_SECONDS = 1.0
 """Seconds after which the finished call of a client that does not read is cut off."""
 
 Find = Callable[[str], Session | None]
+Page = Callable[[str | None, bytes], Awaitable[Mapping[str, Any]]]
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 
 class Gateway:
-    """A server for the sessions that ``find`` looks up by key; ``models`` are the names it lists."""
+    """A server for the sessions that ``find`` looks up by key; ``models`` are the names it lists. ``pages`` are further paths,
+    with what answers a POST to them: it gets the request's key and its body, and returns JSON."""
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Gateway:
         wires: Sequence[Wire],
         *,
         models: Sequence[str] = ("policy",),
+        pages: Mapping[str, Page] = MappingProxyType({}),
         host: str = "127.0.0.1",
         port: int = 0,
         most_bytes: int = MOST_BYTES,
@@ -72,6 +76,7 @@ class Gateway:
             find=find,
             wires=wires,
             models=models,
+            pages=pages,
             meter=self.meter,
             host=host,
             most_bytes=most_bytes,
@@ -166,6 +171,7 @@ class _App:
         find: Find,
         wires: Sequence[Wire],
         models: Sequence[str],
+        pages: Mapping[str, Page],
         meter: Meter,
         host: str,
         most_bytes: int,
@@ -175,6 +181,7 @@ class _App:
         self._host = host
         self._wires = wires
         self._models = models
+        self._pages = pages
         self._meter = meter
         self._bodies = Bodies(most_bytes)
         self._most_calls = most_calls
@@ -187,7 +194,9 @@ class _App:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         wire = find_wire(self._wires, asked.path)
         try:
-            if wire is None or scope["method"] != "POST":
+            if asked.path in self._pages and scope["method"] == "POST":
+                await self._posted(asked, headers, receive, send)
+            elif wire is None or scope["method"] != "POST":
                 await self._page(scope["method"], asked, headers, wire is not None, send)
             else:
                 await self._call(wire, asked, headers, receive, send)
@@ -222,6 +231,17 @@ class _App:
             raise Refused(f"{asked.path} takes POST, not {method}", code="method_not_allowed", status=405)
         else:
             raise _no_such_path(asked.path)
+
+    async def _posted(self, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+        """Answer one of the further paths."""
+        if reason := foreign(headers, self._host):
+            raise Refused(reason, code="foreign_origin", status=403)
+        body = await self._bodies.read(headers, receive)
+        try:
+            answer = await self._pages[asked.path](asked.key or key_in(headers.get), body)
+        finally:
+            self._bodies.release(body)
+        await _plain(send, "application/json", json.dumps(answer))
 
     async def _call(
         self, wire: Wire, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send

@@ -32,6 +32,7 @@ def upgrade() -> None:
         sa.Column("target", sa.Text, nullable=False),
         sa.Column("conversation", sa.String(64), nullable=False),
         sa.Column("parent", sa.String(64)),
+        sa.Column("chat", sa.String(32), nullable=False),
         sa.Column("version", sa.Integer, nullable=False),
         sa.Column("prompt", sa.LargeBinary, nullable=False),
         sa.Column("tokens", sa.LargeBinary, nullable=False),
@@ -55,6 +56,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text),
     )
     op.create_index("traces_conversation", "traces", ["conversation"])
+    op.create_index("traces_chat", "traces", ["key", "chat"])
     op.create_index("traces_status", "traces", ["state", "version", "reward"])
     for name, columns, state in (
         ("traces_rated", ["task_id", "run_id"], 1),

@@ -1,0 +1,82 @@
+"""Conversations that are no longer in memory go on from their stored tokens: the store finds them by a hash of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from ajet.chat.messages import BadMessage, canonical, normalise, normalise_tools
+from ajet.tracker.call import Call, MessageNode
+from ajet.tracker.record import EpisodeRecord, merging_key
+from ajet.tracker.tree import Node
+from ajet.types import Generation
+from ajet_online.trace import Trace
+
+Message = Mapping[str, Any]
+
+
+def chat_hashes(
+    target: str, tools: Sequence[Message], messages: Sequence[Message]
+) -> Iterator[tuple[int, str]]:
+    """For each assistant message of a chat: how many messages lead to it, including itself, and a hash of them. Replies that
+    differ only in what frameworks change when they send them back have the same hash. Raises BadMessage."""
+    digest = blake2b(merging_key(target, tools).encode(), digest_size=16)
+    for index, message in enumerate(messages):
+        plain = normalise(message, index)
+        digest.update(canonical(plain).encode() + b"\n")
+        if plain["role"] == "assistant":
+            yield index + 1, digest.hexdigest()
+
+
+def hashes_of_request(target: str, tools: Sequence[Any], messages: Sequence[Message]) -> list[str]:
+    """The hashes of a request's chat, the longest first; [] for a request that is not valid."""
+    try:
+        return [found for _, found in chat_hashes(target, normalise_tools(tools), messages)][::-1]
+    except BadMessage:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A stored reply, and where it is in a record."""
+
+    call: Call
+    answer: MessageNode | None
+    """Its message; None for a reply to plain text."""
+    trace: Trace
+
+
+def restore(
+    record: EpisodeRecord, chain: Sequence[Trace], first: int, before: Recalled | None
+) -> list[Recalled]:
+    """Add replies of a conversation to a record, with numbers from ``first``. Each continues the one before, the first of them
+    ``before``."""
+    found: list[Recalled] = []
+    for number, trace in enumerate(chain, first):
+        key = merging_key(trace.target, trace.tools)
+        tree = record.tree(key)
+        prompt: Node = tree.extend(before.call.end if before else tree.root, trace.prompt)
+        node = before.answer if before and before.answer else record.chat(key)
+        for index, message in enumerate(trace.messages):
+            node = node.add(normalise(message, index))
+        generation = Generation(trace.tokens, trace.logprobs, trace.versions, trace.finish_reason)  # type: ignore[arg-type]
+        call = Call(
+            number=number,
+            agent=trace.agent,
+            target=trace.target,
+            key=key,
+            prompt=prompt,
+            end=tree.extend(prompt, trace.tokens),
+            generation=generation,
+            temperature=trace.temperature,
+            trained=trace.trained,
+            parent=before.call.number if before else None,
+            chat_end=node,
+        )
+        answer = record.add(call, trace.answer)
+        assert answer
+        before = Recalled(call, answer, trace)
+        found.append(before)
+    return found

@@ -1,0 +1,33 @@
+"""An explorer over a scripted engine, in a process that a test may kill: `python explorer_driver.py STORE PORT KEY`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from ajet.capture.sampling import SamplingPolicy
+from ajet.runs.serve import answering
+from ajet.testing import ScriptedEngine
+from ajet_online.explorer import exploring
+from ajet_online.keys import Keys
+from ajet_online.store import Store
+from tests import tokenizers
+
+if __name__ == "__main__":
+    where, port, key = sys.argv[1:]
+    engine = ScriptedEngine(tokenizers.qwen3(), lambda request, text: f"answer {len(text)}")
+    store = Store.open(where)
+    with (
+        answering(engine, SamplingPolicy(False)) as (portal, answerer),
+        exploring(
+            portal,
+            answerer,
+            store,
+            Keys.single(key),
+            models=["m"],
+            host="127.0.0.1",
+            port=int(port),
+            most_calls=64,
+        ),
+    ):
+        threading.Event().wait()

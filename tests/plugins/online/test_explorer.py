@@ -1,0 +1,314 @@
+"""The explorer over HTTP: replies are stored before they are delivered, conversations go on from stored tokens, feedback is taken
+as AgentScope's Java client sends it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from ajet.capture.portal import Portal
+from ajet.capture.sampling import SamplingPolicy
+from ajet.capture.session import Answerer
+from ajet.capture.targets import Target
+from ajet.chat.renderer import Chat
+from ajet.testing import ScriptedEngine
+from ajet.types import ConfigError, GenerateRequest
+from ajet_online.explorer import exploring
+from ajet_online.keys import Key, Keys
+from ajet_online.schema import State
+from ajet_online.store import Store
+from tests import tokenizers
+
+CHAT, OTHER, RATER = "chat-key-0123456789", "other-key-0123456789", "rater-key-0123456789"
+KEYS = Keys(
+    [
+        Key("app", CHAT, ("chat", "feedback")),
+        Key("other", OTHER, ("chat",)),
+        Key("rater", RATER, ("feedback",)),
+    ]
+)
+
+
+@dataclass
+class Server:
+    url: str
+    store: Store
+    engine: ScriptedEngine
+
+    def client(self, key: str = CHAT) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    def ask(self, messages: list[Any], key: str = CHAT, **options: Any) -> Any:
+        client = self.client(key)
+        return client.chat.completions.create(model="m", messages=messages, max_tokens=8, **options)
+
+    def post(self, path: str, body: Any, key: str = CHAT) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return httpx.post(self.url + path, content=content, headers={"Authorization": f"Bearer {key}"})
+
+
+@pytest.fixture
+def serve(store: Store, url: str) -> Iterator[Callable[[], Server]]:
+    """Start an explorer on the store; each call starts it anew, as after a crash."""
+    ends: list[Any] = []
+
+    def start() -> Server:
+        while ends:
+            ends.pop()()
+        engine = ScriptedEngine(tokenizers.qwen3(), answer)
+        portal = Portal()
+        portal.submit(engine.start()).result(10)
+        answerer = Answerer(
+            engine, Chat(engine.tokenizer, engine.model_type), (Target("policy"),), SamplingPolicy(False)
+        )
+        opened = exploring(
+            portal, answerer, store, KEYS, models=["m"], host="127.0.0.1", port=0, most_calls=64
+        )
+        address, _ = opened.__enter__()
+
+        def end() -> None:
+            opened.__exit__(None, None, None)
+            portal.close()
+
+        ends.append(end)
+        return Server(address, store, engine)
+
+    yield start
+    while ends:
+        ends.pop()()
+
+
+def answer(request: GenerateRequest, text: str) -> str:
+    return f"answer {text.count('user')}"
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def said(reply: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": reply.choices[0].message.content}
+
+
+def test_a_reply_is_in_the_store_when_the_client_has_it(serve: Callable[[], Server]) -> None:
+    server = serve()
+    reply = server.ask([user("hi")])
+    (trace,) = server.store.all()
+    assert reply.id.endswith(trace.id)
+    assert (trace.key, trace.target, trace.state, trace.trained) == ("app", "policy", State.RECORDED, True)
+    assert trace.answer["content"] == "answer 1" and list(trace.messages) == [user("hi")]
+    assert len(trace.tokens) == len(trace.logprobs) == reply.usage.completion_tokens
+    (request,) = server.engine.requests
+    assert trace.prompt.tolist() == request.prompt_ids.tolist()
+
+
+def test_so_is_a_streamed_one(serve: Callable[[], Server]) -> None:
+    server = serve()
+    chunks = list(server.ask([user("hi")], stream=True))
+    (trace,) = server.store.all()
+    assert {chunk.id for chunk in chunks} == {f"chatcmpl-{trace.id}"}
+
+
+def test_a_conversation_goes_on_from_its_stored_tokens_also_after_a_restart(
+    serve: Callable[[], Server],
+) -> None:
+    server = serve()
+    messages = [user("one")]
+    for turn in range(4):
+        if turn in (1, 3):
+            server = serve()
+        reply = server.ask(messages)
+        messages += [said(reply), user(f"turn {turn}")]
+    traces = list(server.store.all())
+    assert [t.parent for t in traces] == [None, *(t.id for t in traces[:-1])]
+    assert {t.conversation for t in traces} == {traces[0].id}
+    assert [len(t.messages) for t in traces] == [1, 1, 1, 1]
+    # Stored deltas are what the engine has seen.
+    whole = [token for t in traces for token in (*t.prompt.tolist(), *t.tokens.tolist())]
+    assert server.engine.requests[-1].prompt_ids.tolist() == whole[: -len(traces[-1].tokens)]
+
+
+def test_no_other_key_continues_it(serve: Callable[[], Server]) -> None:
+    server = serve()
+    messages = [user("one")]
+    messages += [said(server.ask(messages)), user("two")]
+    server = serve()
+    server.ask(messages, key=OTHER)
+    server.ask(messages, key=CHAT)
+    first, others, own = server.store.all()
+    assert (others.key, others.parent, others.conversation) == ("other", None, others.id)
+    assert (own.key, own.parent, own.conversation) == ("app", first.id, first.id)
+
+
+def test_a_branch_continues_the_reply_that_it_names(serve: Callable[[], Server]) -> None:
+    server = serve()
+    start = [user("one")]
+    start += [said(server.ask(start))]
+    for text in ("left", "right"):
+        server = serve()
+        server.ask([*start, user(text)])
+    first, left, right = server.store.all()
+    assert left.parent == right.parent == first.id
+
+
+def test_many_clients_at_once_lose_nothing(serve: Callable[[], Server]) -> None:
+    server = serve()
+    names: list[str] = []
+
+    def work(number: int) -> None:
+        messages = [user(f"client {number}")]
+        for _ in range(5):
+            reply = server.ask(messages)
+            names.append(reply.id.removeprefix("chatcmpl-"))
+            messages += [said(reply), user("and?")]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(names) == sorted(t.id for t in server.store.all()) and len(names) == 40
+    assert len({t.conversation for t in server.store.all()}) == 8
+
+
+def test_greedy_calls_are_recorded_but_not_trained(serve: Callable[[], Server]) -> None:
+    server = serve()
+    server.ask([user("hi")], temperature=0)
+    server.ask([user("hi")], top_p=0.5)
+    assert [t.trained for t in server.store.all()] == [False, False]
+
+
+# --------------------------------------------------------------------------- feedback
+
+
+def test_the_java_client_is_answered_as_it_expects(serve: Callable[[], Server]) -> None:
+    """It sends no X headers, a string run id, and an empty commit."""
+    server = serve()
+    body = {"model": "m", "messages": [user("hi")], "stream": False}
+    reply = server.post("/v1/chat/completions", body)
+    assert reply.status_code == 200
+    name = reply.json()["id"]
+    task = {"msg_ids": [name], "reward": 1.0, "task_id": "task-1", "run_id": "0"}
+    for path in ("/feedback", "/v1/feedback"):
+        answered = server.post(path, task)
+        assert (answered.status_code, answered.json()["status"]) == (200, "success")
+    for path in ("/commit", "/v1/commit"):
+        answered = server.post(path, b"")
+        assert (answered.status_code, answered.json()["status"]) == (200, "success")
+    (trace,) = server.store.all()
+    assert (trace.state, trace.reward, trace.task_id, trace.run_id) == (State.READY, 1.0, "task-1", "0")
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
+    server = serve()
+    name = server.ask([user("hi")]).id
+    body = {
+        "msg_ids": [name, "chatcmpl-nobody"],
+        "reward": 0,
+        "task_id": 7,
+        "correction": "hello",
+        "comment": "short",
+    }
+    assert server.post("/feedback", body, key=RATER).json() == {
+        "status": "success",
+        "rated": [name],
+        "unchanged": [],
+        "unknown": ["chatcmpl-nobody"],
+    }
+    assert server.post("/feedback", {**body, "reward": 1}).json()["unchanged"] == [name]
+    (trace,) = server.store.all()
+    assert (trace.reward, trace.task_id, trace.run_id, trace.correction) == (0.0, "7", "0", "hello")
+    assert server.post("/commit", {"task_id": "7", "run_id": 0}).json()["committed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "problem"),
+    [
+        ("/feedback", b"{", "the body must be a JSON object"),
+        ("/feedback", {}, "msg_ids must be a list"),
+        ("/feedback", {"msg_ids": "a", "reward": 1, "task_id": "t"}, "msg_ids must be a list"),
+        ("/feedback", {"msg_ids": [], "reward": 1, "task_id": "t"}, "msg_ids must be a list"),
+        ("/feedback", {"msg_ids": ["a"], "task_id": "t"}, "reward must be a finite number"),
+        ("/feedback", {"msg_ids": ["a"], "reward": "1", "task_id": "t"}, "reward must be a finite number"),
+        ("/feedback", b'{"msg_ids": ["a"], "reward": NaN, "task_id": "t"}', "reward must be a finite number"),
+        ("/feedback", {"msg_ids": ["a"], "reward": 1}, "task_id must be a string"),
+        (
+            "/feedback",
+            {"msg_ids": ["a"], "reward": 1, "task_id": "t", "run_id": [1]},
+            "run_id must be a string",
+        ),
+        (
+            "/feedback",
+            {"msg_ids": ["a"], "reward": 1, "task_id": "t", "comment": 1},
+            "comment must be a string",
+        ),
+        ("/commit", {"time_threshold": "now"}, "time_threshold must be a finite number"),
+        ("/commit", [1], "the body must be a JSON object"),
+    ],
+)
+def test_missing_and_mistyped_fields_are_named(
+    serve: Callable[[], Server], path: str, body: Any, problem: str
+) -> None:
+    answered = serve().post(path, body)
+    assert answered.status_code == 400
+    assert problem in answered.json()["error"]["message"]
+
+
+def test_keys_open_only_what_they_are_for(serve: Callable[[], Server]) -> None:
+    server = serve()
+    body = {"msg_ids": ["a"], "reward": 1, "task_id": "t"}
+    assert server.post("/feedback", body, key=OTHER).status_code == 403
+    assert server.post("/feedback", body, key="wrong").status_code == 401
+    assert server.post("/commit", b"", key=OTHER).status_code == 403
+    with pytest.raises(openai.AuthenticationError):
+        server.ask([user("hi")], key=RATER)
+    assert not list(server.store.all())
+
+
+def test_without_its_store_the_explorer_delivers_nothing(
+    serve: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ajet_online.database import StoreFailed
+
+    server = serve()
+
+    def fail(traces: Any) -> None:
+        raise StoreFailed(
+            "store x: database or disk is full. Free space on its disk; what was acknowledged is kept."
+        )
+
+    monkeypatch.setattr(server.store, "record", fail)
+    with pytest.raises(openai.InternalServerError, match="database or disk is full") as found:
+        server.ask([user("hi")])
+    assert found.value.status_code == 503
+    streamed = server.post("/v1/chat/completions", {"model": "m", "messages": [user("hi")], "stream": True})
+    assert "database or disk is full" in streamed.text and '"finish_reason": "stop"' not in streamed.text
+    monkeypatch.undo()
+    reply = server.ask([user("hi")])
+    server.ask([user("hi"), said(reply), user("and?")])
+    first, second = server.store.all()
+    assert second.parent in (first.id, None), "no reply that is not in the store is continued"
+
+
+def test_a_store_of_another_vocabulary_is_refused(serve: Callable[[], Server]) -> None:
+    server = serve()
+    engine = ScriptedEngine(tokenizers.llama3(), answer, model_type="llama")
+    answerer = Answerer(engine, Chat(engine.tokenizer, "llama"), (Target("policy"),), SamplingPolicy(False))
+    where = {"models": ["m"], "host": "127.0.0.1", "port": 0, "most_calls": 1}
+    portal = Portal()
+    try:
+        with (
+            pytest.raises(ConfigError, match=r"another vocabulary\. Serve that model, or name another store"),
+            exploring(portal, answerer, server.store, KEYS, **where),
+        ):
+            pass
+    finally:
+        portal.close()
