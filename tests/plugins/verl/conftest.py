@@ -27,7 +27,8 @@ if importlib.util.find_spec("verl") is None:  # it has an environment of its own
 MARK = "AJET_TEST_OF_VERL"
 """In the environment of all that a test starts, so that what is left can be found."""
 SHARED_MEMORY = Path("/dev/shm")
-GONE_SECONDS = 30.0
+GONE_SECONDS = 120.0
+"""Ray's agent of a killed node waits a minute for Ray's control store before it ends."""
 
 
 LONGEST = ("test_sync.py", "test_colocate_async.py", "test_engine.py", "test_exactness.py")
