@@ -31,7 +31,7 @@ GONE_SECONDS = 120.0
 """Ray's agent of a killed node waits a minute for Ray's control store before it ends."""
 
 
-LONGEST = ("test_sync.py", "test_colocate_async.py", "test_engine.py", "test_exactness.py")
+LONGEST = ("test_sync.py", "test_colocate_async.py", "test_lora.py", "test_engine.py", "test_exactness.py")
 """Files whose tests take minutes. They begin first, so that no process waits for the other at the end."""
 
 
