@@ -144,14 +144,10 @@ def acknowledged_survives(where: str, kills: int, cluster: Cluster | None) -> No
         assert trace.parent is None or by_id[trace.parent].conversation == trace.conversation
 
 
-def test_what_the_explorer_acknowledged_survives_its_kills(tmp_path: Path) -> None:
-    acknowledged_survives(str(tmp_path / "traces.db"), 2, None)
-
-
-def test_so_it_does_where_postgresql_is_killed_too() -> None:
+def test_what_was_acknowledged_survives_kills_of_the_explorer_and_of_postgresql() -> None:
     cluster = Cluster()
     try:
-        acknowledged_survives(cluster.database(), 2, cluster)
+        acknowledged_survives(cluster.database(), 4, cluster)
     finally:
         cluster.close()
 
