@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0001"
+HEAD = "0002"
 """The last of the migrations, which together make these tables."""
 
 
@@ -36,6 +36,19 @@ class State(IntEnum):
     """A trainer has taken it, until the lease expires."""
     TRAINED = 4
     DISCARDED = 5
+
+
+class Stage(IntEnum):
+    """What has become of a version of the weights."""
+
+    CANDIDATE = 0
+    """It is trained, and not judged by the gate yet."""
+    PUBLISHED = 1
+    """Explorers serve the newest of these."""
+    REJECTED = 2
+    """The gate has kept it back."""
+    WITHDRAWN = 3
+    """It was published, and rolled back."""
 
 
 metadata = MetaData()
@@ -66,6 +79,7 @@ traces = Table(
     Column("key", Text, nullable=False),
     Column("agent", Text, nullable=False),
     Column("target", Text, nullable=False),
+    Column("run", String(128)),
     Column("conversation", String(64), nullable=False),
     Column("parent", String(64)),
     Column("chat", String(32), nullable=False),
@@ -96,9 +110,17 @@ parent's reply, ``messages`` the messages after it. ``versions`` is NULL if all 
 are raw little-endian numbers."""
 
 Index("traces_conversation", traces.c.conversation)
+Index(
+    "traces_run",
+    traces.c.run,
+    sqlite_where=traces.c.run.is_not(None),
+    postgresql_where=traces.c.run.is_not(None),
+)
 Index("traces_chat", traces.c.key, traces.c.chat)
 # All that `Store.status` reads, so that it does not read the rows.
 Index("traces_status", traces.c.state, traces.c.version, traces.c.reward)
+_rated = text("reward IS NOT NULL")
+Index("traces_ratings", traces.c.version, traces.c.reward, sqlite_where=_rated, postgresql_where=_rated)
 # Only few traces are in these states at a time, so these indexes stay small.
 for _name, _columns, _state in (
     ("traces_rated", (traces.c.task_id, traces.c.run_id), State.RATED),
@@ -108,6 +130,22 @@ for _name, _columns, _state in (
 ):
     _where = text(f"state = {_state:d}")
     Index(_name, *_columns, sqlite_where=_where, postgresql_where=_where)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("parent", Integer),
+    Column("path", Text, nullable=False),
+    Column("stage", SmallInteger, nullable=False),
+    Column("lease", _number),
+    Column("reward", Double),
+    Column("report", Text),
+    Column("reason", Text),
+    Column("at", Double, nullable=False),
+)
+"""The versions of the weights. Number 0 is the model before any training; ``parent`` is the version that a version was trained
+from, ``lease`` the one of its traces, ``reward`` that on the validation tasks."""
 
 facts = Table(
     "facts",

@@ -70,12 +70,14 @@ class Store:
         self._engine.dispose()
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def writing(self) -> Iterator[Connection]:
+        """A block that is one transaction, and the only one that writes on SQLite."""
         with guarded(self._engine), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[Connection]:
+        """A block that only reads, without waiting for writers."""
         with guarded(self._engine), self._engine.connect() as connection:
             yield connection.execution_options(**{READS: True})
 
@@ -84,7 +86,7 @@ class Store:
     def record(self, new: Sequence[Trace]) -> None:
         """Add traces. Those that are already there stay as they are, so a repeated call changes nothing."""
         lists = {hash_of(trace.tools): to_text(list(trace.tools)) for trace in new if trace.tools}
-        with self._writing() as connection:
+        with self.writing() as connection:
             for values, table in (
                 ([{"hash": name, "text": written} for name, written in lists.items()], tools),
                 ([to_row(trace) for trace in new], traces),
@@ -115,7 +117,7 @@ class Store:
             "correction": correction,
             "rated_at": time.time(),
         }
-        with self._writing() as connection:
+        with self.writing() as connection:
             there = set(connection.scalars(select(traces.c.id).where(own)))
             rating = update(traces).where(own, traces.c.state == State.RECORDED).values(values)
             new = set(connection.scalars(rating.returning(traces.c.id)))
@@ -134,18 +136,18 @@ class Store:
         conditions += [traces.c.task_id == task_id] if task_id is not None else []
         conditions += [traces.c.run_id == run_id] if run_id is not None else []
         conditions += [traces.c.rated_at <= before] if before is not None else []
-        with self._writing() as connection:
+        with self.writing() as connection:
             return connection.execute(update(traces).where(*conditions).values(state=State.READY)).rowcount
 
     def conversation(self, name: str) -> list[Trace]:
         """The traces of a conversation, in the order in which they were recorded."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             return _read(connection, traces.c.conversation == name)
 
     def chain(self, key: str, chats: Sequence[str]) -> list[Trace]:
         """The reply of an API key that ends one of these chats, the first of them that is there, with its parents before it; [] if
         there is none."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             own = and_(traces.c.key == key, traces.c.chat.in_(chats))
             rows = connection.execute(
                 select(traces.c.chat, traces.c.id, traces.c.conversation).where(own)
@@ -168,7 +170,7 @@ class Store:
         """Take all ready traces of the first so many tasks, for ``seconds`` from now; None if there are none. Others cannot take them
         before the lease expires."""
         now = time.time()
-        with self._writing() as connection:
+        with self.writing() as connection:
             if connection.dialect.name == "postgresql":  # SQLite has only one writer anyway
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({LEASING})"))
             _end_expired(connection, now)
@@ -184,43 +186,34 @@ class Store:
 
     def renew(self, lease: int, seconds: float) -> bool:
         """Let a lease last ``seconds`` from now. False if it has expired and others may have taken its traces: then nothing that was
-        learned from them may be kept."""
-        with self._writing() as connection:
+        learned from them may be kept, and `Versions.learned` keeps nothing."""
+        with self.writing() as connection:
             _end_expired(connection, time.time())
             renewed = update(leases).where(leases.c.id == lease).values(expires=time.time() + seconds)
             return bool(connection.execute(renewed).rowcount)
 
     def release(self, lease: int) -> int:
         """Return the traces of a lease, which are ready again. Returns how many."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             return _release(connection, [lease])
-
-    def trained(self, ids: Collection[str], step: int) -> int:
-        """Mark traces as trained by a step whose checkpoint is complete. Also after their lease has expired, and again: a trainer that
-        finds the checkpoint after a crash does so. Returns how many were not marked yet."""
-        return self._end(ids, State.TRAINED, step=step)
 
     def discard(self, ids: Collection[str], reason: str) -> int:
         """Mark traces that will not be trained. Returns how many were not marked yet."""
-        return self._end(ids, State.DISCARDED, reason=reason)
-
-    def _end(self, ids: Collection[str], state: State, **values: Any) -> int:
         changed = 0
-        with self._writing() as connection:
+        with self.writing() as connection:
             for part in _parts(list(ids)):
                 open_ones = and_(
                     traces.c.id.in_(part), traces.c.state.not_in([State.TRAINED, State.DISCARDED])
                 )
-                ending = update(traces).where(open_ones).values(state=state, lease=None, **values)
-                changed += connection.execute(ending).rowcount
-            _forget_empty(connection)
+                values = {"state": State.DISCARDED, "lease": None, "reason": reason}
+                changed += connection.execute(update(traces).where(open_ones).values(values)).rowcount
         return changed
 
     # ---------------------------------------------------------------- commands
 
     def status(self) -> Status:
         """What the store contains."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             columns = (
                 traces.c.state,
                 traces.c.version,
@@ -242,7 +235,7 @@ class Store:
         if self._engine.dialect.name == "sqlite":
             file = Path(self._engine.url.database)
             return sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
-        with self._reading() as connection:
+        with self.reading() as connection:
             return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
     def all(self) -> Iterator[Trace]:
@@ -257,7 +250,7 @@ class Store:
         last = 0
         while True:
             page = _whole().where(condition, traces.c.number > last).limit(PAGE)
-            with self._reading() as connection:
+            with self.reading() as connection:
                 rows = connection.execute(page).mappings().all()
             if not rows:
                 return
@@ -272,7 +265,7 @@ class Store:
             .group_by(traces.c.conversation)
             .having(func.max(traces.c.at) < before, func.count(traces.c.lease) == 0)
         )
-        with self._writing() as connection:
+        with self.writing() as connection:
             deleted = connection.execute(delete(traces).where(traces.c.conversation.in_(old))).rowcount
             used = select(traces.c.tools).where(traces.c.tools.is_not(None))
             connection.execute(delete(tools).where(tools.c.hash.not_in(used)))
@@ -281,7 +274,7 @@ class Store:
     def agree(self, name: str, value: str, problem: str) -> None:
         """Note what holds for all traces, such as the model's vocabulary. Raises ConfigError with ``problem`` if the store says
         otherwise."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute(self._insert(facts).on_conflict_do_nothing(), {"name": name, "value": value})
             found = connection.execute(select(facts.c.value).where(facts.c.name == name)).scalar_one()
         if found != value:
@@ -338,12 +331,6 @@ def _release(connection: Connection, numbers: Sequence[int]) -> int:
     ).rowcount
     connection.execute(delete(leases).where(leases.c.id.in_(numbers)))
     return count
-
-
-def _forget_empty(connection: Connection) -> None:
-    """Delete leases of which no trace is left."""
-    used = select(traces.c.lease).where(traces.c.state == State.LEASED)
-    connection.execute(delete(leases).where(leases.c.id.not_in(used)))
 
 
 def _parts(ids: list[str]) -> Iterable[list[str]]:

@@ -32,6 +32,8 @@ class Trace:
     """Name of the API key, whose conversations no other key continues."""
     agent: str
     target: str
+    run: str | None = None
+    """What the client called the run of the agent that the reply belongs to (`ajet_online.keys`)."""
     conversation: str
     """The first reply of its chain of parents."""
     parent: str | None
@@ -58,7 +60,7 @@ class Trace:
     correction: str | None = None
     """The answer that a user would have preferred."""
     step: int | None = None
-    """The step that has trained it."""
+    """The version of the weights that was trained with it."""
     reason: str | None = None
     """Why it was discarded."""
 
@@ -73,6 +75,7 @@ def to_row(trace: Trace) -> dict[str, Any]:
         "key": trace.key,
         "agent": trace.agent,
         "target": trace.target,
+        "run": trace.run,
         "conversation": trace.conversation,
         "parent": trace.parent,
         "chat": trace.chat,
@@ -100,6 +103,7 @@ def from_row(row: Mapping[Any, Any]) -> Trace:
         "key",
         "agent",
         "target",
+        "run",
         "conversation",
         "parent",
         "chat",

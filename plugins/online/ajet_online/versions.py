@@ -1,0 +1,198 @@
+"""Versions of the weights: which exist, which of them explorers serve, and what users think of each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from ajet.types import ConfigError
+from ajet_online.schema import Stage, State, leases, traces, versions
+from ajet_online.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of the weights. Number 0 is the model before any training."""
+
+    number: int
+    parent: int | None
+    """The version that it was trained from."""
+    path: str
+    """The folder of its checkpoint; of version 0 the model."""
+    stage: Stage
+    lease: int | None = None
+    """The lease of the traces that it has learned from."""
+    reward: float | None = None
+    """On the validation tasks."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """What the gate has measured."""
+    reason: str | None = None
+    """Why it was rejected or withdrawn."""
+    at: float = 0.0
+    """When it was trained, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratings:
+    """What users think of the replies of a version."""
+
+    count: int
+    mean: float
+    variance: float
+
+
+class Versions:
+    """The versions in a store. Its methods may be called from any thread and raise StoreFailed if the database fails."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def begin(self, model: str) -> Version:
+        """Version 0, which is ``model``. Raises ConfigError if the store began with another model."""
+        values = {"number": 0, "path": model, "stage": Stage.PUBLISHED, "at": time.time()}
+        with self._store.writing() as connection:
+            if _read(connection, versions.c.number == 0) == []:
+                connection.execute(insert(versions).values(values))
+            (found,) = _read(connection, versions.c.number == 0)
+        if found.path != model:
+            raise ConfigError(
+                f"the store's first model is {found.path}, not {model}. Name that model, or another store."
+            )
+        return found
+
+    def all(self) -> list[Version]:
+        """Every version, by number."""
+        with self._store.reading() as connection:
+            return _read(connection)
+
+    def serving(self) -> Version | None:
+        """The version that explorers serve: the newest published one. None before `begin`."""
+        with self._store.reading() as connection:
+            return _serving(connection)
+
+    def learned(self, lease: int, path: str, parent: int) -> int | None:
+        """Note that the checkpoint at ``path`` has learned from the traces of a lease, which are marked as trained and never
+        leased again. Returns the number of the new candidate; None if the lease is gone, because it had expired and another
+        trainer may have taken its traces: then the checkpoint must not be used. Repeating the call changes nothing."""
+        with self._store.writing() as connection:
+            known = connection.scalar(select(versions.c.number).where(versions.c.lease == lease))
+            if known is not None:
+                return int(known)
+            if connection.scalar(select(leases.c.id).where(leases.c.id == lease)) is None:
+                return None
+            number = int(connection.scalar(select(func.max(versions.c.number))) or 0) + 1
+            values = {
+                "number": number,
+                "parent": parent,
+                "path": path,
+                "stage": Stage.CANDIDATE,
+                "lease": lease,
+                "at": time.time(),
+            }
+            connection.execute(insert(versions).values(values))
+            own = update(traces).where(traces.c.state == State.LEASED, traces.c.lease == lease)
+            connection.execute(own.values(state=State.TRAINED, step=number, lease=None))
+            connection.execute(delete(leases).where(leases.c.id == lease))
+        return number
+
+    def publish(self, number: int, reward: float | None, report: Mapping[str, Any]) -> bool:
+        """Let explorers serve a candidate. Returns False, and rejects it, if the version that it was trained from is no longer
+        served."""
+        with self._store.writing() as connection:
+            serving = _serving(connection)
+            (candidate,) = _read(connection, versions.c.number == number)
+            held = serving is not None and serving.number == candidate.parent
+            values: dict[str, Any] = {"reward": reward, "report": json.dumps(report)}
+            if held:
+                values["stage"] = Stage.PUBLISHED
+            else:
+                values |= {"stage": Stage.REJECTED, "reason": f"version {candidate.parent} was withdrawn"}
+            connection.execute(update(versions).where(versions.c.number == number).values(values))
+        return held
+
+    def reject(self, number: int, reward: float | None, report: Mapping[str, Any], reason: str) -> None:
+        """Keep a candidate back."""
+        values = {"stage": Stage.REJECTED, "reward": reward, "report": json.dumps(report), "reason": reason}
+        with self._store.writing() as connection:
+            connection.execute(update(versions).where(versions.c.number == number).values(values))
+
+    def measured(self, number: int, reward: float, report: Mapping[str, Any]) -> None:
+        """Note the reward of a version on the validation tasks."""
+        with self._store.writing() as connection:
+            own = update(versions).where(versions.c.number == number)
+            connection.execute(own.values(reward=reward, report=json.dumps(report)))
+
+    def withdraw(self, to: int, reason: str) -> list[int]:
+        """Withdraw every published version after ``to``, which is then served; returns them. Raises ConfigError if ``to`` is not
+        published."""
+        with self._store.writing() as connection:
+            published = [v.number for v in _read(connection, versions.c.stage == Stage.PUBLISHED)]
+            if to not in published:
+                known = ", ".join(map(str, published)) or "none"
+                raise ConfigError(f"version {to}: is not published. Published: {known}.")
+            later = [number for number in published if number > to]
+            own = update(versions).where(versions.c.number.in_(later))
+            connection.execute(own.values(stage=Stage.WITHDRAWN, reason=reason))
+        return later
+
+    def moved(self, number: int, path: str) -> None:
+        """Note where the checkpoint of a version is now."""
+        with self._store.writing() as connection:
+            connection.execute(update(versions).where(versions.c.number == number).values(path=path))
+
+    def ratings(self, numbers: Collection[int]) -> dict[int, Ratings]:
+        """The ratings of the replies of these versions. Variances are those of samples (n - 1)."""
+        reward = traces.c.reward
+        columns = (traces.c.version, func.count(), func.sum(reward), func.sum(reward * reward))
+        rated = reward.is_not(None) & traces.c.version.in_(numbers)
+        with self._store.reading() as connection:
+            rows: Sequence[Any] = connection.execute(
+                select(*columns).where(rated).group_by(traces.c.version)
+            ).all()
+        return {version: _ratings(count, total, squares) for version, count, total, squares in rows}
+
+
+def _ratings(count: int, total: float, squares: float) -> Ratings:
+    mean = total / count
+    return Ratings(count, mean, max(squares - count * mean * mean, 0.0) / max(count - 1, 1))
+
+
+def distance(known: Collection[Version], sampled: int, learning: int) -> int:
+    """How many updates lie between two versions along the tree of versions: the staleness of a reply."""
+    parents = {version.number: version.parent for version in known}
+    above = _ancestors(parents, sampled)
+    for steps, number in enumerate(_ancestors(parents, learning)):
+        if number in above:
+            return steps + above.index(number)
+    return len(above)  # of a version that the store no longer knows
+
+
+def _ancestors(parents: Mapping[int, int | None], number: int) -> list[int]:
+    found = []
+    current: int | None = number
+    while current is not None:
+        found.append(current)
+        current = parents.get(current)
+    return found
+
+
+def _serving(connection: Connection) -> Version | None:
+    published = _read(connection, versions.c.stage == Stage.PUBLISHED)
+    return published[-1] if published else None
+
+
+def _read(connection: Connection, *conditions: Any) -> list[Version]:
+    rows = connection.execute(select(versions).where(*conditions).order_by(versions.c.number)).mappings()
+    return [
+        Version(
+            **{name: row[name] for name in ("number", "parent", "path", "lease", "reward", "reason", "at")},
+            stage=Stage(row["stage"]),
+            report=json.loads(row["report"]) if row["report"] else {},
+        )
+        for row in rows
+    ]

@@ -1,0 +1,103 @@
+"""Versions of the weights: what was learned counts once, and only what is published is served."""
+
+from __future__ import annotations
+
+import pytest
+
+from ajet.types import ConfigError
+from ajet_online.schema import Stage, State
+from ajet_online.store import Store
+from ajet_online.versions import Version, Versions, distance
+from tests.plugins.online.conftest import trace
+
+
+def leased(store: Store, *names: str, seconds: float = 60) -> int:
+    """A lease of new traces."""
+    store.record([trace(name) for name in names])
+    store.rate(names, 1.0, "task", "0")
+    store.commit()
+    lease = store.lease("trainer", 1, seconds)
+    assert lease and [t.id for t in lease.traces] == list(names)
+    return lease.id
+
+
+def published(store: Store, name: str) -> int:
+    """The number of a new version, published."""
+    found = Versions(store)
+    serving = found.serving()
+    assert serving
+    number = found.learned(leased(store, name), f"/{name}", serving.number)
+    assert number and found.publish(number, 0.5, {})
+    return number
+
+
+def test_the_first_model_is_version_0(store: Store) -> None:
+    versions = Versions(store)
+    assert versions.serving() is None
+    versions.begin("model")
+    assert versions.begin("model").number == 0
+    assert (serving := versions.serving()) and (serving.path, serving.parent) == ("model", None)
+    with pytest.raises(ConfigError, match="the store's first model is model, not other"):
+        versions.begin("other")
+
+
+def test_traces_are_trained_in_the_transaction_that_adds_the_candidate(store: Store) -> None:
+    versions = Versions(store)
+    versions.begin("model")
+    lease = leased(store, "a", "b")
+    assert versions.learned(lease, "/1", 0) == 1
+    assert versions.learned(lease, "/1", 0) == 1, "again, as after a crash"
+    assert {(t.state, t.step) for t in store.all()} == {(State.TRAINED, 1)}
+    assert not store.renew(lease, 60) and store.lease("other", 5, 60) is None
+    assert (serving := versions.serving()) and serving.number == 0, "it is not published yet"
+
+
+def test_a_checkpoint_whose_lease_is_lost_does_not_count(store: Store) -> None:
+    versions = Versions(store)
+    versions.begin("model")
+    lost = leased(store, "a", seconds=-1)
+    other = store.lease("other", 5, 60)
+    assert other and versions.learned(lost, "/1", 0) is None
+    assert versions.learned(other.id, "/1b", 0) == 1
+    assert [v.path for v in versions.all()] == ["model", "/1b"]
+
+
+def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
+    versions = Versions(store)
+    versions.begin("model")
+    first = published(store, "a")
+    candidate = versions.learned(leased(store, "b"), "/b", first)
+    assert candidate
+    assert versions.withdraw(0, "worse") == [first]
+    assert not versions.publish(candidate, 0.9, {"reward": 0.9})
+    stages = {v.number: (v.stage, v.reason) for v in versions.all()}
+    assert stages[first] == (Stage.WITHDRAWN, "worse")
+    assert stages[candidate] == (Stage.REJECTED, f"version {first} was withdrawn")
+    assert published(store, "c") == 3, "numbers are not used again"
+    with pytest.raises(ConfigError, match="version 1: is not published. Published: 0, 3"):
+        versions.withdraw(1, "by hand")
+
+
+def test_ratings_by_version(store: Store) -> None:
+    for number, (version, reward) in enumerate([(1, 1.0), (1, 0.0), (1, 1.0), (2, 0.5), (3, None)]):
+        made = trace(f"r{number}", versions=trace("x").versions * 0 + version)
+        store.record([made])
+        store.rate([made.id], reward, "t", "0")
+    found = Versions(store).ratings([1, 2, 3])
+    assert set(found) == {1, 2}
+    assert (found[1].count, found[1].mean) == (3, pytest.approx(2 / 3))
+    assert found[1].variance == pytest.approx(1 / 3)
+    assert (found[2].count, found[2].variance) == (1, 0)
+
+
+def test_staleness_is_the_distance_in_the_tree_of_versions() -> None:
+    def made(number: int, parent: int | None) -> Version:
+        return Version(number=number, parent=parent, path="", stage=Stage.PUBLISHED)
+
+    # 0 - 1 - 2 (withdrawn) and 1 - 4 - 5; 3 was rejected.
+    known = [made(0, None), made(1, 0), made(2, 1), made(3, 2), made(4, 1), made(5, 4)]
+    assert distance(known, 5, 5) == 0
+    assert distance(known, 4, 5) == 1
+    assert distance(known, 1, 5) == 2
+    assert distance(known, 2, 5) == 3, "back to 1, and on to 5"
+    assert distance(known, 0, 2) == 2
