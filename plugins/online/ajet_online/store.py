@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -177,8 +178,8 @@ class Store:
             chosen = _first_tasks(connection, tasks)
             if not chosen:
                 return None
-            values = {"trainer": trainer, "expires": now + seconds}
-            number = connection.execute(insert(leases).values(values).returning(leases.c.id)).scalar_one()
+            number = secrets.randbits(62)  # SQLite would count on from a deleted lease's number again
+            connection.execute(insert(leases).values(id=number, trainer=trainer, expires=now + seconds))
             ready = and_(traces.c.state == State.READY, traces.c.task_id.in_(chosen))
             connection.execute(update(traces).where(ready).values(state=State.LEASED, lease=number))
             found = _read(connection, and_(traces.c.state == State.LEASED, traces.c.lease == number))

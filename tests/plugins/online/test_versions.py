@@ -37,7 +37,7 @@ def test_the_first_model_is_version_0(store: Store) -> None:
     versions.begin("model")
     assert versions.begin("model").number == 0
     assert (serving := versions.serving()) and (serving.path, serving.parent) == ("model", None)
-    with pytest.raises(ConfigError, match="the store's first model is model, not other"):
+    with pytest.raises(ConfigError, match="first model is model, not other"):
         versions.begin("other")
 
 
@@ -74,7 +74,7 @@ def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
     assert stages[first] == (Stage.WITHDRAWN, "worse")
     assert stages[candidate] == (Stage.REJECTED, f"version {first} was withdrawn")
     assert published(store, "c") == 3, "numbers are not used again"
-    with pytest.raises(ConfigError, match="version 1: is not published. Published: 0, 3"):
+    with pytest.raises(ConfigError, match=r"version 1: is not published\. Published: 0, 3"):
         versions.withdraw(1, "by hand")
 
 
@@ -85,7 +85,7 @@ def test_ratings_by_version(store: Store) -> None:
         store.rate([made.id], reward, "t", "0")
     found = Versions(store).ratings([1, 2, 3])
     assert set(found) == {1, 2}
-    assert (found[1].count, found[1].mean) == (3, pytest.approx(2 / 3))
+    assert found[1].count == 3 and found[1].mean == pytest.approx(2 / 3)
     assert found[1].variance == pytest.approx(1 / 3)
     assert (found[2].count, found[2].variance) == (1, 0)
 
