@@ -56,11 +56,11 @@ def constant(values: Any) -> Any:
 
 def mean_over_calls(xp: Any, values: Any, calls: Any) -> Any:
     """[N]: for each token the mean of ``values`` over the tokens of its call, with gradients."""
-    count = int(calls.max()) + 1
+    return sum_over_calls(xp, values, calls) / sum_over_calls(xp, xp.ones_like(values), calls)
+
+
+def sum_over_calls(xp: Any, values: Any, calls: Any) -> Any:
+    """[N]: for each token the sum of ``values`` over the tokens of its call, with gradients."""
     if hasattr(values, "index_add"):  # torch
-        nothing = values.new_zeros(count)
-        sums = nothing.index_add(0, calls, values)
-        sizes = nothing.index_add(0, calls, xp.ones_like(values))
-    else:
-        sums, sizes = xp.bincount(calls, values), xp.bincount(calls)
-    return (sums / sizes)[calls]
+        return values.new_zeros(int(calls.max()) + 1).index_add(0, calls, values)[calls]
+    return xp.bincount(calls, values)[calls]

@@ -115,7 +115,10 @@ class JobConfig(Settings):
     run: RunSettings = Field(
         RunSettings(), description="Where the run is stored, and whether it is repeatable."
     )
-
+    plugins: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Settings of plugins that bring commands of their own, by the plugin's name, such as `online`.",
+    )
     services: dict[str, ServiceSpec] = Field(
         {},
         description="Programs that may run beside the job, by name: {command: […], health: URL}, or a plugin's.",

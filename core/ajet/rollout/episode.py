@@ -17,6 +17,7 @@ from ajet.environments.client import Leases, current_leases
 from ajet.interfaces.workflow import Tuner, Workflow, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import Failure, FailureKind, workflow_failure
+from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
@@ -115,6 +116,8 @@ class EpisodeRunner:
 
     async def run(self, plan: Plan, attempt: int) -> Episode:
         """Run one attempt. The result names the cause of a failure."""
+        if isinstance(plan.task, RecordedTask):
+            return _replayed(plan, plan.task, attempt)
         loop = asyncio.get_running_loop()
         started = loop.time()
         session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer)
@@ -185,6 +188,16 @@ class EpisodeRunner:
 
     def _deadline(self) -> float | None:
         return None if under_debugger() else self.timeout
+
+
+def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
+    record = EpisodeRecord()
+    output = task.replay(record, plan.member)
+    record.close()
+    failed = None
+    if output is None:
+        failed = Failure(FailureKind.NOT_RECORDED, text=f"task {task.id} has no run {plan.member}")
+    return Episode(plan, attempt, output or WorkflowOutput(), record, failed=failed)
 
 
 def _explain(session: Session, failed: Failure | None, missed: Sequence[Missed]) -> Failure | None:

@@ -19,6 +19,7 @@ class FailureKind(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     NOTHING_CAPTURED = "nothing_captured"
     RUNNER_DIED = "runner_died"
+    NOT_RECORDED = "not_recorded"
 
 
 _FIX_THE_AGENT = "Fix the agent; `--backbone debug` stops at breakpoints in it."
@@ -60,7 +61,11 @@ class Failure:
     @property
     def repeats(self) -> bool:
         """Whether another attempt would fail in the same way."""
-        return self.kind in (FailureKind.CONTEXT_OVERFLOW, FailureKind.NOTHING_CAPTURED)
+        return self.kind in (
+            FailureKind.CONTEXT_OVERFLOW,
+            FailureKind.NOTHING_CAPTURED,
+            FailureKind.NOT_RECORDED,
+        )
 
     @property
     def remedy(self) -> str:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ajet.capture.context import passthrough
-from ajet.interfaces.judge import GroupJudge, Judge
+from ajet.interfaces.judge import GroupJudge, Judge, RewardFromWorkflow
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure, FailureKind, judge_failure
 from ajet.rollout.groups import Groups, score, verdict_of
+from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watching
 from ajet.types import JudgeOutput
@@ -25,6 +26,10 @@ from ajet.utils.threads import called
 if TYPE_CHECKING:
     from ajet.capture.portal import Portal
     from ajet.rollout.deterministic_batching import DeterministicBatching
+
+
+_RECORDED = RewardFromWorkflow()
+"""The judge of episodes that took place before."""
 
 
 class Runner(Protocol):
@@ -130,11 +135,13 @@ class Rollout:
         limit: asyncio.Semaphore,
         done: Callable[[Episode], None],
     ) -> Episode:
-        if groups is not None:
+        recorded = isinstance(episode.plan.task, RecordedTask)
+        if groups is not None and not recorded:
             await groups.judged(episode, lambda members: self._ask_group_judge(members, limit))
         elif episode.failure is None:
             async with limit:
-                judge, plan, name = self.judge.judge, episode.plan, _judging(episode.plan.id)
+                judge = (_RECORDED if recorded else self.judge).judge
+                plan, name = episode.plan, _judging(episode.plan.id)
                 view = episode.view()
                 await self._ask_judge(episode, lambda: called(judge, plan.task, view.output, view, name=name))
         done(episode)

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from ajet.cli.options import Sets, flag
 
-app = typer.Typer(help="Train on the feedback of users.", no_args_is_help=True, rich_markup_mode=None)
+
+class JobOrCommand(typer.core.TyperGroup):
+    """``ajet online job.yaml`` is short for ``ajet online job job.yaml``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0].endswith((".yaml", ".yml")):
+            args = ["job", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=JobOrCommand, help="Train on the feedback of users.", no_args_is_help=True, rich_markup_mode=None
+)
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 Where = Annotated[str, typer.Argument(metavar="STORE", help="The store: a file of SQLite, or a URL.")]
 
 
 @app.callback()
 def online() -> None:
-    """Train on the feedback of users."""
+    """Train on the feedback of users: `ajet online JOB.yaml` does all, the commands below a part each."""
 
 
 @app.command("explore")
 def explore_command(
-    checkpoint: Annotated[
+    model: Annotated[
         str,
         typer.Argument(
-            metavar="CHECKPOINT", help="Checkpoint folder, Hugging Face id, or a recipe such as `starter`."
+            metavar="MODEL",
+            help="Folder, Hugging Face id, or a recipe such as `starter`; or a job file, whose model it is.",
         ),
     ],
     store: Annotated[
-        str, typer.Option(help="The store: a file of SQLite, which is created, or a URL.")
-    ] = "traces.db",
+        str | None,
+        typer.Option(
+            help="The store: a file of SQLite, which is created, or a URL. Default: the job's, or traces.db."
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but a loopback address is open to the network.")
@@ -46,13 +63,18 @@ def explore_command(
             help="YAML file with several keys, NAME: {key: SECRET, roles: [chat, feedback]}, instead of --key."
         ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="The engine: auto, or any that `ajet plugins` lists.")] = "auto",
+    engine: Annotated[
+        str | None,
+        typer.Option(help="The engine, one that `ajet plugins` lists; default: the job's, or auto."),
+    ] = None,
     temperature: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, max=10, help="Temperature of calls that set none; greedy replies are never trained."
+            min=0,
+            max=10,
+            help="Temperature of calls that set none, default: the job's, or 1; greedy replies are never trained.",
         ),
-    ] = 1.0,
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of an answer, for calls that set none.")
     ] = None,
@@ -63,51 +85,99 @@ def explore_command(
     sets: Sets = None,
 ) -> None:
     """Serve a checkpoint, record each reply in a store, and take feedback."""
-    from ajet.capture.gateway.stopping import stopped
-    from ajet.capture.sampling import SamplingPolicy
     from ajet.cli.layers import tell
     from ajet.cli.progress import make_progress
-    from ajet.job.config import parse_set
-    from ajet.runs.serve import answering, checked_key, served, warn_of_network
+    from ajet.runs.serve import checked_key, warn_of_network
     from ajet.types import ConfigError
-    from ajet_online.explorer import exploring
     from ajet_online.keys import Keys
-    from ajet_online.store import Store
+    from ajet_online.processes import explore, given
 
     if key and keys:
         raise ConfigError("--key and --keys: give one of them.")
     single = checked_key(key, flag)
-    known = Keys.read(keys) if keys else Keys.single(single)
     warn_of_network(host, tell)
-    settings = dict(parse_set(text) for text in sets or ())
-    opened = Store.open(store)
-    try:
-        with make_progress() as progress:
-            what = served(checkpoint, engine, settings, seed, progress, flag)
-            policy = SamplingPolicy(False, temperature, max_tokens=max_tokens)
-            with (
-                answering(what.engine, policy) as (portal, answerer),
-                exploring(
-                    portal,
-                    answerer,
-                    opened,
-                    known,
-                    models=[what.name],
-                    host=host,
-                    port=port,
-                    most_calls=most_calls,
-                ) as (url, gateway),
-                stopped() as stop,
-            ):
-                print(f"exploring with {what.model} at {url}/v1, recorded in {store} (Ctrl-C stops it)")
-                if not key and not keys:
-                    print(f"key: {single}")
-                sys.stdout.flush()
-                while not stop.wait(1.0):
-                    pass
-        print(f"{gateway.meter.calls.total()} calls answered")
-    finally:
-        opened.close()
+    with make_progress() as progress:
+        what = given(
+            model,
+            engine=engine,
+            store=store,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            seed=seed,
+            sets=sets or (),
+            progress=progress,
+        )
+    explore(
+        what,
+        Keys.read(keys) if keys else Keys.single(single),
+        host=host,
+        port=port,
+        most_calls=most_calls,
+        say=tell,
+        ready=lambda url: print(
+            f"exploring with {what.model} at {url}/v1, recorded in {what.settings.store} (Ctrl-C stops it)"
+            + ("" if key or keys else f"\nkey: {single}"),
+            flush=True,
+        ),
+    )
+
+
+@app.command("train")
+def train_command(
+    job_file: JobFile,
+    store: Annotated[str | None, typer.Option(help="The store, instead of the job's.")] = None,
+    updates: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many updates; default: never.")
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Train a job on what users have rated, and publish what passes the gate."""
+    from ajet_online.processes import train
+
+    train(job_file, store=store, updates=updates, sets=sets or ())
+
+
+@app.command("job", hidden=True)
+def job_command(
+    job_file: JobFile,
+    port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,
+    key: Annotated[
+        str | None,
+        typer.Option(envvar="AJET_SERVE_KEY", help="API key; default: a new one, which is printed."),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Run the explorer and the trainer of a job together, and show what they do."""
+    from ajet_online.together import together
+
+    together(job_file, port=port, key=key, sets=sets or ())
+
+
+@app.command("rollback")
+def rollback_command(
+    store: Where,
+    version: Annotated[
+        int | None, typer.Argument(help="The version to serve; default: the one before the served one.")
+    ] = None,
+) -> None:
+    """Withdraw the served version, or all after VERSION; explorers load the one before within seconds."""
+    from pathlib import Path
+
+    from ajet.types import ConfigError
+    from ajet_online.store import opened
+    from ajet_online.versions import Versions
+
+    with opened(store) as found:
+        versions = Versions(found)
+        published = versions.published()
+        if version is None and len(published) < 2:
+            raise ConfigError(f"store {store}: there is no version before the served one.")
+        to = published[-2].number if version is None else version
+        path = next((v.path for v in published if v.number == to), "")
+        if to and path and not Path(path).is_dir():
+            raise ConfigError(f"version {to}: its checkpoint {path} no longer exists. Name another version.")
+        withdrawn = versions.withdraw(to, "by hand")
+    print(f"version {to} is served; withdrawn: {', '.join(map(str, withdrawn)) or 'none'}")
 
 
 @app.command("status")

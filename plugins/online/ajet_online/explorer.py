@@ -83,7 +83,7 @@ class ExplorerSession(Session):
         here = {held.trace.id: held for held in self._held.values()}
         known = [here[trace.id] for trace in chain if trace.id in here]  # the beginning of the chain
         missing = chain[len(known) :]
-        for held in restore(self.record, missing, self._numbers, known[-1] if known else None):
+        for held in restore(self.record, missing, self._numbers, {one.trace.id: one for one in known}):
             self._held[held.call.number] = held
         self._numbers += len(missing)
 

@@ -49,34 +49,35 @@ class Recalled:
 
 
 def restore(
-    record: EpisodeRecord, chain: Sequence[Trace], first: int, before: Recalled | None
+    record: EpisodeRecord, chain: Sequence[Trace], first: int, held: Mapping[str, Recalled]
 ) -> list[Recalled]:
-    """Add replies of a conversation to a record, with numbers from ``first``. Each continues the one before, the first of them
-    ``before``."""
-    found: list[Recalled] = []
+    """Add replies to a record, with numbers from ``first``, each after its parent. Parents that are not among them are
+    ``held`` in the record already, by their ids."""
+    found = dict(held)
     for number, trace in enumerate(chain, first):
-        key = merging_key(trace.target, trace.tools)
-        tree = record.tree(key)
-        prompt: Node = tree.extend(before.call.end if before else tree.root, trace.prompt)
-        node = before.answer if before and before.answer else record.chat(key)
-        for index, message in enumerate(trace.messages):
-            node = node.add(normalise(message, index))
-        generation = Generation(trace.tokens, trace.logprobs, trace.versions, trace.finish_reason)  # type: ignore[arg-type]
-        call = Call(
-            number=number,
-            agent=trace.agent,
-            target=trace.target,
-            key=key,
-            prompt=prompt,
-            end=tree.extend(prompt, trace.tokens),
-            generation=generation,
-            temperature=trace.temperature,
-            trained=trace.trained,
-            parent=before.call.number if before else None,
-            chat_end=node,
-        )
-        answer = record.add(call, trace.answer)
-        assert answer
-        before = Recalled(call, answer, trace)
-        found.append(before)
-    return found
+        found[trace.id] = _restored(record, trace, number, found[trace.parent] if trace.parent else None)
+    return [found[trace.id] for trace in chain]
+
+
+def _restored(record: EpisodeRecord, trace: Trace, number: int, before: Recalled | None) -> Recalled:
+    key = merging_key(trace.target, trace.tools)
+    tree = record.tree(key)
+    prompt: Node = tree.extend(before.call.end if before else tree.root, trace.prompt)
+    node = before.answer if before and before.answer else record.chat(key)
+    for index, message in enumerate(trace.messages):
+        node = node.add(normalise(message, index))
+    generation = Generation(trace.tokens, trace.logprobs, trace.versions, trace.finish_reason)  # type: ignore[arg-type]
+    call = Call(
+        number=number,
+        agent=trace.agent,
+        target=trace.target,
+        key=key,
+        prompt=prompt,
+        end=tree.extend(prompt, trace.tokens),
+        generation=generation,
+        temperature=trace.temperature,
+        trained=trace.trained,
+        parent=before.call.number if before else None,
+        chat_end=node if trace.chat else None,
+    )
+    return Recalled(call, record.add(call, trace.answer), trace)

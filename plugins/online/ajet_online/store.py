@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select, text, union, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ajet.types import ConfigError
@@ -167,21 +167,38 @@ class Store:
 
     # ---------------------------------------------------------------- the trainer
 
-    def lease(self, trainer: str, tasks: int, seconds: float) -> Lease | None:
-        """Take all ready traces of the first so many tasks, for ``seconds`` from now; None if there are none. Others cannot take them
-        before the lease expires."""
+    def ready(self, *, by_run: bool = False) -> int:
+        """How many tasks have ready traces, or how many runs of tasks."""
+        return self._units([State.READY], by_run)
+
+    def waiting(self, *, by_run: bool = False) -> int:
+        """How many tasks, or runs of tasks, wait for a trainer, whether committed or not."""
+        return self._units([State.RATED, State.READY], by_run)
+
+    def _units(self, states: Sequence[State], by_run: bool) -> int:
+        unit = (traces.c.task_id, traces.c.run_id) if by_run else (traces.c.task_id,)
+        # One query per state: each has an index of its own.
+        parts = [select(*unit).where(traces.c.state == state).distinct() for state in states]
+        with self.reading() as connection:
+            units = union(*parts).subquery()
+            return int(connection.execute(select(func.count()).select_from(units)).scalar_one())
+
+    def lease(self, trainer: str, count: int, seconds: float, *, by_run: bool = False) -> Lease | None:
+        """Take all ready traces of the first so many tasks, or runs of tasks, for ``seconds`` from now; None if there are none. Others
+        cannot take them before the lease expires."""
         now = time.time()
         with self.writing() as connection:
             if connection.dialect.name == "postgresql":  # SQLite has only one writer anyway
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({LEASING})"))
             _end_expired(connection, now)
-            chosen = _first_tasks(connection, tasks)
+            chosen = _first_ready(connection, count, by_run)
             if not chosen:
                 return None
             number = secrets.randbits(62)  # SQLite would count on from a deleted lease's number again
             connection.execute(insert(leases).values(id=number, trainer=trainer, expires=now + seconds))
-            ready = and_(traces.c.state == State.READY, traces.c.task_id.in_(chosen))
-            connection.execute(update(traces).where(ready).values(state=State.LEASED, lease=number))
+            for part in _parts(chosen):
+                own = and_(traces.c.state == State.READY, traces.c.number.in_(part))
+                connection.execute(update(traces).where(own).values(state=State.LEASED, lease=number))
             found = _read(connection, and_(traces.c.state == State.LEASED, traces.c.lease == number))
         return Lease(number, found)
 
@@ -303,20 +320,29 @@ def _read(connection: Connection, condition: Any) -> list[Trace]:
     return [from_row(row) for row in connection.execute(_whole().where(condition)).mappings()]
 
 
-def _first_tasks(connection: Connection, count: int) -> list[str]:
-    """The tasks of the traces that have been ready longest, by the order of their recording."""
-    found: dict[str, None] = {}
+def _first_ready(connection: Connection, count: int, by_run: bool) -> list[int]:
+    """The numbers of all ready traces of the tasks, or runs, that were recorded first."""
+    found: dict[tuple[str, str], list[int]] = {}
     last = 0
+    columns = (traces.c.number, traces.c.task_id, traces.c.run_id)
     while len(found) < count:
-        ready = select(traces.c.number, traces.c.task_id).where(
-            traces.c.state == State.READY, traces.c.number > last
-        )
+        ready = select(*columns).where(traces.c.state == State.READY, traces.c.number > last)
         rows = connection.execute(ready.order_by(traces.c.number).limit(PAGE)).all()
         if not rows:
             break
         last = rows[-1].number
-        found |= dict.fromkeys(row.task_id for row in rows)
-    return list(found)[:count]
+        for row in rows:
+            found.setdefault((row.task_id, row.run_id if by_run else ""), []).append(row.number)
+    chosen = list(found)[:count]
+    tasks = {task for task, _ in chosen}
+    later = select(*columns).where(
+        traces.c.state == State.READY, traces.c.number > last, traces.c.task_id.in_(tasks)
+    )
+    for row in connection.execute(later):
+        key = (row.task_id, row.run_id if by_run else "")
+        if key in found:
+            found[key].append(row.number)
+    return [number for key in chosen for number in found[key]]
 
 
 def _end_expired(connection: Connection, now: float) -> None:
@@ -334,5 +360,5 @@ def _release(connection: Connection, numbers: Sequence[int]) -> int:
     return count
 
 
-def _parts(ids: list[str]) -> Iterable[list[str]]:
+def _parts(ids: list[Any]) -> Iterable[list[Any]]:
     return (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))

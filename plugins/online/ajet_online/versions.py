@@ -75,6 +75,11 @@ class Versions:
         with self._store.reading() as connection:
             return _serving(connection)
 
+    def published(self) -> list[Version]:
+        """The published versions, by number; the last one is served."""
+        with self._store.reading() as connection:
+            return _read(connection, versions.c.stage == Stage.PUBLISHED)
+
     def learned(self, lease: int, path: str, parent: int) -> int | None:
         """Note that the checkpoint at ``path`` has learned from the traces of a lease, which are marked as trained and never
         leased again. Returns the number of the new candidate; None if the lease is gone, because it had expired and another

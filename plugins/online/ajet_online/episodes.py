@@ -1,0 +1,121 @@
+"""Leased traces as episodes: the replies of one run of a task, each with its conversation before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ajet.chat.renderer import Chat
+from ajet.interfaces.algorithm import Algorithm
+from ajet.rollout.recorded import RecordedTask
+from ajet.tracker.record import EpisodeRecord
+from ajet.types import Int32, WorkflowOutput
+from ajet_online.recall import restore
+from ajet_online.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a task."""
+
+    traces: Sequence[Trace]
+    """Its replies and those before them in their conversations, parents first; only its own have ``trained``."""
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTask(RecordedTask):
+    """A task with the runs that users have rated."""
+
+    runs: Sequence[Run]
+
+    def replay(self, record: EpisodeRecord, member: int) -> WorkflowOutput | None:
+        """See `RecordedTask.replay`."""
+        if member >= len(self.runs):
+            return None
+        run = self.runs[member]
+        calls = restore(record, run.traces, 0, {})
+        return WorkflowOutput(run.reward, calls[-1].trace.answer.get("content"))
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """Which traces can be trained, and as what."""
+
+    tasks: Sequence[LeasedTask]
+    unusable: Mapping[str, str]
+    """Id of a trace -> why it cannot be trained."""
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for task in self.tasks for run in task.runs]
+
+
+def compares_runs(algorithm: Algorithm) -> bool:
+    """Whether a run whose task has no other one teaches nothing."""
+    return not any(algorithm.advantages(np.array([reward])).any() for reward in (0.0, 1.0, 2.0))
+
+
+def usable(
+    leased: Sequence[Trace],
+    conversation: Callable[[str], Sequence[Trace]],
+    problem: Callable[[Trace], str | None],
+    *,
+    target: str,
+    split: bool,
+) -> Usable:
+    """The episodes of leased traces; ``problem`` says why one cannot be trained, and ``conversation`` gives all of its traces.
+
+    An episode has the replies with the same task, run and reward. With ``split`` each is a task of its own; otherwise those of
+    one task are its members.
+    """
+    unusable = {trace.id: said for trace in leased if (said := problem(trace))}
+    runs: dict[tuple[str, str, float], list[Trace]] = {}
+    for trace in leased:
+        if trace.id not in unusable:
+            key = (trace.task_id or "", trace.run_id or "", trace.reward or 0.0)
+            runs.setdefault(key, []).append(trace)
+    tasks: dict[tuple[str, ...], list[Run]] = {}
+    for (task, name, reward), own in runs.items():
+        run = Run(tuple(_whole(own, conversation, target)), reward)
+        tasks.setdefault((task, name, str(reward)) if split else (task,), []).append(run)
+    return Usable([LeasedTask(id="/".join(key), runs=tuple(found)) for key, found in tasks.items()], unusable)
+
+
+def _whole(
+    own: Sequence[Trace], conversation: Callable[[str], Sequence[Trace]], target: str
+) -> Iterator[Trace]:
+    """The replies with all replies before them, of which nothing is learned."""
+    by_id = {trace.id: trace for trace in own}
+    others: dict[str, Trace] = {}
+    for name in dict.fromkeys(trace.conversation for trace in own if trace.parent):
+        others |= {trace.id: trace for trace in conversation(name)}
+    needed: dict[str, None] = {}
+    for trace in own:
+        chain: list[str] = []
+        above: str | None = trace.id
+        while above is not None and above not in needed:
+            chain.append(above)
+            above = (by_id.get(above) or others[above]).parent
+        needed |= dict.fromkeys(reversed(chain))
+    for one in needed:
+        found = by_id.get(one) or others[one]
+        yield replace(found, target=target, trained=found.trained and one in by_id)
+
+
+def corrected(trace: Trace, chat: Chat) -> Trace:
+    """A reply with the tokens of its correction, which no model has sampled: their logprobs are NaN."""
+    answer = {"role": "assistant", "content": trace.correction}
+    written = chat.tokenizer.encode(chat.written(answer), add_special_tokens=False)
+    tokens: Int32 = np.array([*written, chat.stop_token_ids[0]], np.int32)
+    return replace(
+        trace,
+        tokens=tokens,
+        logprobs=np.full(len(tokens), np.nan, np.float32),
+        versions=np.full(len(tokens), trace.versions[0] if len(trace.versions) else 0, np.int32),
+        answer=answer,
+        trained=True,
+        finish_reason="stop",
+    )

@@ -1,0 +1,73 @@
+"""The section ``plugins.online`` of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ajet.interfaces.base import Seconds, Settings
+
+if TYPE_CHECKING:
+    from ajet.job.config import Layers
+
+
+class GateSettings(Settings):
+    """Which candidates are published. Without validation tasks all are."""
+
+    threshold: float | None = Field(
+        None, description="Minimum reward of a candidate on the validation tasks; default: none."
+    )
+    tolerance: float = Field(
+        0.05,
+        ge=0,
+        description="How far a candidate's reward on the validation tasks may be below the highest of the published versions.",
+    )
+
+
+class RollbackSettings(Settings):
+    """When the explorer withdraws a version by itself."""
+
+    enabled: bool = Field(True, description="Whether it ever does.")
+    error: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="Probability that a version which is as good as its predecessor is ever withdrawn.",
+    )
+    ratings: int = Field(20, ge=2, description="Ratings that both versions need before they are compared.")
+
+
+class OnlineSettings(Settings):
+    """How an agent is trained on the feedback of its users."""
+
+    store: str = Field("traces.db", description="The store: a file of SQLite, or a URL.")
+    folder: str = Field("online", description="Folder of the trainer's run folders, with its checkpoints.")
+    commit: Literal["auto", "explicit"] | None = Field(
+        None,
+        description="auto: feedback is complete as soon as it is given; explicit: after POST /commit. Default: explicit for "
+        "algorithms that compare several runs of a task, else auto.",
+    )
+    updates: int | None = Field(None, ge=1, description="Stop after so many updates; default: never.")
+    lease: Seconds = Field(
+        600.0, description="How long a trainer that has crashed keeps the traces that it has taken."
+    )
+    poll: Seconds = Field(
+        1.0, description="How often the trainer looks for feedback, and the explorer for weights."
+    )
+    gate: GateSettings = Field(GateSettings(), description="Which candidates are published.")
+    rollback: RollbackSettings = Field(
+        RollbackSettings(), description="When the explorer withdraws a version by itself."
+    )
+
+
+def online_settings(layers: Layers) -> OnlineSettings:
+    """The section of a job, with absolute paths. Raises ConfigError."""
+    from ajet.plugins import validated
+
+    found = validated(OnlineSettings, layers.values.get("plugins", {}).get("online") or {}, "plugins.online")
+    base = layers.base_of("plugins.online")
+    changed = {"folder": str(base / found.folder)}
+    if "://" not in found.store:
+        changed["store"] = str(base / found.store)
+    return found.model_copy(update=changed)

@@ -1,0 +1,357 @@
+"""The trainer: takes what users have rated, lets the job's backbone learn from it, and publishes what passes the gate.
+
+Each update is a short run of the job's backbone, in the run folder of the trainer, on tasks whose episodes took place before.
+A checkpoint counts only if it is in the store, where its traces are marked as trained in the same transaction. So a trainer
+that is killed at any time continues from the store: a checkpoint that is not there is added, or set aside if its lease is
+lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ajet.chat.renderer import Chat
+from ajet.job.job import Job
+from ajet.job.models import model_source
+from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
+from ajet.rollout.recorder import METRICS, live_lines
+from ajet.types import AjetError, ConfigError, Metrics
+from ajet.utils.files import write_whole
+from ajet_online.episodes import Usable, compares_runs, corrected, usable
+from ajet_online.gate import decide
+from ajet_online.schema import Stage
+from ajet_online.settings import OnlineSettings
+from ajet_online.store import Lease, Store
+from ajet_online.trace import Trace
+from ajet_online.versions import Version, Versions, distance
+
+ROUND = "round.json"
+"""File of the run folder that names the lease and the parent of the update in progress."""
+ASIDE = "aside_"
+"""Prefix of the folders of checkpoints from which no run continues: they were rejected or withdrawn, or lost their lease."""
+STALENESS = 8
+"""Default of `train.max_staleness`: how many updates may lie between the weights that sampled and those that learn."""
+KEPT = 5
+"""Default of `train.keep_last`: how many versions back a rollback can go."""
+MEMORY = 0.5
+"""Share of the earlier updates in the running baseline."""
+
+
+@dataclass(kw_only=True)
+class OnlineTrainer:
+    """Trains a prepared job on the traces of a store. ``run_dir`` is a run folder of the job, which this process holds."""
+
+    job: Job
+    store: Store
+    settings: OnlineSettings
+    run_dir: Path
+    say: Callable[[str], None]
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set it to end `run` before the next update."""
+
+    def __post_init__(self) -> None:
+        self.versions = Versions(self.store)
+        self._single = not compares_runs(self.job.algorithm)
+        self._updates = 0
+        targets = [target.name for target in self.job.targets if target.trained]
+        if len(targets) != 1:
+            raise ConfigError(f"targets: online training trains one target, not {', '.join(targets)}.")
+        if self.job.config.train.schedule != "constant":
+            raise ConfigError("train.schedule: online training has no last step; remove the key.")
+        self._target = targets[0]
+
+    # ---------------------------------------------------------------- the loop
+
+    def run(self) -> None:
+        """Train until `stop` is set, or after ``settings.updates`` updates. Raises AjetError if the backbone or the store
+        fails; leased traces are then ready again."""
+        self.versions.begin(self.job.model)
+        self.recover()
+        wanted = self.job.config.train.batch_size
+        while not self.stop.is_set() and self._updates != self.settings.updates:
+            if self.commits:
+                self.store.commit()
+            if self.store.ready(by_run=self._single) < wanted:
+                self.stop.wait(self.settings.poll)
+                continue
+            lease = self.store.lease(self.name, wanted, self.settings.lease, by_run=self._single)
+            if lease:
+                self.update(lease)
+
+    @property
+    def name(self) -> str:
+        """What the store calls this trainer."""
+        return str(self.run_dir)
+
+    @property
+    def commits(self) -> bool:
+        """Whether feedback is complete as soon as it is given."""
+        return self.settings.commit == "auto" or (self.settings.commit is None and self._single)
+
+    def update(self, lease: Lease) -> Version | None:
+        """Learn from the traces of a lease and let the gate decide. Returns the new version; None if there is none."""
+        parent = self._serving()
+        self._continue_from(parent)
+        found = self._usable(lease, parent)
+        for why in sorted(set(found.unusable.values())):
+            self.store.discard([name for name, said in found.unusable.items() if said == why], why)
+        if not found.tasks:
+            self.store.release(lease.id)
+            self.say(
+                f"{len(lease.traces)} replies cannot be trained: {'; '.join(set(found.unusable.values()))}"
+            )
+            return None
+        job = self._job(found, parent)
+        said = {
+            "lease": lease.id,
+            "parent": parent.number,
+            "step": job.config.train.steps,
+            "about": self._about(found, parent),
+        }
+        write_whole(self.run_dir / ROUND, json.dumps(said))
+        try:
+            with self._renewing(lease.id):
+                job.backbone.run(job)
+        except FloatingPointError as error:
+            names = [trace.id for trace in lease.traces]
+            self.store.discard(names, f"the update failed: {error}")
+            self.say(f"the update failed, and its {len(names)} replies are discarded: {error}")
+            return None
+        except BaseException:
+            self.store.release(lease.id)
+            raise
+        return self._register()
+
+    def recover(self) -> None:
+        """Go on from where a trainer of this run folder was killed."""
+        if (self.run_dir / ROUND).exists():
+            self._register()
+
+    # ---------------------------------------------------------------- one update
+
+    def _job(self, found: Usable, parent: Version) -> Job:
+        """The job of one update."""
+        step = (step_of(self._newest()) or 0) + 1
+        members = max(len(task.runs) for task in found.tasks)
+        algorithm = self.job.algorithm.model_copy(update=self._running(found, parent))
+        spec = {**self.job.config.train.algorithm, **self._running(found, parent)}
+        given = self.job.layers.source_of
+        train = self.job.config.train.model_copy(
+            update={
+                "steps": step,
+                "batch_size": len(found.tasks),
+                "algorithm": spec,
+                "max_staleness": None,  # `_usable` has compared versions of the store, which the backbone does not know
+                "asynchronous": False,
+                "dynamic_sampling": 1.0,
+                "save_every": 1,
+                **({"keep_last": KEPT} if given("train.keep_last") == "default" else {}),
+            }
+        )
+        config = self.job.config.model_copy(
+            update={
+                "train": train,
+                "rollout": self.job.config.rollout.model_copy(
+                    update={"group_size": members, "oversample": 1.0}
+                ),
+            }
+        )
+        return replace(self.job, config=config, algorithm=algorithm, tasks=found.tasks, resume=self.run_dir)
+
+    def _usable(self, lease: Lease, parent: Version) -> Usable:
+        known = self.versions.all()
+        most = self.job.config.train.max_staleness
+        most = STALENESS if most is None else most
+        learns_corrections = self.job.algorithm.name == "sft"
+        needs_reward = not learns_corrections and self.job.algorithm.name != "distillation"
+
+        def problem(trace: Trace) -> str | None:
+            if learns_corrections:
+                return None if trace.correction else "it has no correction"
+            if needs_reward and trace.reward is None:
+                return "it has no reward"
+            if not trace.trained:
+                return "it was sampled greedily, or with top_p or top_k"
+            stale = distance(known, int(trace.versions.min(initial=parent.number)), parent.number)
+            return f"it is more than {most} updates old (train.max_staleness)" if stale > most else None
+
+        traces = [
+            t if problem(t) or not learns_corrections else corrected(t, self._chat) for t in lease.traces
+        ]
+        return usable(traces, self.store.conversation, problem, target=self._target, split=self._single)
+
+    def _running(self, found: Usable, parent: Version) -> dict[str, float]:
+        """The fields of the algorithm that follow the course of training."""
+        if self.job.algorithm.name == "reinforce" and not self._is_given("baseline"):
+            mean = float(np.mean([run.reward for run in found.runs]))
+            before = parent.report.get("baseline", mean)
+            return {"baseline": MEMORY * before + (1 - MEMORY) * mean}
+        if self.job.algorithm.name == "kto" and not self._is_given("reference_point"):
+            return {"reference_point": max(parent.report.get("reference_log_ratio", 0.0), 0.0)}
+        return {}
+
+    def _is_given(self, name: str) -> bool:
+        return name in self.job.algorithm.model_fields_set
+
+    @contextmanager
+    def _renewing(self, lease: int) -> Iterator[None]:
+        """A block during which a lease does not expire."""
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(self.settings.lease / 3):
+                try:
+                    self.store.renew(lease, self.settings.lease)
+                except AjetError as error:  # the next time may succeed
+                    self.say(str(error))
+
+        thread = threading.Thread(target=renew, name="ajet-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    @cached_property
+    def _chat(self) -> Chat:
+        from transformers import AutoConfig, AutoTokenizer
+
+        source = model_source(self.job.model, self.job.config.run.seed, self.job.progress)
+        return Chat(AutoTokenizer.from_pretrained(source), AutoConfig.from_pretrained(source).model_type)
+
+    # ---------------------------------------------------------------- versions and checkpoints
+
+    def _register(self) -> Version | None:
+        """Add the checkpoint of an update to the store, and let the gate decide. Without a checkpoint the traces are ready
+        again. May be repeated after a kill."""
+        said = json.loads((self.run_dir / ROUND).read_text())
+        newest = self._newest()
+        version = None
+        if newest is None or step_of(newest) != said["step"]:
+            self.store.release(said["lease"])
+        elif (number := self.versions.learned(said["lease"], str(newest), said["parent"])) is None:
+            self._set_aside(newest)
+            self.say(
+                f"the update is not used: its lease had expired (plugins.online.lease is {self.settings.lease:g} s), so another "
+                "trainer may have learned from the same replies"
+            )
+        else:
+            self._updates += 1
+            version = self._version(number)
+            if version.stage == Stage.CANDIDATE:
+                version = self._decide(version, said["about"])
+        (self.run_dir / ROUND).unlink()
+        return version
+
+    def _decide(self, version: Version, about: Mapping[str, Any]) -> Version:
+        """Publish a candidate or keep it back."""
+        lines = live_lines(self.run_dir / METRICS)
+        step = step_of(Path(version.path))
+        trained = _last(lines, "train", step)
+        reward = _last(lines, "validation", step).get("reward")
+        report = {**about, **_report(trained), "validation": reward}
+        if "reference_kl" in report:
+            report["reference_log_ratio"] = report["reference_kl"] * report["tokens_per_reply"]
+        self._measure_first(lines)
+        decision = decide(self.settings.gate, reward, self.versions.all())
+        if not decision.publish:
+            self.versions.reject(version.number, reward, report, decision.text)
+            self._set_aside(Path(version.path), version.number)
+            self.say(f"version {version.number} is not published: {decision.text}")
+        elif self.versions.publish(version.number, reward, report):
+            self.say(f"version {version.number} is published: {decision.text}")
+        else:
+            self._set_aside(Path(version.path), version.number)
+            self.say(f"version {version.number} is not published: the version before it was withdrawn")
+        return self._version(version.number)
+
+    def _measure_first(self, lines: list[dict[str, Any]]) -> None:
+        """Note the validation reward of version 0, which the first update measures."""
+        first = self.versions.all()[0]
+        reward = _last(lines, "validation", 0).get("reward")
+        if first.reward is None and reward is not None:
+            self.versions.measured(0, reward, {**first.report, "validation": reward})
+
+    def _about(self, found: Usable, parent: Version) -> dict[str, Any]:
+        """What an update learns from."""
+        known = self.versions.all()
+        own = [t for run in found.runs for t in run.traces if t.trained]
+        stale = [distance(known, int(t.versions.min(initial=parent.number)), parent.number) for t in own]
+        return {
+            "replies": len(own),
+            "reward": float(np.mean([run.reward for run in found.runs])),
+            "staleness": float(np.mean(stale)),
+            "staleness_max": max(stale),
+            "discarded": len(found.unusable),
+            "tokens_per_reply": float(np.mean([len(t.tokens) for t in own])),
+            **self._running(found, parent),
+        }
+
+    def _version(self, number: int) -> Version:
+        (found,) = [version for version in self.versions.all() if version.number == number]
+        return found
+
+    def _serving(self) -> Version:
+        serving = self.versions.serving()
+        assert serving  # `run` begins with one
+        return serving
+
+    def _owns(self, path: str) -> bool:
+        return Path(path).parent == self.run_dir / CHECKPOINTS
+
+    def _newest(self) -> Path | None:
+        return next(reversed(checkpoints(self.run_dir)), None)
+
+    def _continue_from(self, version: Version) -> None:
+        """Let the run folder's newest checkpoint be that of a version: later ones are set aside, and another trainer's is
+        copied."""
+        own = {v.path: v.number for v in self.versions.all()}
+        held = version.number == 0 or self._owns(version.path)
+        for checkpoint in reversed(checkpoints(self.run_dir)):
+            if held and str(checkpoint) == version.path:
+                return
+            self._set_aside(checkpoint, own.get(str(checkpoint)))
+        if version.number == 0:
+            return
+        if why := fault(Path(version.path)):
+            raise AjetError(
+                f"version {version.number}: its checkpoint {version.path} cannot be used: {why}. Roll back to another version: "
+                "`ajet online rollback`."
+            )
+        target = self.run_dir / CHECKPOINTS / Path(version.path).name
+        partial = target.with_name(f".partial_{target.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(version.path, partial)
+        os.replace(partial, target)
+
+    def _set_aside(self, checkpoint: Path, number: int | None = None) -> None:
+        """Keep a checkpoint, but let no run continue from it."""
+        name = f"{ASIDE}{checkpoint.name}" + (f"_version_{number}" if number is not None else "")
+        aside = checkpoint.with_name(name)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(checkpoint, aside)
+        if number is not None:
+            self.versions.moved(number, str(aside))
+
+
+def _last(lines: list[dict[str, Any]], kind: str, step: int) -> dict[str, Any]:
+    """The last metrics of a kind at a step; {} if there are none."""
+    return next((line for line in reversed(lines) if line["type"] == kind and line["step"] == step), {})
+
+
+def _report(trained: Metrics) -> dict[str, float]:
+    """What is worth knowing of an update's metrics."""
+    names = ("loss", "grad_norm", "logprob_diff_max", "reference_kl", "tokens_trained", "seconds_update")
+    return {name: trained[name] for name in names if name in trained}
