@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
+from tests.tiny import save_tiny_model
 from tests.warm import Warm
 
 AGENT = """
@@ -34,29 +35,7 @@ def constant(task, output):
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
-    """A random Qwen3 of two layers with the starter's tokenizer."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    folder = tmp_path_factory.mktemp("tiny")
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
 
 
 class Project:

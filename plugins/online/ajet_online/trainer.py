@@ -183,7 +183,7 @@ class OnlineTrainer:
                 return "it has no reward"
             if not trace.trained:
                 return "it was sampled greedily, or with top_p or top_k"
-            stale = distance(known, int(trace.versions.min(initial=parent.number)), parent.number)
+            stale = distance(known, _version_of(trace), parent.number)
             return f"it is more than {most} updates old (train.max_staleness)" if stale > most else None
 
         traces = [
@@ -288,7 +288,7 @@ class OnlineTrainer:
         """What an update learns from."""
         known = self.versions.all()
         own = [t for run in found.runs for t in run.traces if t.trained]
-        stale = [distance(known, int(t.versions.min(initial=parent.number)), parent.number) for t in own]
+        stale = [distance(known, _version_of(t), parent.number) for t in own]
         return {
             "replies": len(own),
             "reward": float(np.mean([run.reward for run in found.runs])),
@@ -344,6 +344,11 @@ class OnlineTrainer:
         os.replace(checkpoint, aside)
         if number is not None:
             self.versions.moved(number, str(aside))
+
+
+def _version_of(trace: Trace) -> int:
+    """The version of the weights that sampled a reply."""
+    return int(trace.versions[0]) if len(trace.versions) else 0
 
 
 def _last(lines: list[dict[str, Any]], kind: str, step: int) -> dict[str, Any]:

@@ -1,0 +1,446 @@
+"""The trainer on a real model of a few thousand weights: what it learns from, what it publishes, and what a kill leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ajet import AjetError
+from ajet.chat.renderer import Chat
+from ajet.interfaces.progress import Silent
+from ajet.job.config import Layers
+from ajet.job.prepare import prepare
+from ajet.rollout.checkpoints import checkpoints
+from ajet.runs.run_dir import new_run_dir
+from ajet.types import ConfigError, GenerateRequest, Sampling
+from ajet_local.backbone import LocalEnginePlugin
+from ajet_online.processes import lay_defaults
+from ajet_online.schema import Stage
+from ajet_online.settings import OnlineSettings
+from ajet_online.store import Store
+from ajet_online.trace import Trace
+from ajet_online.trainer import ASIDE, ROUND, OnlineTrainer
+from ajet_online.versions import Version, Versions
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
+
+
+@dataclass
+class Bench:
+    """A store with real replies of the model, and trainers on it."""
+
+    store: Store
+    model: Path
+    folder: Path
+    said: list[str]
+
+    def reply(self, name: str, text: str = "hi", *, version: int = 0, after: Trace | None = None) -> Trace:
+        """A reply of the model, recorded with its true tokens and logprobs."""
+        return self.replies([(name, text)], version=version, after=after)[0]
+
+    def replies(
+        self, asked: list[tuple[str, str]], *, version: int = 0, after: Trace | None = None
+    ) -> list[Trace]:
+        """Replies of the model to single messages."""
+        engine = LocalEnginePlugin().build(str(self.model), 0, Silent())
+        chat = Chat(engine.tokenizer, engine.model_type)
+
+        async def sample() -> list[Trace]:
+            await engine.start()
+            found = []
+            for name, text in asked:
+                messages = [{"role": "user", "content": text}]
+                ids = np.array(chat.render(messages, []), np.int32)
+                before = np.concatenate([after.prompt, after.tokens]) if after else ids[:0]
+                request = GenerateRequest(
+                    np.concatenate([before, ids]), Sampling(max_tokens=6), chat.stop_token_ids, (name, 0)
+                )
+                sampled = await engine.generate(request)
+                found.append(
+                    Trace(
+                        id=name,
+                        at=1.0,
+                        key="k",
+                        agent="agent",
+                        target="policy",
+                        conversation=after.conversation if after else name,
+                        parent=after.id if after else None,
+                        chat=name,
+                        prompt=ids,
+                        tokens=sampled.token_ids,
+                        logprobs=sampled.logprobs,
+                        versions=np.full(len(sampled.token_ids), version, np.int32),
+                        temperature=1.0,
+                        trained=True,
+                        finish_reason="stop",
+                        messages=messages,
+                        answer={"role": "assistant", "content": name},
+                    )
+                )
+            await engine.close()
+            return found
+
+        found = asyncio.run(sample())
+        self.store.record(found)
+        return found
+
+    def rated(self, rewards: dict[str, float | None], *, version: int = 0, **feedback: Any) -> None:
+        """Replies with feedback, each for a task of its own."""
+        self.replies([(name, f"say {name}") for name in rewards], version=version)
+        for name, reward in rewards.items():
+            self.store.rate([name], reward, name, "0", **feedback)
+
+    def trainer(self, folder: str = "online", **job: Any) -> OnlineTrainer:
+        """A trainer as `ajet online train` makes it."""
+        settings = OnlineSettings(
+            store=str(self.folder / "unused.db"), folder=str(self.folder / folder), **job.pop("online", {})
+        )
+        layers = Layers()
+        values: dict[str, Any] = {
+            "model": str(self.model),
+            "train": {"batch_size": 2, "learning_rate": 1e-2, **job.pop("train", {})},
+            "backbone": {"name": "local", "local": {"threads": 1}},
+            **job,
+        }
+        layers.add(values, "the test", self.folder)
+        lay_defaults(layers, settings)
+        prepared = prepare(layers)
+        run_dir = next((path.parent for path in Path(settings.folder).glob("*/job.yaml")), None)
+        return OnlineTrainer(
+            job=prepared,
+            store=self.store,
+            settings=settings,
+            run_dir=run_dir or new_run_dir(prepared),
+            say=self.said.append,
+        )
+
+    def train(self, updates: int = 1, **job: Any) -> OnlineTrainer:
+        """Train so many updates."""
+        online = {"updates": updates, **job.pop("online", {})}
+        trainer = self.trainer(online=online, **job)
+        trainer.run()
+        return trainer
+
+    @property
+    def versions(self) -> list[Version]:
+        return Versions(self.store).all()
+
+    def states(self) -> dict[str, str]:
+        return {trace.id: trace.state.name.lower() for trace in self.store.all()}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, model: Path) -> Iterator[Bench]:
+    store = Store.open(str(tmp_path / "traces.db"))
+    yield Bench(store, model, tmp_path, [])
+    store.close()
+
+
+VALIDATION = {
+    "task": {"validation": {"type": "jsonl", "path": "validation.jsonl"}},
+    "judge": "judge.py:judge",
+}
+
+
+@pytest.fixture
+def validated(bench: Bench) -> dict[str, Any]:
+    """A job whose validation says what the file `reward` contains."""
+    (bench.folder / "validation.jsonl").write_text(json.dumps({"query": "hi"}) + "\n")
+    (bench.folder / "judge.py").write_text(
+        "from pathlib import Path\n"
+        "def judge(task, output):\n"
+        f"    return float(Path({str(bench.folder / 'reward')!r}).read_text())\n"
+    )
+    (bench.folder / "reward").write_text("0.5")
+    return {
+        "task": {"validation": {"type": "jsonl", "path": str(bench.folder / "validation.jsonl")}},
+        "judge": f"{bench.folder / 'judge.py'}:judge",
+        "eval": {"sampling": {"max_tokens": 4}},
+    }
+
+
+def weights(path: str | Path) -> dict[str, torch.Tensor]:
+    return dict(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict())
+
+
+def changed(one: str | Path, other: str | Path) -> bool:
+    before, after = weights(one), weights(other)
+    return any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_it_learns_from_ratings_with_the_recorded_tokens(bench: Bench) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.train()
+    first = bench.versions[1]
+    assert (first.stage, first.parent) == (Stage.PUBLISHED, 0)
+    assert changed(bench.model, first.path)
+    assert bench.states() == {"a": "trained", "b": "trained"}
+    tokens = sum(len(trace.tokens) for trace in bench.store.all())
+    about = first.report
+    assert about["tokens_trained"] == tokens and about["logprob_diff_max"] < 1e-4
+    assert (about["replies"], about["reward"], about["staleness_max"], about["baseline"]) == (2, 0.5, 0, 0.5)
+
+
+def test_the_next_update_continues_from_the_last_with_its_optimizer_and_baseline(bench: Bench) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.rated({"c": 1.0, "d": 1.0})
+    bench.train(2)
+    _, first, second = bench.versions
+    assert second.parent == 1 and second.report["staleness_max"] == 1
+    assert second.report["baseline"] == pytest.approx(0.75), "half of 0.5 and half of 1"
+    assert Path(first.path).name == "step_000001" and Path(second.path).name == "step_000002"
+
+
+def test_of_a_conversation_only_the_rated_reply_is_trained_in_its_place(bench: Bench) -> None:
+    first = bench.reply("first")
+    second = bench.reply("second", "and now?", after=first)
+    bench.reply(
+        "third",
+        "why?",
+        after=replace(second, prompt=np.concatenate([first.prompt, first.tokens, second.prompt])),
+    )
+    bench.store.rate(["second"], 1.0, "t", "0")
+    bench.rated({"other": 0.0})
+    bench.train()
+    about = bench.versions[1].report
+    others = {trace.id: trace for trace in bench.store.all()}
+    assert about["tokens_trained"] == len(others["second"].tokens) + len(others["other"].tokens)
+    assert about["logprob_diff_max"] < 1e-4, "after all tokens before it"
+    assert bench.states() == {
+        "first": "recorded",
+        "second": "trained",
+        "third": "recorded",
+        "other": "trained",
+    }
+
+
+def test_what_cannot_be_trained_is_discarded_with_the_reason(bench: Bench) -> None:
+    bench.rated({"good": 1.0, "bad": 0.0, "unrated": None})
+    greedy = bench.reply("x")
+    bench.store.record([replace(greedy, id="greedy", trained=False)])
+    bench.store.rate(["greedy"], 1.0, "greedy", "0")
+    bench.train(train={"batch_size": 4})
+    assert bench.states() == {
+        "good": "trained",
+        "bad": "trained",
+        "unrated": "discarded",
+        "x": "recorded",
+        "greedy": "discarded",
+    }
+    reasons = {trace.id: trace.reason for trace in bench.store.all() if trace.reason}
+    assert reasons == {
+        "unrated": "it has no reward",
+        "greedy": "it was sampled greedily, or with top_p or top_k",
+    }
+
+
+def test_stale_replies_are_discarded(bench: Bench) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.train(1)
+    bench.rated({"c": 1.0, "d": 0.0})
+    bench.rated({"e": 1.0, "f": 0.0}, version=1)
+    bench.train(1, train={"batch_size": 4, "max_staleness": 0})
+    assert {n for n, state in bench.states().items() if state == "discarded"} == {"c", "d"}
+    assert "more than 0 updates old" in next(t.reason or "" for t in bench.store.all() if t.id == "c")
+
+
+# --------------------------------------------------------------------------- the gate
+
+
+def test_a_candidate_below_the_threshold_is_kept_but_not_published(
+    bench: Bench, validated: dict[str, Any]
+) -> None:
+    bench.rated({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
+    reward = bench.folder / "reward"
+    trainer = bench.trainer(**validated, online={"updates": 1})
+    reward.write_text("0.5")
+    bench.store.commit()
+    Versions(bench.store).begin(trainer.job.model)
+    lease = bench.store.lease("t", 2, 60, by_run=True)
+    assert lease
+    version = trainer.update(lease)
+    assert version and version.stage == Stage.PUBLISHED and bench.versions[0].reward == 0.5
+    reward.write_text("0.1")
+    lease = bench.store.lease("t", 2, 60, by_run=True)
+    assert lease
+    rejected = trainer.update(lease)
+    assert rejected and rejected.stage == Stage.REJECTED
+    assert rejected.reason == "validation reward 0.100, version 0 has 0.500, and gate.tolerance is 0.05"
+    assert Path(rejected.path).name == f"{ASIDE}step_000002_version_2" and Path(rejected.path).is_dir()
+    assert set(bench.states().values()) == {"trained"}
+
+    reward.write_text("0.6")
+    bench.rated({"e": 1.0, "f": 0.0}, version=1)
+    bench.train(1, **validated)
+    third = bench.versions[3]
+    assert (third.parent, third.stage, Path(third.path).name) == (1, Stage.PUBLISHED, "step_000002")
+
+
+def test_after_a_rollback_training_goes_on_from_the_served_version(bench: Bench) -> None:
+    bench.rated({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
+    bench.train(2)
+    Versions(bench.store).withdraw(1, "users like it less")
+    bench.rated({"e": 1.0, "f": 0.0}, version=2)
+    bench.train(1)
+    third = bench.versions[3]
+    assert third.parent == 1 and third.report["staleness_max"] == 1, (
+        "one update back from the withdrawn version"
+    )
+    assert bench.versions[2].path.endswith("_version_2")
+
+
+# --------------------------------------------------------------------------- kills
+
+
+def interrupted(trainer: OnlineTrainer, patch: pytest.MonkeyPatch, name: str) -> None:
+    """Run a trainer that ends, as by a kill, where it calls a method of `Versions`."""
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with patch.context() as inside, pytest.raises(KeyboardInterrupt):
+        inside.setattr(Versions, name, killed)
+        trainer.run()
+
+
+@pytest.mark.parametrize("killed_at", ["learned", "publish"])
+def test_a_checkpoint_that_survived_counts_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    interrupted(bench.trainer(online={"updates": 1}), monkeypatch, killed_at)
+    trainer = bench.trainer()
+    trainer.recover()
+    assert [v.stage for v in bench.versions] == [Stage.PUBLISHED] * 2
+    assert bench.states() == {"a": "trained", "b": "trained"} and bench.versions[1].report["replies"] == 2
+    assert not (trainer.run_dir / ROUND).exists()
+    trainer.recover()
+    assert len(bench.versions) == 2
+
+
+def test_without_a_checkpoint_the_traces_are_ready_again_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    trainer = bench.trainer()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(bench.store, "release", lambda lease: None)  # a kill leaves no time for it
+        patch.setattr(type(trainer.job.backbone), "run", _killed)
+        trainer.run()
+    assert bench.states() == {"a": "leased", "b": "leased"}
+    bench.trainer().recover()
+    assert bench.states() == {"a": "ready", "b": "ready"} and len(bench.versions) == 1
+
+
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_checkpoint_whose_lease_was_lost_is_not_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    interrupted(bench.trainer(online={"lease": 0.001}), monkeypatch, "learned")
+    other = bench.store.lease("other", 2, 60, by_run=True)
+    assert other
+    trainer = bench.trainer()
+    trainer.recover()
+    assert len(bench.versions) == 1 and checkpoints(trainer.run_dir) == []
+    assert "its lease had expired" in bench.said[-1]
+    assert set(bench.states().values()) == {"leased"}
+
+
+def test_a_failing_backbone_returns_the_traces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise AjetError("the disk is full")
+
+    bench.rated({"a": 1.0, "b": 0.0})
+    trainer = bench.trainer()
+    monkeypatch.setattr(type(trainer.job.backbone), "run", fails)
+    with pytest.raises(AjetError, match="the disk is full"):
+        trainer.run()
+    assert set(bench.states().values()) == {"ready"}
+
+
+def test_two_trainers_on_one_store_continue_each_others_versions(bench: Bench) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.train(1, folder="one")
+    bench.rated({"c": 1.0, "d": 0.0}, version=1)
+    bench.train(1, folder="two")
+    first, second = bench.versions[1:]
+    assert second.parent == first.number and Path(second.path).parents[2].name == "two"
+    assert Path(second.path).name == "step_000002", "after a copy of the first one's checkpoint"
+
+
+# --------------------------------------------------------------------------- algorithms
+
+
+def test_grpo_compares_the_runs_of_a_task(bench: Bench) -> None:
+    bench.replies([(name, "same question") for name in ("a0", "a1", "a2", "b0", "b1")])
+    for name, reward in {"a0": 1.0, "a1": 0.0, "a2": 0.0, "b0": 1.0, "b1": 0.5}.items():
+        bench.store.rate([name], reward, name[0], name[1])
+    bench.store.commit()
+    trainer = bench.train(train={"algorithm": "grpo"})
+    assert not trainer.commits, "the runs of a task are complete when they are committed"
+    assert bench.versions[1].report["replies"] == 5 and set(bench.states().values()) == {"trained"}
+
+
+def test_kto_takes_its_reference_point_from_the_last_update(bench: Bench, model: Path) -> None:
+    bench.rated({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
+    bench.train(2, train={"algorithm": "kto"})
+    _, first, second = bench.versions
+    assert first.report["reference_point"] == 0 and first.report["reference_log_ratio"] == pytest.approx(
+        0, abs=1e-3
+    )
+    assert second.report["reference_log_ratio"] != pytest.approx(0, abs=1e-3)
+    assert second.report["reference_point"] == max(first.report["reference_log_ratio"], 0)
+
+
+def test_sft_learns_corrections_and_nothing_else(bench: Bench) -> None:
+    bench.rated({"a": None}, correction="7")
+    bench.rated({"b": 1.0})
+    bench.train(1, train={"algorithm": "sft"})
+    assert bench.states() == {"a": "trained", "b": "discarded"}
+    about = bench.versions[1].report
+    assert about["tokens_trained"] == 2, "the digit, and the end of the turn"
+    assert about["loss"] > 0
+
+
+def test_distillation_learns_from_a_teacher_whatever_the_feedback(bench: Bench, tmp_path: Path) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(bench.model, teacher)
+    bench.rated({"a": 1.0, "b": None})
+    bench.train(1, train={"algorithm": "distillation", "reference": str(teacher)})
+    assert bench.states() == {"a": "trained", "b": "trained"}
+
+
+@pytest.mark.parametrize(
+    ("job", "problem"),
+    [
+        ({"train": {"schedule": "cosine"}}, "train.schedule: online training has no last step"),
+        ({"targets": {"a": {"lora": {}}, "b": {"lora": {}}}}, "online training trains one target, not a, b"),
+    ],
+)
+def test_jobs_that_cannot_be_trained_online_are_refused(
+    bench: Bench, job: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        bench.trainer(**job)
+
+
+def test_a_store_of_another_model_is_refused(bench: Bench) -> None:
+    Versions(bench.store).begin("another")
+    with pytest.raises(ConfigError, match="first model is another"):
+        bench.train()
