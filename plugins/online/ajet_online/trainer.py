@@ -28,6 +28,7 @@ from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
 from ajet.rollout.recorder import METRICS, live_lines
 from ajet.types import AjetError, ConfigError, Metrics
 from ajet.utils.files import write_whole
+from ajet_online.database import StoreFailed
 from ajet_online.episodes import Usable, compares_runs, corrected, usable
 from ajet_online.gate import decide
 from ajet_online.schema import Stage
@@ -44,6 +45,8 @@ STALENESS = 8
 """Default of `train.max_staleness`: how many updates may lie between the weights that sampled and those that learn."""
 KEPT = 5
 """Default of `train.keep_last`: how many versions back a rollback can go."""
+RETRY_SECONDS = 1.0
+"""How long the trainer waits before it tries a store again."""
 MEMORY = 0.5
 """Share of the earlier updates in the running baseline."""
 
@@ -74,20 +77,34 @@ class OnlineTrainer:
     # ---------------------------------------------------------------- the loop
 
     def run(self) -> None:
-        """Train until `stop` is set, or after ``settings.updates`` updates. Raises AjetError if the backbone or the store
-        fails; leased traces are then ready again."""
-        self.versions.begin(self.job.model)
-        self.recover()
-        wanted = self.job.config.train.batch_size
+        """Train until `stop` is set, or after ``settings.updates`` updates. Waits for a store that fails. Raises AjetError if the
+        backbone fails; leased traces are then ready again."""
+        problem = ""
+        recovered = False
         while not self.stop.is_set() and self._updates != self.settings.updates:
-            if self.commits:
-                self.store.commit()
-            if self.store.ready(by_run=self._single) < wanted:
-                self.stop.wait(self.settings.poll)
-                continue
-            lease = self.store.lease(self.name, wanted, self.settings.lease, by_run=self._single)
-            if lease:
-                self.update(lease)
+            try:
+                if not recovered:
+                    self.versions.begin(self.job.model)
+                    self.recover()
+                    recovered = True
+                self._once()
+                problem = ""
+            except StoreFailed as error:  # it may come back; what was acknowledged is in it
+                recovered = False
+                if str(error) != problem:
+                    problem = str(error)
+                    self.say(f"{problem} Training waits for it.")
+                self.stop.wait(RETRY_SECONDS)
+
+    def _once(self) -> None:
+        """One look at the store, and an update if there is enough to learn from."""
+        wanted = self.job.config.train.batch_size
+        if self.commits:
+            self.store.commit()
+        if self.store.ready(by_run=self._single) < wanted:
+            self.stop.wait(self.settings.poll)
+        elif lease := self.store.lease(self.name, wanted, self.settings.lease, by_run=self._single):
+            self.update(lease)
 
     @property
     def name(self) -> str:

@@ -1,9 +1,12 @@
-"""An explorer over a scripted engine, in a process that a test may kill: `python explorer_driver.py STORE PORT KEY`."""
+"""An explorer over a scripted engine, in a process that a test may kill: `python explorer_driver.py STORE PORT KEY MODEL`; it has
+the tokenizer of MODEL."""
 
 from __future__ import annotations
 
 import sys
 import threading
+
+from transformers import AutoTokenizer
 
 from ajet.capture.sampling import SamplingPolicy
 from ajet.runs.serve import answering
@@ -11,11 +14,10 @@ from ajet.testing import ScriptedEngine
 from ajet_online.explorer import exploring
 from ajet_online.keys import Keys
 from ajet_online.store import Store
-from tests import tokenizers
 
 if __name__ == "__main__":
-    where, port, key = sys.argv[1:]
-    engine = ScriptedEngine(tokenizers.qwen3(), lambda request, text: f"answer {len(text)}")
+    where, port, key, model = sys.argv[1:]
+    engine = ScriptedEngine(AutoTokenizer.from_pretrained(model), lambda request, text: f"answer {len(text)}")
     store = Store.open(where)
     with (
         answering(engine, SamplingPolicy(False)) as (portal, answerer),

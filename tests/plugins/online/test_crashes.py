@@ -1,8 +1,11 @@
-"""Clients chat, rate and commit while the explorer is killed: all that was acknowledged is in the store, once."""
+"""Clients chat, rate and commit while explorer, trainer and database are killed: all that was acknowledged is in the store, once,
+and is trained once."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -14,10 +17,17 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
+from ajet.rollout.checkpoints import checkpoints, fault, step_of
+from ajet.rollout.recorder import live_lines
 from ajet_online.schema import State
 from ajet_online.store import Store
+from ajet_online.trace import Trace
+from ajet_online.versions import Version, Versions
 from tests.plugins.online.conftest import Cluster
+from tests.tiny import save_tiny_model
+from tests.warm import Warm
 
 KEY = "crash-key-0123456789"
 CLIENTS = 4
@@ -26,16 +36,16 @@ CLIENTS = 4
 class Explorer:
     """A process that is killed and started again on the same port."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, model: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self._where = where
+        self._where, self._model = where, model
         self.start()
 
     def start(self) -> None:
         script = Path(__file__).with_name("explorer_driver.py")
-        command = [sys.executable, str(script), self._where, str(self.port), KEY]
+        command = [sys.executable, str(script), self._where, str(self.port), KEY, str(self._model)]
         root = Path(__file__).parents[3]
         self._process = subprocess.Popen(command, cwd=root, env=_environment(root))
         deadline = time.monotonic() + 60
@@ -52,9 +62,41 @@ class Explorer:
         self._process.wait(30)
 
 
-def _environment(root: Path) -> dict[str, str]:
-    import os
+class Trainer:
+    """`ajet online train`, which is killed and started again."""
 
+    def __init__(self, where: str, model: Path, folder: Path) -> None:
+        job = {
+            "model": str(model),
+            "train": {"batch_size": 4, "learning_rate": 1e-4},
+            "backbone": {"local": {"threads": 1}},
+            "plugins": {"online": {"store": where, "folder": str(folder / "online"), "poll": "50ms"}},
+        }
+        (folder / "job.yaml").write_text(yaml.safe_dump(job))
+        self.folder = folder
+        self.start()
+
+    def start(self) -> None:
+        self._process = Warm("online", "train", "job.yaml", cwd=self.folder)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(30)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def end(self) -> str:
+        """Let it finish its update, and recover from the kill before; what it has said."""
+        if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGTERM)
+        output, _ = self._process.communicate(timeout=60)
+        return str(output)
+
+
+def _environment(root: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root)}
 
 
@@ -108,29 +150,33 @@ class Client(threading.Thread):
         return found
 
 
-def acknowledged_survives(where: str, kills: int, cluster: Cluster | None) -> None:
+def acknowledged_survives(where: str, kills: int, cluster: Cluster | None, model: Path, folder: Path) -> None:
     draw = random.Random(kills)
-    explorer, over = Explorer(where), threading.Event()
+    explorer, over = Explorer(where, model), threading.Event()
+    trainer = Trainer(where, model, folder)
     clients = [Client(explorer.port, number, over) for number in range(CLIENTS)]
     try:
         for client in clients:
             client.start()
         for number in range(kills):
-            time.sleep(draw.uniform(0.2, 1.0))
-            if cluster and number % 2:
+            time.sleep(draw.uniform(0.2, 1.5))
+            if number % 3 == 0:
+                trainer.restart()
+            elif number % 3 == 1 and cluster:
                 cluster.stop("immediate")
                 cluster.start()
-                continue
-            explorer.kill()
-            explorer.start()
-        time.sleep(1.0)
+            else:
+                explorer.kill()
+                explorer.start()
+        _until_trained(where, 3)
     finally:
         over.set()
         for client in clients:
             client.join(60)
         explorer.kill()
+        said = trainer.end()
     store = Store.open(where)
-    found = list(store.all())
+    found, known = list(store.all()), Versions(store).all()
     store.close()
     by_id = {trace.id: trace for trace in found}
     assert max(Counter(trace.id for trace in found).values()) == 1
@@ -138,25 +184,68 @@ def acknowledged_survives(where: str, kills: int, cluster: Cluster | None) -> No
     assert len(replies) >= 4 * CLIENTS and not [name for name in replies if name not in by_id]
     for client in clients:
         assert {name: by_id[name].reward for name in client.ratings} == client.ratings
-        assert {by_id[name].state for name in client.committed} <= {State.READY}
+        committed = {by_id[name].state for name in client.committed}
+        assert committed <= {State.READY, State.LEASED, State.TRAINED, State.DISCARDED}
     assert sum(len(client.committed) for client in clients) > 0
     for trace in found:
         assert trace.parent is None or by_id[trace.parent].conversation == trace.conversation
+    trained_once(found, known, folder, said)
 
 
-def test_what_was_acknowledged_survives_kills_of_the_explorer_and_of_postgresql() -> None:
+def trained_once(found: list[Trace], known: list[Version], folder: Path, said: str) -> None:
+    """Each version has learned from the traces that are marked with it, from no others, and every checkpoint is a version's."""
+    (run_dir,) = (folder / "online").iterdir()
+    journal = [line for line in live_lines(run_dir / "episodes.jsonl") if line["phase"] == "train"]
+    numbers = {step_of(Path(v.path)): v.number for v in known if v.number and fault(Path(v.path)) is None}
+    assert numbers, said
+    learned: dict[int, Counter[str]] = {}
+    for line in journal:
+        learned.setdefault(line["step"], Counter())[line["task"]] += 1
+    for step, number in numbers.items():
+        marked = Counter(
+            f"{t.task_id}/{t.run_id}/{t.reward}"
+            for t in found
+            if t.state == State.TRAINED and t.step == number
+        )
+        assert learned[step] == marked
+    assert {step_of(path) for path in checkpoints(run_dir)} <= set(numbers)
+    assert max(sum(learned.values(), Counter()).values()) == 1
+    assert {t.step for t in found if t.state == State.TRAINED} <= {v.number for v in known}
+
+
+def _until_trained(where: str, versions: int) -> None:
+    """Wait until there are so many versions."""
+    store = Store.open(where)
+    deadline = time.monotonic() + 120
+    while len(Versions(store).all()) <= versions:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
+
+
+def test_what_was_acknowledged_survives_kills_of_explorer_trainer_and_postgresql(
+    model: Path, tmp_path: Path
+) -> None:
     cluster = Cluster()
     try:
-        acknowledged_survives(cluster.database(), 4, cluster)
+        acknowledged_survives(cluster.database(), 4, cluster, model, tmp_path)
     finally:
         cluster.close()
 
 
 @pytest.mark.slow
-def test_it_survives_many_kills(tmp_path: Path) -> None:
-    acknowledged_survives(str(tmp_path / "traces.db"), 10, None)
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_it_survives_many_kills(model: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "sqlite":
+        acknowledged_survives(str(tmp_path / "traces.db"), 20, None, model, tmp_path)
+        return
     cluster = Cluster()
     try:
-        acknowledged_survives(cluster.database(), 10, cluster)
+        acknowledged_survives(cluster.database(), 20, cluster, model, tmp_path)
     finally:
         cluster.close()

@@ -66,9 +66,8 @@ class Bench:
                 messages = [{"role": "user", "content": text}]
                 ids = np.array(chat.render(messages, []), np.int32)
                 before = np.concatenate([after.prompt, after.tokens]) if after else ids[:0]
-                request = GenerateRequest(
-                    np.concatenate([before, ids]), Sampling(max_tokens=6), chat.stop_token_ids, (name, 0)
-                )
+                sampling = Sampling(max_tokens=6, stop_token_ids=chat.stop_token_ids)
+                request = GenerateRequest(np.concatenate([before, ids]), sampling, (name, 0))
                 sampled = await engine.generate(request)
                 found.append(
                     Trace(

@@ -1,0 +1,192 @@
+"""The explorer follows the store: new weights without a dropped request, and rollback by users' ratings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ajet.capture.portal import Portal
+from ajet.testing import ScriptedEngine
+from ajet.types import GenerateRequest, Sampling
+from ajet_online.following import Follower
+from ajet_online.schema import Stage
+from ajet_online.settings import RollbackSettings
+from ajet_online.store import Store
+from ajet_online.switching import Loaded, SwitchingEngine
+from ajet_online.versions import Versions
+from tests import tokenizers
+from tests.plugins.online.conftest import trace
+
+REQUEST = GenerateRequest(np.array([1, 2], np.int32), Sampling(max_tokens=8))
+
+
+class Slow(ScriptedEngine):
+    """An engine that says its name, once it may."""
+
+    def __init__(self, path: str, tokenizer: Any = None) -> None:
+        super().__init__(tokenizer or tokenizers.qwen3(), lambda request, text: f"I am {path}")
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.closed = False
+
+    async def generate(self, request: GenerateRequest) -> Any:
+        await self.may_answer.wait()
+        assert not self.closed
+        return await super().generate(request)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def said(engine: SwitchingEngine, generation: Any) -> str:
+    return str(engine.tokenizer.decode(generation.token_ids, skip_special_tokens=True))
+
+
+def test_calls_in_progress_end_on_their_weights_and_the_old_engine_is_closed_after_them() -> None:
+    async def scenario() -> None:
+        old, new = Slow("old"), Slow("new")
+        engine = SwitchingEngine(Loaded(old, 0, None))
+        await engine.start()
+        old.may_answer.clear()
+        waiting = asyncio.create_task(engine.generate(REQUEST))
+        streaming = engine.stream(REQUEST)
+        first = await anext(streaming)
+        await engine.switch(Loaded(new, 3, None))
+        assert engine.version == 3
+        after = await engine.generate(REQUEST)
+        assert said(engine, after) == "I am new" and set(after.weight_versions) == {3}
+        assert not old.closed, "two calls still need it"
+        old.may_answer.set()
+        before = await waiting
+        assert said(engine, before) == "I am old" and set(before.weight_versions) == {0}
+        assert not old.closed
+        pieces = [first, *[piece async for piece in streaming]]
+        assert {int(v) for piece in pieces for v in piece.weight_versions} == {0}
+        assert old.closed and not new.closed
+        assert engine.calls_by_version == {0: 2, 3: 1}
+        await engine.close()
+        assert new.closed
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    made = Portal()
+    yield made
+    made.close()
+
+
+class Explored:
+    """A follower over scripted engines."""
+
+    def __init__(self, store: Store, portal: Portal, **rollback: Any) -> None:
+        self.versions, self.lines, self.store = Versions(store), list[str](), store
+        self.versions.begin("first")
+        self.engine = SwitchingEngine(Loaded(Slow("first"), 0, None))
+        self.follower = Follower(
+            self.versions,
+            self.engine,
+            portal,
+            self.build,
+            RollbackSettings(**rollback),
+            0.01,
+            self.lines.append,
+        )
+
+    def build(self, path: str) -> Any:
+        if "broken" in path:
+            raise RuntimeError("no such file")
+        return Slow(path, tokenizers.llama3() if "llama" in path else None)
+
+    def publish(self, path: str) -> int:
+        """A new version, trained on one trace."""
+        self.store.record([trace(path)])
+        self.store.rate([path], None, path, "0")
+        self.store.commit()
+        lease = self.store.lease("t", 1, 60)
+        serving = self.versions.serving()
+        assert lease and serving
+        number = self.versions.learned(lease.id, path, serving.number)
+        assert number and self.versions.publish(number, None, {})
+        return number
+
+    def rate(self, version: int, rewards: list[float]) -> None:
+        for n, reward in enumerate(rewards):
+            name = f"v{version}-{n}-{reward}"
+            self.store.record([trace(name, versions=np.full(3, version, np.int32))])
+            self.store.rate([name], reward, name, "0")
+
+
+@pytest.fixture
+def explored(tmp_path: Path, portal: Portal) -> Iterator[Explored]:
+    store = Store.open(str(tmp_path / "traces.db"))
+    yield Explored(store, portal)
+    store.close()
+
+
+def test_a_published_version_is_served(explored: Explored) -> None:
+    explored.follower.check()
+    assert explored.engine.version == 0 and explored.lines == []
+    explored.publish("second")
+    explored.follower.check()
+    assert explored.engine.version == 1 and explored.lines == ["version 1 is served"]
+
+
+@pytest.mark.parametrize(("path", "why"), [("broken", "no such file"), ("llama", "has another vocabulary")])
+def test_a_version_that_cannot_be_loaded_is_told_once_and_the_one_before_goes_on(
+    explored: Explored, path: str, why: str
+) -> None:
+    explored.publish(path)
+    explored.follower.check()
+    explored.follower.check()
+    assert explored.engine.version == 0
+    (line,) = explored.lines
+    assert line.startswith("version 1 cannot be served, so version 0 goes on: ") and line.endswith(why)
+
+
+def test_a_version_that_users_rate_lower_is_withdrawn(explored: Explored) -> None:
+    explored.publish("second")
+    explored.rate(0, [1.0] * 30)
+    explored.rate(1, [0.0] * 19)
+    explored.follower.check()
+    assert explored.engine.version == 1, "19 ratings are not enough"
+    explored.rate(1, [0.0, 1.0] * 8)
+    explored.follower.check()
+    assert explored.engine.version == 0
+    withdrawn = explored.versions.all()[1]
+    assert withdrawn.stage == Stage.WITHDRAWN and str(withdrawn.reason).startswith("users rate it 0.")
+    assert explored.lines[-2].startswith("version 1 is withdrawn: users rate it 0.")
+
+
+def test_rollback_by_hand(explored: Explored) -> None:
+    explored.publish("second")
+    explored.publish("third")
+    explored.follower.check()
+    assert explored.engine.version == 2
+    explored.versions.withdraw(0, "by hand")
+    explored.follower.check()
+    assert explored.engine.version == 0
+
+
+def test_a_problem_with_the_database_is_told_once_and_serving_goes_on(
+    explored: Explored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ajet_online.database import StoreFailed
+
+    def fails(*_: Any) -> Any:
+        raise StoreFailed("store x: the database does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Versions, "serving", fails)
+        explored.follower.check()
+        explored.follower.check()
+    assert explored.lines == ["store x: the database does not answer"]
+    explored.publish("second")
+    explored.follower.check()
+    assert explored.engine.version == 1
