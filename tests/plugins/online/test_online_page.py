@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -14,9 +16,22 @@ from ajet_online.settings import OnlineSettings
 from ajet_online.store import Store
 from ajet_online.versions import Versions
 from tests.pages import files, page
-from tests.plugins.online.conftest import free_port, wait_for
+from tests.ports import free_port
 
 PAGE = page("docs/online.md")
+
+
+def wait_for(ready: Callable[[], bool], seconds: float) -> None:
+    """Until this is true; a server that does not answer yet is not ready."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if ready():
+                return
+        except httpx.HTTPError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def keys(model: type, prefix: str = "") -> list[str]:
@@ -36,9 +51,20 @@ def test_the_page_has_every_setting_and_state() -> None:
 
 @pytest.mark.slow
 def test_five_minutes_on_a_laptop(tmp_path: Path) -> None:
+    port = free_port()
     for name, content in files(PAGE).items():
-        (tmp_path / name).write_text(content.replace("8000", str(port := free_port())) if name == "users.py" else content)
-    command = [sys.executable, "-m", "ajet", "online", "job.yaml", "--port", str(port), "--key", "a-secret-of-my-own"]
+        (tmp_path / name).write_text(content.replace(":8000", f":{port}"))
+    command = [
+        sys.executable,
+        "-m",
+        "ajet",
+        "online",
+        "job.yaml",
+        "--port",
+        str(port),
+        "--key",
+        "a-secret-of-my-own",
+    ]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
     try:
