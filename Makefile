@@ -94,7 +94,7 @@ test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in 
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 1200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
-OF_VERL := openai_sdk readers judges local verl
+OF_VERL := openai_sdk readers judges local verl online
 .venv-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml) $(VERL_TESTS:%=%/pyproject.toml) tests/plugins/verl/requirements.txt tests/plugins/vllm/overrides.txt
 	$(call uv_environment,-r tests/plugins/verl/requirements.txt $(OF_VERL:%=-e plugins/%) $(VERL_TESTS:%=-e %))
 

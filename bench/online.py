@@ -10,7 +10,9 @@ like: the job's validation tasks, the regression set, are sums only, which the s
 2. Users rate for ``--minutes``; then acceptance of both is measured again.
 3. Poison: all ratings are inverted until two updates have learned from them. Then users rate truthfully for ``--recovery``
    minutes, and acceptance is measured again.
-4. Without training, 16 clients at once ask `ajet online explore` and `ajet serve` in turns: ratios of latencies.
+4. Without training, 16 clients at once ask `ajet online explore` and `ajet serve` in turns for replies of 64 tokens: ratios of
+   latencies. The model is one of the starter's size with random weights, which do not end a reply early. A reply waits for the
+   store while the engine takes its next step, so short replies pay relatively more: `latency_p50_ratio_short`.
 
 Takes about 13 minutes on two idle cores. Last line: one JSON object.
 """
@@ -49,14 +51,16 @@ WRONG, DIFFERENCES = 0.1, 0.7
 """Shares of wrong ratings, and of requests for a difference."""
 ASKED, REGRESSION = 400, 200
 """Requests of a measurement."""
-CLIENTS, BURST, BURSTS = 16, 10, 6
+CLIENTS, BURST, BURSTS = 16, 5, 6
 """Of the comparison of latencies: each client sends so many requests in a burst."""
+LONG = 64
+"""Tokens of the replies that are timed."""
 JOB: dict[str, Any] = {
     "model": "starter",
     "judge": "judge.py:judge",
     "task": {"validation": {"type": "jsonl", "path": "sums.jsonl"}},
     "rollout": {"sampling": {"max_tokens": 16}},
-    "train": {"batch_size": 64, "learning_rate": 2e-4, "warmup_steps": 4},
+    "train": {"batch_size": 64, "learning_rate": 2e-4, "warmup_steps": 4, "epochs": 2},
     "eval": {"sampling": {"max_tokens": 16, "temperature": 0}},
     "backbone": {"name": "local", "local": {"threads": 1}},
 }
@@ -95,11 +99,11 @@ class Client:
             base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=120, trust_env=False
         )
 
-    def ask(self, asked: Question) -> tuple[str, str]:
-        """The id and the text of a reply."""
+    def ask(self, asked: Question, tokens: int = 16) -> tuple[str, str]:
+        """The id and the text of a reply of at most so many tokens."""
         messages = [{"role": "user", "content": asked.text}]
         found = self._http.post(
-            "/v1/chat/completions", json={"model": "m", "messages": messages, "max_tokens": 16}
+            "/v1/chat/completions", json={"model": "m", "messages": messages, "max_tokens": tokens}
         )
         found.raise_for_status()
         reply = found.json()
@@ -219,18 +223,18 @@ def learned(folder: Path, seed: int, minutes: float, recovery: float) -> dict[st
         with users.rating():
             time.sleep(60 * minutes)
         wait_until_idle(store)
-        found["acceptance_after"] = accepted(url, seed + 1)
-        found["control_after"] = accepted(control, seed + 1)
-        found["regression_after"] = accepted(url, seed + 1, REGRESSION, 0.0)
+        found["acceptance_after"] = accepted(url, seed)
+        found["control_after"] = accepted(control, seed)
+        found["regression_after"] = accepted(url, seed, REGRESSION, 0.0)
         found["updates"] = len(versions.all()) - 1
         with users.rating():
             users.inverted.set()
             wait_for_updates(versions, 2)
-            found["acceptance_poisoned"] = accepted(url, seed + 2)
+            found["acceptance_poisoned"] = accepted(url, seed)
             users.inverted.clear()
             time.sleep(60 * recovery)
         wait_until_idle(store)
-        found["acceptance_recovered"] = accepted(url, seed + 3)
+        found["acceptance_recovered"] = accepted(url, seed)
         known = versions.all()
         found |= about(known)
         store.close()
@@ -264,17 +268,40 @@ def about(known: Sequence[Version]) -> dict[str, Any]:
 
 
 def latencies(folder: Path, seed: int) -> dict[str, Any]:
-    """Phase 4: bursts at both servers in turns."""
-    explore = ("online", "explore", "starter", "--store", "latency.db")
+    """Phase 4."""
+    model = untrained(folder / "untrained")
+    found = compared(folder, str(model), seed, LONG)
+    short = compared(folder, "starter", seed, 16)
+    return {**found, "latency_p50_ratio_short": short["latency_p50_ratio"]}
+
+
+def untrained(folder: Path) -> Path:
+    """The starter's architecture and tokenizer, with random weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from ajet.interfaces.progress import Silent
+    from ajet.job.models import model_source
+
+    source = model_source("starter", 0, Silent())
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return folder
+
+
+def compared(folder: Path, model: str, seed: int, tokens: int) -> dict[str, Any]:
+    """Bursts at `ajet serve` and `ajet online explore` in turns."""
+    explore = ("online", "explore", model, "--store", f"latency-{tokens}.db")
     taken: dict[str, list[float]] = {"serve": [], "explore": []}
     rates: list[float] = []
     with (
-        program("serve", "starter", folder=folder, port=free_port()) as plain,
+        program("serve", model, folder=folder, port=free_port()) as plain,
         program(*explore, folder=folder, port=free_port()) as recording,
     ):
-        for number in range(-1, 2 * BURSTS):
+        for number in range(-2, 2 * BURSTS):
             name, url = (("serve", plain), ("explore", recording))[number % 2]
-            seconds, found = burst(url, seed)
+            seconds, found = burst(url, seed, tokens)
             if number >= 0:
                 taken[name] += found
                 rates += [CLIENTS * BURST / seconds] if name == "explore" else []
@@ -290,7 +317,7 @@ def latencies(folder: Path, seed: int) -> dict[str, Any]:
     }
 
 
-def burst(url: str, seed: int) -> tuple[float, list[float]]:
+def burst(url: str, seed: int, tokens: int) -> tuple[float, list[float]]:
     """Requests of all clients at once: seconds in all, and of each."""
     found: list[float] = []
 
@@ -298,7 +325,7 @@ def burst(url: str, seed: int) -> tuple[float, list[float]]:
         draw, client = random.Random(f"{seed}/{number}"), Client(url)
         for _ in range(BURST):
             started = time.perf_counter()
-            client.ask(question(draw))
+            client.ask(question(draw), tokens)
             found.append(time.perf_counter() - started)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(CLIENTS)]

@@ -57,6 +57,10 @@ class ExplorerSession(Session):
     """The replies in memory, by the numbers of their calls."""
     _new: dict[str, list[Trace]] = field(default_factory=dict)
     """Traces of replies that are not durable yet."""
+    _tokens: int = 0
+    """Tokens of the calls in memory."""
+    _counted: int = 0
+    """How many of the calls they are of."""
 
     async def choices(
         self,
@@ -148,7 +152,9 @@ class ExplorerSession(Session):
     def is_full(self) -> bool:
         """Whether it keeps as much as it may."""
         calls = self.record.calls
-        return len(calls) >= MOST_CALLS or sum(call.end.length for call in calls) >= MOST_TOKENS
+        self._tokens += sum(call.end.length for call in calls[self._counted :])
+        self._counted = len(calls)
+        return len(calls) >= MOST_CALLS or self._tokens >= MOST_TOKENS
 
 
 class Explorer:
