@@ -81,12 +81,24 @@ def explore_command(
     most_calls: Annotated[
         int, typer.Option(min=1, help="Maximum concurrent calls; further calls get status 429.")
     ] = 256,
-    seed: Annotated[int, typer.Option(help="Random seed for recipes.")] = 0,
+    rate: Annotated[
+        float | None, typer.Option(min=0.01, help="Maximum calls per minute; further calls get status 429.")
+    ] = None,
+    redact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="A function that gets each message before it is stored, and returns what may be stored.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed for recipes.")] = None,
     sets: Sets = None,
 ) -> None:
-    """Serve a checkpoint, record each reply in a store, and take feedback."""
+    """Serve a model, record each reply in a store, and take feedback."""
     from ajet.cli.layers import tell
     from ajet.cli.progress import make_progress
+    from ajet.job.layers import import_from_here
+    from ajet.job.paths import load_named
     from ajet.runs.serve import checked_key, warn_of_network
     from ajet.types import ConfigError
     from ajet_online.keys import Keys
@@ -94,7 +106,11 @@ def explore_command(
 
     if key and keys:
         raise ConfigError("--key and --keys: give one of them.")
+    if rate and keys:
+        raise ConfigError("--rate and --keys: write the rate of each key into the file.")
     single = checked_key(key, flag)
+    import_from_here()
+    function = load_named(redact, "--redact") if redact else None
     warn_of_network(host, tell)
     with make_progress() as progress:
         what = given(
@@ -109,10 +125,11 @@ def explore_command(
         )
     explore(
         what,
-        Keys.read(keys) if keys else Keys.single(single),
+        Keys.read(keys) if keys else Keys.single(single, rate),
         host=host,
         port=port,
         most_calls=most_calls,
+        redact=function,
         say=tell,
         ready=lambda url: print(
             f"exploring with {what.model} at {url}/v1, recorded in {what.settings.store} (Ctrl-C stops it)"
@@ -184,26 +201,37 @@ def rollback_command(
 def status_command(
     store: Where, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 ) -> None:
-    """Count traces by state, and ratings by weight version."""
+    """Count traces by state, and show the versions of the weights with their ratings."""
     import json
 
     from ajet.cli.table import table
+    from ajet_online.overview import overview
     from ajet_online.store import opened
 
     with opened(store) as found:
-        status, size = found.status(), found.size()
-    states = {state.name.lower(): count for state, count in status.states.items()}
+        seen = {**overview(found), "bytes": found.size()}
     if as_json:
-        ratings = {
-            str(version): {"rated": n, "reward": mean} for version, (n, mean) in status.ratings.items()
-        }
-        print(json.dumps({"traces": states, "versions": ratings, "bytes": size}))
+        print(json.dumps(seen))
         return
-    print(table([("TRACES", ""), *((name, f"{count:,}") for name, count in states.items())]))
-    if status.ratings:
-        rows = [(str(v), f"{n:,}", f"{mean:.3f}") for v, (n, mean) in status.ratings.items()]
-        print("\n" + table([("VERSION", "RATED", "REWARD"), *rows]))
-    print(f"\n{size / 2**20:,.1f} MiB")
+    print(table([("TRACES", ""), *((name, f"{count:,}") for name, count in seen["traces"].items())]))
+    rows = [
+        (
+            number,
+            v["stage"],
+            _shown(v["validation"]),
+            f"{v['rated']:,}",
+            _shown(v["reward"]),
+            v["reason"] or "",
+        )
+        for number, v in seen["versions"].items()
+    ]
+    if rows:
+        print("\n" + table([("VERSION", "STAGE", "VALIDATION", "RATED", "RATING", "REASON"), *rows]))
+    print(f"\n{seen['bytes'] / 2**20:,.1f} MiB")
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 @app.command("export")

@@ -6,16 +6,17 @@ A reply is in the store before its last byte is sent. Feedback names replies by 
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
+from ajet.capture.gateway.metrics import exposition, labelled
 from ajet.capture.gateway.server import Gateway
 from ajet.capture.off_loop import off_loop
 from ajet.capture.portal import Portal
@@ -27,21 +28,32 @@ from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.messages import normalise_tools
 from ajet.tracker.call import Call
-from ajet.types import AjetError
-from ajet_online.keys import Keys, Role
+from ajet.types import AjetError, ConfigError
+from ajet_online.database import StoreFailed
+from ajet_online.feedback import Feedback, bad, name_in, number
+from ajet_online.feedback import reply_id as _reply_id
+from ajet_online.keys import Keys, Limits, Role
+from ajet_online.overview import overview
 from ajet_online.recall import Recalled, chat_hashes, hashes_of_request, restore
 from ajet_online.store import Store
-from ajet_online.trace import Trace
+from ajet_online.trace import Message, Trace
+from ajet_online.versions import Versions
 from ajet_online.writer import Writer
 
 T = TypeVar("T")
 MOST_CALLS = 1_000
 MOST_TOKENS = 4_000_000
 """What one session keeps in memory at most; then the next one begins, and finds conversations in the store."""
-REPLY_ID = re.compile(r"[0-9a-f]{24}(?:-\d+)?$")
-"""A reply's id at the end of what a client got, such as ``chatcmpl-…``."""
-MOST_IDS = 10_000
-"""Replies that one feedback may name."""
+MOST_SESSIONS = 256
+"""Sessions in memory; conversations of others are read from the store."""
+COUNTERS = {
+    "traces_total": "Replies that were recorded.",
+    "redacted_total": "Replies that were recorded without their tokens, because of redaction.",
+    "ratings_total": "Replies that got feedback.",
+    "unknown_ids_total": "Ids in feedback that the store does not know.",
+    "committed_total": "Replies whose feedback was committed.",
+    "store_failures_total": "Requests that failed because of the store.",
+}
 OTHER_VOCABULARY = (
     "its tokens are those of a model with another vocabulary. Serve that model, or name another store."
 )
@@ -49,10 +61,11 @@ OTHER_VOCABULARY = (
 
 @dataclass(slots=True)
 class ExplorerSession(Session):
-    """Answers the calls of one API key, and records each as a trace."""
+    """Answers the calls of one run, or all others, with one API key, and records each as a trace."""
 
     explorer: Explorer = field(kw_only=True)
     key_name: str = field(kw_only=True)
+    run: str | None = field(kw_only=True)
     _held: dict[int, Recalled] = field(default_factory=dict)
     """The replies in memory, by the numbers of their calls."""
     _new: dict[str, list[Trace]] = field(default_factory=dict)
@@ -72,18 +85,41 @@ class ExplorerSession(Session):
     ) -> list[Choice]:
         """See `Session.choices`. A conversation that is not in memory is read from the store first."""
         chosen = choose_target(self.answerer.targets, agent, target)
-        if request.prompt is None and request.after is None:
+        if request.after is not None:
+            request = await self._after(request, request.after)
+        elif request.prompt is None:
             await self._recall(chosen.name, request)
         return await Session.choices(self, request, agent, target, blocks_loop, emit)
+
+    async def _after(self, request: ChatRequest, after: str) -> ChatRequest:
+        """A request that continues a reply by its id. One that is not in memory is read from the store; then the request has the
+        whole chat."""
+        name = _reply_id(after)
+        if after in self._replies or any(held.trace.id == name for held in self._held.values()):
+            return request
+        chain = await self._read(partial(self.explorer.store.chain_to, self.key_name, self.run, name))
+        self._restore(chain)
+        if not chain:
+            return request  # `Session` says that there is no such reply
+        chat = [message for trace in chain for message in (*trace.messages, trace.answer)]
+        new = request.messages
+        if new and new[0].get("role") in ("system", "developer") and chat[0].get("role") == "system":
+            return replace(request, messages=[new[0], *chat[1:], *new[1:]], after=None)
+        return replace(request, messages=[*chat, *new], after=None)
 
     async def _recall(self, target: str, request: ChatRequest) -> None:
         hashes = hashes_of_request(target, request.tools, request.messages)
         if not hashes or any(held.trace.chat == hashes[0] for held in self._held.values()):
             return
+        self._restore(await self._read(partial(self.explorer.store.chain, self.key_name, self.run, hashes)))
+
+    async def _read(self, work: Callable[[], list[Trace]]) -> list[Trace]:
         try:
-            chain = await off_loop(self.explorer.store.chain, self.key_name, hashes)
+            return await off_loop(work)
         except AjetError as error:
             raise _unavailable(error) from error
+
+    def _restore(self, chain: Sequence[Trace]) -> None:
         here = {held.trace.id: held for held in self._held.values()}
         known = [here[trace.id] for trace in chain if trace.id in here]  # the beginning of the chain
         missing = chain[len(known) :]
@@ -112,7 +148,9 @@ class ExplorerSession(Session):
         new = self._new.pop(reply_id)
         try:
             await self.explorer.writer.keep(new)
+            self.explorer.count("traces_total", len(new))
         except AjetError as error:
+            self.explorer.count("store_failures_total")
             lost = {trace.id for trace in new}  # nothing may continue them
             self._held = {n: held for n, held in self._held.items() if held.trace.id not in lost}
             raise _unavailable(error) from error
@@ -126,12 +164,13 @@ class ExplorerSession(Session):
         if call.chat_end:
             *_, (_, chat) = chat_hashes(call.target, tools, [*call.chat_end.chat(), message])
             messages = call.chat_end.messages_after(parent.answer if parent else None)
-        return Trace(
+        trace = Trace(
             id=name,
             at=time.time(),
             key=self.key_name,
             agent=call.agent,
             target=call.target,
+            run=self.run,
             conversation=parent.trace.conversation if parent else name,
             parent=parent.trace.id if parent else None,
             chat=chat,
@@ -147,6 +186,7 @@ class ExplorerSession(Session):
             answer=message,
             tools=tools,
         )
+        return self.explorer.redacted(trace, parent.trace if parent else None)
 
     @property
     def is_full(self) -> bool:
@@ -158,87 +198,174 @@ class ExplorerSession(Session):
 
 
 class Explorer:
-    """Answers calls by ``answerer`` and keeps them in ``store``."""
+    """Answers calls by ``answerer`` and keeps them in ``store``. ``redact`` changes each message before it is stored."""
 
-    def __init__(self, answerer: Answerer, store: Store, keys: Keys) -> None:
+    def __init__(
+        self,
+        answerer: Answerer,
+        store: Store,
+        keys: Keys,
+        *,
+        limits: Limits | None = None,
+        redact: Callable[[Message], Message] | None = None,
+    ) -> None:
         self.store = store
         self.writer = Writer(store)
         self._answerer = answerer
         self._keys = keys
-        self._sessions: dict[str, ExplorerSession] = {}
-        self._count = 0
+        self._limits = limits or Limits()
+        self._redact = redact
+        self._sessions: OrderedDict[tuple[str, str | None], ExplorerSession] = OrderedDict()
+        self._begun = 0
+        self._counts: Counter[str] = Counter()
 
     def find(self, secret: str) -> Session | None:
-        """The session that answers the calls of an API key; None if it may not chat."""
-        key = self._keys.find(secret)
-        if key is None or "chat" not in key.roles:
+        """The session that answers the calls with an API key; None if it may not chat. Raises Refused above the key's limits."""
+        sent = self._keys.find(secret)
+        if sent is None or "chat" not in sent.key.roles:
             return None
-        session = self._sessions.get(key.name)
+        in_flight = sum(s.in_flight for (name, _), s in self._sessions.items() if name == sent.key.name)
+        if refusal := self._limits.refusal(sent.key, in_flight):
+            raise Refused(refusal, code="rate_limited", status=429)
+        place = sent.key.name, sent.run
+        session = self._sessions.get(place)
         if session is None or session.is_full:
-            self._count += 1
+            self._begun += 1
             session = ExplorerSession(
-                f"explore-{self._count}",
+                f"explore-{self._begun}",
                 secrets.token_hex(8),
                 self._answerer,
-                key=key.secret,
+                key=sent.key.secret,
                 explorer=self,
-                key_name=key.name,
+                key_name=sent.key.name,
+                run=sent.run,
             )
-            self._sessions[key.name] = session
+            self._sessions[place] = session
+        self._sessions.move_to_end(place)
+        if (
+            len(self._sessions) > MOST_SESSIONS
+        ):  # its calls in progress still end; later ones find it in the store
+            self._sessions.popitem(last=False)
         return session
+
+    def redacted(self, trace: Trace, parent: Trace | None) -> Trace:
+        """A trace as it may be stored. If a message had to be changed, here or earlier in the conversation, its tokens would
+        still contain the text, so they are left out, and after a restart the conversation is rendered anew."""
+        if self._redact is None:
+            return trace
+        try:
+            messages, answer = [self._redact(m) for m in trace.messages], self._redact(trace.answer)
+        except Exception as error:
+            raise Refused(
+                f"the reply cannot be recorded, because the redaction failed: {type(error).__name__}",
+                code="redaction_failed",
+                status=500,
+            ) from error
+        unchanged = messages == list(trace.messages) and answer == trace.answer
+        if unchanged and (parent is None or len(parent.tokens)):
+            return trace
+        self.count("redacted_total")
+        return replace(
+            trace,
+            messages=messages,
+            answer=answer,
+            chat="",
+            trained=False,
+            prompt=trace.prompt[:0],
+            tokens=trace.tokens[:0],
+            logprobs=trace.logprobs[:0],
+            versions=trace.versions[:1],
+        )
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter of `metrics`."""
+        self._counts[name] += number
+
+    def metrics(self) -> str:
+        """Lines for `/metrics`."""
+        engine, writer = self._answerer.engine, self.writer
+        by_version = getattr(engine, "calls_by_version", {})
+        return exposition(
+            "ajet_online",
+            (
+                *((name, "counter", help_, {"": self._counts[name]}) for name, help_ in COUNTERS.items()),
+                (
+                    "commits_seconds_sum",
+                    "counter",
+                    "Seconds of the store's transactions.",
+                    {"": writer.seconds},
+                ),
+                ("commits_seconds_count", "counter", "The store's transactions.", {"": writer.transactions}),
+                (
+                    "calls_by_version_total",
+                    "counter",
+                    "Calls by weight version.",
+                    labelled("version", by_version),
+                ),
+                ("sessions", "gauge", "Sessions in memory.", {"": len(self._sessions)}),
+            ),
+        )
 
     @property
     def pages(self) -> Mapping[str, Any]:
-        """The gateway's further paths."""
-        found = {"/feedback": self.feedback, "/commit": self.commit}
-        return found | {f"/v1{path}": page for path, page in found.items()}
+        """The gateway's further pages."""
+        found = {
+            "POST /feedback": self.feedback,
+            "POST /commit": self.commit,
+            "POST /rollback": self.rollback,
+            "GET /online/status": self.status,
+        }
+        return found | {page.replace(" /", " /v1/"): answer for page, answer in found.items()}
 
     async def feedback(self, secret: str | None, body: bytes) -> dict[str, Any]:
-        """``POST /feedback {msg_ids, reward, task_id, run_id}``; also ``comment`` and ``correction``."""
+        """``POST /feedback {msg_ids, reward, task_id, run_id}``, or one of our own forms: see `Feedback`."""
         self._allowed(secret, "feedback")
-        asked = _json(body)
-        ids = asked.get("msg_ids")
-        if not isinstance(ids, list) or not ids or not all(isinstance(name, str) for name in ids):
-            raise _bad("msg_ids must be a list of at least one reply id")
-        if len(ids) > MOST_IDS:
-            raise _bad(f"msg_ids may name at most {MOST_IDS} replies")
-        given = {_reply_id(name): name for name in ids}
-        rate = partial(
-            self.store.rate,
-            list(given),
-            _number(asked, "reward"),
-            _name(asked, "task_id"),
-            _name(asked, "run_id", "0"),
-            comment=_text(asked, "comment"),
-            correction=_text(asked, "correction"),
-        )
-        rated = await self._in_store(rate)
+        asked = Feedback.read(_json(body))
+        rated = await self._in_store(partial(asked.give, self.store))
+        self.count("ratings_total", len(rated.new))
+        self.count("unknown_ids_total", len(rated.unknown))
         return {
             "status": "success",
-            "rated": [given[name] for name in rated.new],
-            "unchanged": [given[name] for name in rated.unchanged],
-            "unknown": [given[name] for name in rated.unknown],
+            "rated": asked.as_given(rated.new),
+            "unchanged": asked.as_given(rated.unchanged),
+            "unknown": asked.as_given(rated.unknown),
         }
 
     async def commit(self, secret: str | None, body: bytes) -> dict[str, Any]:
         """``POST /commit {task_id, run_id, time_threshold}``; an empty body commits everything."""
         self._allowed(secret, "feedback")
         asked = _json(body) if body.strip() else {}
-        before = asked.get("time_threshold")
-        if before is not None:
-            before = _number(asked, "time_threshold")
-        task = None if asked.get("task_id") is None else _name(asked, "task_id")
-        run = None if asked.get("run_id") is None else _name(asked, "run_id")
+        before = None if asked.get("time_threshold") is None else number(asked, "time_threshold")
+        task = None if asked.get("task_id") is None else name_in(asked, "task_id")
+        run = None if asked.get("run_id") is None else name_in(asked, "run_id")
         count = await self._in_store(partial(self.store.commit, task, run, before))
+        self.count("committed_total", count)
         return {"status": "success", "committed": count}
 
+    async def status(self, secret: str | None, body: bytes) -> dict[str, Any]:
+        """``GET /online/status``: what the store contains."""
+        self._allowed(secret, "admin")
+        return await self._in_store(partial(overview, self.store))
+
+    async def rollback(self, secret: str | None, body: bytes) -> dict[str, Any]:
+        """``POST /rollback {version}``: serve an earlier version."""
+        self._allowed(secret, "admin")
+        to = _json(body).get("version")
+        if type(to) is not int:
+            raise bad("version must be a whole number")
+        try:
+            withdrawn = await self._in_store(partial(Versions(self.store).withdraw, to, "by hand"))
+        except ConfigError as error:
+            raise bad(str(error)) from error
+        return {"status": "success", "withdrawn": withdrawn}
+
     def _allowed(self, secret: str | None, role: Role) -> None:
-        key = self._keys.find(secret)
-        if key is None:
+        sent = self._keys.find(secret)
+        if sent is None:
             raise Refused("the key is not valid", code="invalid_api_key", status=401)
-        if role not in key.roles:
+        if role not in sent.key.roles:
             raise Refused(
-                f"the key {key.name!r} may not do this: it lacks the role {role}",
+                f"the key {sent.key.name!r} may not do this: it lacks the role {role}",
                 code="forbidden",
                 status=403,
             )
@@ -246,7 +373,8 @@ class Explorer:
     async def _in_store(self, work: Callable[[], T]) -> T:
         try:
             return await off_loop(work)
-        except AjetError as error:
+        except StoreFailed as error:
+            self.count("store_failures_total")
             raise _unavailable(error) from error
 
     def close(self) -> None:
@@ -265,18 +393,20 @@ def exploring(
     host: str,
     port: int,
     most_calls: int,
+    redact: Callable[[Message], Message] | None = None,
 ) -> Iterator[tuple[str, Gateway]]:
     """A block in which calls are answered on the engine's loop: the URL without ``/v1``, and the gateway. Raises ConfigError if
     the store's traces are of a model with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
-    explorer = Explorer(answerer, store, keys)
+    explorer = Explorer(answerer, store, keys, redact=redact)
     gateway = Gateway(
         portal,
         explorer.find,
         BUILTIN_WIRES,
         models=models,
         pages=explorer.pages,
+        metrics=explorer.metrics,
         host=host,
         port=port,
         most_calls=most_calls,
@@ -295,50 +425,14 @@ def _vocabulary(tokenizer: Any) -> str:
     return blake2b(written.encode(), digest_size=16).hexdigest()
 
 
-def _reply_id(text: str) -> str:
-    found = REPLY_ID.search(text)
-    return found[0] if found else text
-
-
 def _json(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise _bad("the body must be a JSON object")
+        raise bad("the body must be a JSON object")
     return found
-
-
-def _number(asked: Mapping[str, Any], name: str) -> float:
-    value = asked.get(name)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or abs(value) == float("inf")
-        or value != value
-    ):
-        raise _bad(f"{name} must be a finite number")
-    return float(value)
-
-
-def _name(asked: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """An id: a string or a number, as clients write both."""
-    value = asked.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise _bad(f"{name} must be a string or an integer")
-    return str(value)
-
-
-def _text(asked: Mapping[str, Any], name: str) -> str | None:
-    value = asked.get(name)
-    if value is not None and not isinstance(value, str):
-        raise _bad(f"{name} must be a string")
-    return value
-
-
-def _bad(problem: str) -> Refused:
-    return Refused(problem, code="invalid_request", status=400)
 
 
 def _unavailable(error: AjetError) -> Refused:

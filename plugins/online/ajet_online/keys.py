@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Mapping
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,10 +13,14 @@ from typing import Any, Literal, get_args
 from ajet.types import ConfigError
 from ajet.utils.yaml_file import read_yaml
 
-Role = Literal["chat", "feedback"]
+Role = Literal["chat", "feedback", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 SHORTEST = 16
 """Characters of a key that is not easily guessed."""
+
+
+RUN = re.compile(r"(?P<secret>.+)~(?P<run>[A-Za-z0-9._-]{1,128})", re.DOTALL)
+"""What a client sends that names the run of an agent with its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,19 @@ class Key:
     name: str
     secret: str
     roles: Collection[Role]
+    rate: float | None = None
+    """Calls per minute; default: no limit."""
+    concurrency: int | None = None
+    """Calls at once; default: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a request has sent as its key."""
+
+    key: Key
+    run: str | None
+    """The name of the run that it belongs to."""
 
 
 class Keys:
@@ -33,13 +52,14 @@ class Keys:
         self._keys = list(keys)
 
     @classmethod
-    def single(cls, secret: str) -> Keys:
+    def single(cls, secret: str, rate: float | None = None) -> Keys:
         """One key for everything."""
-        return cls([Key("default", secret, ROLES)])
+        return cls([Key("default", secret, ROLES, rate)])
 
     @classmethod
     def read(cls, path: Path) -> Keys:
-        """The keys of a YAML file, ``name: {key: SECRET, roles: [chat, feedback]}``. Raises ConfigError."""
+        """The keys of a YAML file, each ``name: {key: SECRET, roles: [chat, feedback, admin], rate: 60, concurrency: 4}``. Raises
+        ConfigError."""
         found = read_yaml(path)
         if not isinstance(found, Mapping) or not found:
             raise ConfigError(
@@ -47,11 +67,43 @@ class Keys:
             )
         return cls([_key(path, str(name), value) for name, value in found.items()])
 
-    def find(self, secret: str | None) -> Key | None:
-        """The key with this secret, in a time that does not depend on it."""
-        given = (secret or "").encode(errors="replace")
+    def find(self, sent: str | None) -> Sent | None:
+        """The key that a client has sent, as ``SECRET`` or ``SECRET~RUN``, in a time that does not depend on the secrets."""
+        if key := self._find(sent or ""):
+            return Sent(key, None)
+        named = RUN.fullmatch(sent or "")
+        key = self._find(named["secret"]) if named else None
+        return Sent(key, named["run"]) if key and named else None
+
+    def _find(self, secret: str) -> Key | None:
+        given = secret.encode(errors="replace")
         matching = [key for key in self._keys if hmac.compare_digest(given, key.secret.encode())]
         return matching[0] if matching else None
+
+
+class Limits:
+    """How many calls each key may make: ``rate`` a minute, all of which it may make at once after a quiet minute, and
+    ``concurrency`` at the same time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+        """Name of a key -> when it was last seen, and how many calls it could make then."""
+
+    def refusal(self, key: Key, in_flight: int) -> str | None:
+        """Why a call must be refused; None if it may be answered, which is counted."""
+        if key.concurrency is not None and in_flight >= key.concurrency:
+            return f"the key {key.name!r} may make {key.concurrency} calls at once; try again later"
+        if key.rate is None:
+            return None
+        now = self._clock()
+        before, left = self._left.get(key.name, (now, max(key.rate, 1.0)))
+        left = min(left + (now - before) * key.rate / 60, max(key.rate, 1.0))
+        allowed = left >= 1
+        self._left[key.name] = now, left - allowed
+        if allowed:
+            return None
+        return f"the key {key.name!r} may make {key.rate:g} calls a minute; try again in {(1 - left) * 60 / key.rate:.0f} s"
 
 
 def _key(path: Path, name: str, value: Any) -> Key:
@@ -62,4 +114,9 @@ def _key(path: Path, name: str, value: Any) -> Key:
         raise ConfigError(f"{path}: {name}.key: use at least {SHORTEST} printable ASCII characters.")
     if not isinstance(roles, list) or not roles or set(roles) - set(ROLES):
         raise ConfigError(f"{path}: {name}.roles: expected some of {', '.join(ROLES)}.")
-    return Key(name, secret, tuple(roles))
+    rate, concurrency = value.get("rate"), value.get("concurrency")
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0):
+        raise ConfigError(f"{path}: {name}.rate: expected calls per minute, a number above 0.")
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise ConfigError(f"{path}: {name}.concurrency: expected a whole number from 1.")
+    return Key(name, secret, tuple(roles), rate, concurrency)

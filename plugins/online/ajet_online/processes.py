@@ -27,6 +27,7 @@ from ajet_online.keys import Keys
 from ajet_online.settings import OnlineSettings, online_settings
 from ajet_online.store import Store
 from ajet_online.switching import SwitchingEngine
+from ajet_online.trace import Message
 from ajet_online.versions import Versions
 
 
@@ -90,6 +91,7 @@ def explore(
     host: str,
     port: int,
     most_calls: int,
+    redact: Callable[[Message], Message] | None = None,
     say: Callable[[str], None],
     ready: Callable[[str], None],
 ) -> None:
@@ -105,7 +107,15 @@ def explore(
         portal, answerer = stack.enter_context(answering(engine, what.policy))
         name = Path(what.model).name
         explorer = exploring(
-            portal, answerer, store, keys, models=[name], host=host, port=port, most_calls=most_calls
+            portal,
+            answerer,
+            store,
+            keys,
+            models=[name],
+            host=host,
+            port=port,
+            most_calls=most_calls,
+            redact=redact,
         )
         url, gateway = stack.enter_context(explorer)
         follower = Follower(

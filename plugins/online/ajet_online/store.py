@@ -145,25 +145,31 @@ class Store:
         with self.reading() as connection:
             return _read(connection, traces.c.conversation == name)
 
-    def chain(self, key: str, chats: Sequence[str]) -> list[Trace]:
-        """The reply of an API key that ends one of these chats, the first of them that is there, with its parents before it; [] if
-        there is none."""
+    def chain(self, key: str, run: str | None, chats: Sequence[str]) -> list[Trace]:
+        """The reply of a run, or of none, with an API key that ends one of these chats, the first of them that is there, with its
+        parents before it; [] if there is none."""
+        own = and_(traces.c.key == key, traces.c.chat.in_(chats), traces.c.run.is_not_distinct_from(run))
         with self.reading() as connection:
-            own = and_(traces.c.key == key, traces.c.chat.in_(chats))
             rows = connection.execute(
                 select(traces.c.chat, traces.c.id, traces.c.conversation).where(own)
             ).all()
             by_chat = {row.chat: row for row in rows}
             last = next((by_chat[chat] for chat in chats if chat in by_chat), None)
-            if last is None:
-                return []
-            others = {t.id: t for t in _read(connection, traces.c.conversation == last.conversation)}
-        found = []
-        name: str | None = last.id
-        while name is not None:
-            found.append(others[name])
-            name = others[name].parent
-        return found[::-1]
+            return _chain(connection, last.id, last.conversation) if last else []
+
+    def chain_to(self, key: str, run: str | None, name: str) -> list[Trace]:
+        """The reply with this id, of a run or of none with an API key, with its parents before it; [] if there is none."""
+        own = and_(traces.c.id == name, traces.c.key == key, traces.c.run.is_not_distinct_from(run))
+        with self.reading() as connection:
+            row = connection.execute(select(traces.c.id, traces.c.conversation).where(own)).one_or_none()
+            return _chain(connection, row.id, row.conversation) if row else []
+
+    def replies_of(self, *, run: str | None = None, reply: str | None = None) -> list[str]:
+        """The ids of the replies of a run, or of the conversation of a reply."""
+        conversation = select(traces.c.conversation).where(traces.c.id == reply).scalar_subquery()
+        own = traces.c.run == run if run is not None else traces.c.conversation == conversation
+        with self.reading() as connection:
+            return list(connection.scalars(select(traces.c.id).where(own).order_by(traces.c.number)))
 
     # ---------------------------------------------------------------- the trainer
 
@@ -318,6 +324,16 @@ def _whole() -> Select[Any]:
 
 def _read(connection: Connection, condition: Any) -> list[Trace]:
     return [from_row(row) for row in connection.execute(_whole().where(condition)).mappings()]
+
+
+def _chain(connection: Connection, name: str, conversation: str) -> list[Trace]:
+    others = {trace.id: trace for trace in _read(connection, traces.c.conversation == conversation)}
+    found = []
+    above: str | None = name
+    while above is not None:
+        found.append(others[above])
+        above = others[above].parent
+    return found[::-1]
 
 
 def _first_ready(connection: Connection, count: int, by_run: bool) -> list[int]:

@@ -198,6 +198,8 @@ class OnlineTrainer:
                 return None if trace.correction else "it has no correction"
             if needs_reward and trace.reward is None:
                 return "it has no reward"
+            if not len(trace.tokens):
+                return "its text was redacted"
             if not trace.trained:
                 return "it was sampled greedily, or with top_p or top_k"
             stale = distance(known, _version_of(trace), parent.number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Sequence
 
 from ajet.types import AjetError
@@ -21,6 +22,9 @@ class Writer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.transactions = 0
+        self.seconds = 0.0
+        """Of all transactions."""
         self._queue: queue.SimpleQueue[_Kept | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ajet-writer", daemon=True)
         self._thread.start()
@@ -40,11 +44,14 @@ class Writer:
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
             waiting, end = self._waiting(first)
+            started = time.monotonic()
             try:
                 self._store.record([trace for new, _, _ in waiting for trace in new])
                 error = None
             except AjetError as failed:
                 error = failed
+            self.transactions += 1
+            self.seconds += time.monotonic() - started
             for _, done, loop in waiting:
                 loop.call_soon_threadsafe(_tell, done, error)
             if end:

@@ -100,6 +100,15 @@ def store(url: str) -> Iterator[Store]:
     opened.close()
 
 
+@pytest.fixture
+def serve(store: Store) -> Iterator[Any]:
+    """See `tests.plugins.online.serving.starting`."""
+    from tests.plugins.online.serving import starting  # it needs the engine's packages
+
+    with starting(store) as start:
+        yield start
+
+
 def trace(name: str, **fields: Any) -> Trace:
     """A trace of three tokens."""
     usual: dict[str, Any] = {

@@ -44,11 +44,11 @@ def test_the_status(where: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_program(["online", "status", where]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"recorded +2\nrated +1\nready +1\nleased +0", printed)
-    assert re.search(r"VERSION +RATED +REWARD\n7 +2 +0\.500", printed)
+    assert re.search(r"VERSION +STAGE +VALIDATION +RATED +RATING +REASON\n7 +2 +0\.500", printed)
     assert run_program(["online", "status", where, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bytes"] > 10_000
-    assert found["traces"]["ready"] == 1 and found["versions"] == {"7": {"rated": 2, "reward": 0.5}}
+    assert found["traces"]["ready"] == 1 and found["versions"]["7"]["rating"] == 0.5
 
 
 def test_an_export_has_every_trace(where: str, tmp_path: Path) -> None:

@@ -3,10 +3,8 @@ as AgentScope's Java client sends it."""
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -19,82 +17,11 @@ from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
-from ajet.types import ConfigError, GenerateRequest
+from ajet.types import ConfigError
 from ajet_online.explorer import exploring
-from ajet_online.keys import Key, Keys
 from ajet_online.schema import State
-from ajet_online.store import Store
 from tests import tokenizers
-
-CHAT, OTHER, RATER = "chat-key-0123456789", "other-key-0123456789", "rater-key-0123456789"
-KEYS = Keys(
-    [
-        Key("app", CHAT, ("chat", "feedback")),
-        Key("other", OTHER, ("chat",)),
-        Key("rater", RATER, ("feedback",)),
-    ]
-)
-
-
-@dataclass
-class Server:
-    url: str
-    store: Store
-    engine: ScriptedEngine
-
-    def client(self, key: str = CHAT) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
-
-    def ask(self, messages: list[Any], key: str = CHAT, **options: Any) -> Any:
-        client = self.client(key)
-        return client.chat.completions.create(model="m", messages=messages, max_tokens=8, **options)
-
-    def post(self, path: str, body: Any, key: str = CHAT) -> httpx.Response:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return httpx.post(self.url + path, content=content, headers={"Authorization": f"Bearer {key}"})
-
-
-@pytest.fixture
-def serve(store: Store, url: str) -> Iterator[Callable[[], Server]]:
-    """Start an explorer on the store; each call starts it anew, as after a crash."""
-    ends: list[Any] = []
-
-    def start() -> Server:
-        while ends:
-            ends.pop()()
-        engine = ScriptedEngine(tokenizers.qwen3(), answer)
-        portal = Portal()
-        portal.submit(engine.start()).result(10)
-        answerer = Answerer(
-            engine, Chat(engine.tokenizer, engine.model_type), (Target("policy"),), SamplingPolicy(False)
-        )
-        opened = exploring(
-            portal, answerer, store, KEYS, models=["m"], host="127.0.0.1", port=0, most_calls=64
-        )
-        address, _ = opened.__enter__()
-
-        def end() -> None:
-            opened.__exit__(None, None, None)
-            portal.close()
-
-        ends.append(end)
-        return Server(address, store, engine)
-
-    yield start
-    while ends:
-        ends.pop()()
-
-
-def answer(request: GenerateRequest, text: str) -> str:
-    return f"answer {text.count('user')}"
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def said(reply: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": reply.choices[0].message.content}
+from tests.plugins.online.serving import CHAT, KEYS, OTHER, RATER, Server, answer, said, user
 
 
 def test_a_reply_is_in_the_store_when_the_client_has_it(serve: Callable[[], Server]) -> None:
@@ -233,7 +160,7 @@ def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
     ("path", "body", "problem"),
     [
         ("/feedback", b"{", "the body must be a JSON object"),
-        ("/feedback", {}, "msg_ids must be a list"),
+        ("/feedback", {}, "exactly one of msg_ids, run and conversation"),
         ("/feedback", {"msg_ids": "a", "reward": 1, "task_id": "t"}, "msg_ids must be a list"),
         ("/feedback", {"msg_ids": [], "reward": 1, "task_id": "t"}, "msg_ids must be a list"),
         ("/feedback", {"msg_ids": ["a"], "task_id": "t"}, "reward must be a finite number"),

@@ -100,10 +100,10 @@ def test_only_the_first_feedback_counts_and_unknown_ids_are_named(store: Store) 
 def test_a_chat_is_found_by_its_hash_with_the_replies_before_it(store: Store) -> None:
     store.record([trace("a", chat="one"), trace("b", conversation="a", parent="a", chat="two")])
     store.record([trace("x", chat="two", key="other")])
-    assert [t.id for t in store.chain("k", ["three", "two", "one"])] == ["a", "b"]
-    assert [t.id for t in store.chain("k", ["one"])] == ["a"]
-    assert [t.id for t in store.chain("other", ["two", "one"])] == ["x"]
-    assert store.chain("other", ["one"]) == store.chain("k", []) == []
+    assert [t.id for t in store.chain("k", None, ["three", "two", "one"])] == ["a", "b"]
+    assert [t.id for t in store.chain("k", None, ["one"])] == ["a"]
+    assert [t.id for t in store.chain("other", None, ["two", "one"])] == ["x"]
+    assert store.chain("other", None, ["one"]) == store.chain("k", None, []) == []
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])

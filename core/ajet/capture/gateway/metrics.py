@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ajet.capture.session import Session
@@ -31,27 +32,40 @@ class Meter:
 
     def text(self) -> str:
         """The exposition format, version 0.0.4."""
-        lines: list[str] = []
-        for name, kind, help_, values in (
-            ("calls_total", "counter", "Answered calls by HTTP status.", _labelled("status", self.calls)),
+        return exposition(
+            "ajet_gateway",
             (
-                "refused_total",
-                "counter",
-                "Requests that belong to no call, by reason.",
-                _labelled("code", self.refused),
+                ("calls_total", "counter", "Answered calls by HTTP status.", labelled("status", self.calls)),
+                (
+                    "refused_total",
+                    "counter",
+                    "Requests that belong to no call, by reason.",
+                    labelled("code", self.refused),
+                ),
+                ("disconnects_total", "counter", "Calls whose client went away.", {"": self.disconnects}),
+                ("in_flight", "gauge", "Calls that are being answered.", {"": self.in_flight}),
+                (
+                    "tokens_total",
+                    "counter",
+                    "Tokens of recorded calls.",
+                    {'{kind="prompt"}': self.prompt_tokens, '{kind="completion"}': self.completion_tokens},
+                ),
             ),
-            ("disconnects_total", "counter", "Calls whose client went away.", {"": self.disconnects}),
-            ("in_flight", "gauge", "Calls that are being answered.", {"": self.in_flight}),
-            (
-                "tokens_total",
-                "counter",
-                "Tokens of recorded calls.",
-                {'{kind="prompt"}': self.prompt_tokens, '{kind="completion"}': self.completion_tokens},
-            ),
-        ):
-            lines += [f"# HELP ajet_gateway_{name} {help_}", f"# TYPE ajet_gateway_{name} {kind}"]
-            lines += [f"ajet_gateway_{name}{label} {value}" for label, value in values.items()]
-        return "\n".join(lines) + "\n"
+        )
+
+
+def exposition(prefix: str, metrics: Iterable[tuple[str, str, str, Mapping[str, float]]]) -> str:
+    """Metrics (name, kind, help, values by labels) in Prometheus' exposition format, version 0.0.4."""
+    lines: list[str] = []
+    for name, kind, help_, values in metrics:
+        lines += [f"# HELP {prefix}_{name} {help_}", f"# TYPE {prefix}_{name} {kind}"]
+        lines += [f"{prefix}_{name}{label} {value}" for label, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def labelled(label: str, counts: Mapping[Any, int]) -> dict[str, int]:
+    """Counts with one label."""
+    return {f'{{{label}="{value}"}}': n for value, n in counts.items()}
 
 
 class _Call:
@@ -76,7 +90,3 @@ class _Call:
         state[1] = len(recorded)
         if not state[0]:
             del meter._counted[id(self._session)]
-
-
-def _labelled(label: str, counts: Counter[int] | Counter[str]) -> dict[str, int]:
-    return {f'{{{label}="{value}"}}': n for value, n in counts.items()}

@@ -49,8 +49,9 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Gateway:
-    """A server for the sessions that ``find`` looks up by key; ``models`` are the names it lists. ``pages`` are further paths,
-    with what answers a POST to them: it gets the request's key and its body, and returns JSON."""
+    """A server for the sessions that ``find`` looks up by key; ``models`` are the names it lists. ``pages`` are further pages by
+    method and path, as in ``POST /feedback``: each gets the request's key and its body, and returns JSON. ``metrics`` returns
+    further lines of `/metrics`."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Gateway:
         *,
         models: Sequence[str] = ("policy",),
         pages: Mapping[str, Page] = MappingProxyType({}),
+        metrics: Callable[[], str] = str,
         host: str = "127.0.0.1",
         port: int = 0,
         most_bytes: int = MOST_BYTES,
@@ -77,6 +79,7 @@ class Gateway:
             wires=wires,
             models=models,
             pages=pages,
+            metrics=metrics,
             meter=self.meter,
             host=host,
             most_bytes=most_bytes,
@@ -172,6 +175,7 @@ class _App:
         wires: Sequence[Wire],
         models: Sequence[str],
         pages: Mapping[str, Page],
+        metrics: Callable[[], str],
         meter: Meter,
         host: str,
         most_bytes: int,
@@ -182,6 +186,7 @@ class _App:
         self._wires = wires
         self._models = models
         self._pages = pages
+        self._metrics = metrics
         self._meter = meter
         self._bodies = Bodies(most_bytes)
         self._most_calls = most_calls
@@ -194,8 +199,8 @@ class _App:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         wire = find_wire(self._wires, asked.path)
         try:
-            if asked.path in self._pages and scope["method"] == "POST":
-                await self._posted(asked, headers, receive, send)
+            if page := self._pages.get(f"{scope['method']} {asked.path}"):
+                await self._further(page, asked, headers, receive, send)
             elif wire is None or scope["method"] != "POST":
                 await self._page(scope["method"], asked, headers, wire is not None, send)
             else:
@@ -221,7 +226,7 @@ class _App:
                 send, "application/json", json.dumps({"status": "ok", "in_flight": self._meter.in_flight})
             )
         elif asked.path == "/metrics":
-            await _plain(send, "text/plain; version=0.0.4", self._meter.text())
+            await _plain(send, "text/plain; version=0.0.4", self._meter.text() + self._metrics())
         elif asked.path.endswith("/models"):
             self._session(asked, headers)
             about = {"object": "model", "created": self._since, "owned_by": "ajet"}
@@ -232,13 +237,15 @@ class _App:
         else:
             raise _no_such_path(asked.path)
 
-    async def _posted(self, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        """Answer one of the further paths."""
+    async def _further(
+        self, page: Page, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Answer one of the further pages."""
         if reason := foreign(headers, self._host):
             raise Refused(reason, code="foreign_origin", status=403)
         body = await self._bodies.read(headers, receive)
         try:
-            answer = await self._pages[asked.path](asked.key or key_in(headers.get), body)
+            answer = await page(asked.key or key_in(headers.get), body)
         finally:
             self._bodies.release(body)
         await _plain(send, "application/json", json.dumps(answer))

@@ -1,0 +1,131 @@
+"""What clients say of replies: AgentScope's form, and ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ajet.capture.wires import Refused
+from ajet_online.store import Rated, Store
+
+REPLY_ID = re.compile(r"[0-9a-f]{24}(?:-\d+)?$")
+"""A reply's id at the end of what a client got, such as ``chatcmpl-…``."""
+MOST_IDS = 10_000
+"""Replies that one feedback may name."""
+THUMBS = {"up": 1.0, "down": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """Feedback on replies.
+
+    The form of AgentScope's Java client is ``{msg_ids, reward, task_id, run_id}``. Ours may name a ``run`` or a
+    ``conversation`` (by any of its replies) in place of ``msg_ids``; then ``task_id`` may be missing. ``thumb`` (``up`` or
+    ``down``) may stand in place of ``reward``; with a ``comment`` or a ``correction`` there may be neither.
+    """
+
+    given: Mapping[str, str]
+    """Id of a reply -> what the client wrote. Empty if a run or a conversation is named."""
+    run: str | None
+    conversation: str | None
+    reward: float | None
+    task_id: str
+    run_id: str
+    comment: str | None
+    correction: str | None
+
+    @classmethod
+    def read(cls, asked: Mapping[str, Any]) -> Self:
+        """The feedback of a request. Raises Refused, with status 400."""
+        named = [name for name in ("msg_ids", "run", "conversation") if asked.get(name) is not None]
+        if len(named) != 1:
+            raise bad("exactly one of msg_ids, run and conversation must be given")
+        run = name_in(asked, "run") if named == ["run"] else None
+        conversation = reply_id(name_in(asked, "conversation")) if named == ["conversation"] else None
+        comment, correction = text_in(asked, "comment"), text_in(asked, "correction")
+        return cls(
+            given=_ids(asked["msg_ids"]) if named == ["msg_ids"] else {},
+            run=run,
+            conversation=conversation,
+            reward=_reward(asked, optional=comment is not None or correction is not None),
+            task_id=name_in(asked, "task_id", run or conversation),
+            run_id=name_in(asked, "run_id", "0"),
+            comment=comment,
+            correction=correction,
+        )
+
+    def give(self, store: Store) -> Rated:
+        """Write it to the store."""
+        ids = list(self.given)
+        if not ids:
+            ids = store.replies_of(run=self.run, reply=self.conversation)
+            if not ids:
+                return Rated([], [], [self.run or self.conversation or ""])
+        return store.rate(
+            ids, self.reward, self.task_id, self.run_id, comment=self.comment, correction=self.correction
+        )
+
+    def as_given(self, ids: Sequence[str]) -> list[str]:
+        """Ids as the client wrote them."""
+        return [self.given.get(name, name) for name in ids]
+
+
+def _ids(given: Any) -> dict[str, str]:
+    if not isinstance(given, list) or not given or not all(isinstance(name, str) for name in given):
+        raise bad("msg_ids must be a list of at least one reply id")
+    if len(given) > MOST_IDS:
+        raise bad(f"msg_ids may name at most {MOST_IDS} replies")
+    return {reply_id(name): name for name in given}
+
+
+def _reward(asked: Mapping[str, Any], *, optional: bool) -> float | None:
+    thumb = asked.get("thumb")
+    if thumb is not None and asked.get("reward") is not None:
+        raise bad("give reward or thumb, not both")
+    if thumb is not None:
+        if not isinstance(thumb, str) or thumb not in THUMBS:
+            raise bad("thumb must be up or down")
+        return THUMBS[thumb]
+    return None if optional and asked.get("reward") is None else number(asked, "reward")
+
+
+def reply_id(text: str) -> str:
+    """The id of a reply in what a client got."""
+    found = REPLY_ID.search(text)
+    return found[0] if found else text
+
+
+def number(asked: Mapping[str, Any], name: str) -> float:
+    """A field that is a finite number. Raises Refused."""
+    value = asked.get(name)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or abs(value) == float("inf")
+        or value != value
+    ):
+        raise bad(f"{name} must be a finite number")
+    return float(value)
+
+
+def name_in(asked: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """A field that is an id: a string or a number, as clients write both. Raises Refused."""
+    value = asked.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise bad(f"{name} must be a string or an integer")
+    return str(value)
+
+
+def text_in(asked: Mapping[str, Any], name: str) -> str | None:
+    """A field that is a text, if it is given. Raises Refused."""
+    value = asked.get(name)
+    if value is not None and not isinstance(value, str):
+        raise bad(f"{name} must be a string")
+    return value
+
+
+def bad(problem: str) -> Refused:
+    """A request that is not valid."""
+    return Refused(problem, code="invalid_request", status=400)

@@ -1,0 +1,146 @@
+"""Feedback by run, by conversation and by thumb; corrections; run names in keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ajet_online.keys import Key, Keys
+from ajet_online.schema import State
+from ajet_online.store import Store
+from ajet_online.versions import Versions
+from tests.plugins.online.conftest import trace
+from tests.plugins.online.serving import ADMIN, CHAT, OTHER, Server, said, user
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """SQLite is enough here."""
+    return f"sqlite:///{tmp_path / 'traces.db'}"
+
+
+def by_id(store: Store) -> dict[str, Any]:
+    return {found.id: found for found in store.all()}
+
+
+def test_a_client_names_its_run_with_its_key_and_rates_the_run(serve: Serve) -> None:
+    server = serve()
+    first = server.ask([user("a")], f"{CHAT}~task-1.0")
+    server.ask([user("a"), said(first), user("b")], f"{CHAT}~task-1.0")
+    server.ask([user("a")], f"{CHAT}~task-1.1")
+    server.ask([user("a")])
+    path = httpx.post(
+        f"{server.url}/k/{CHAT}~task-1.0/v1/chat/completions", json={"model": "m", "messages": [user("c")]}
+    )
+    assert path.status_code == 200
+    assert [t.run for t in server.store.all()] == ["task-1.0", "task-1.0", "task-1.1", None, "task-1.0"]
+    given = server.post("/feedback", {"run": "task-1.0", "reward": 1.0, "task_id": "task-1", "run_id": 0})
+    assert len(given.json()["rated"]) == 3
+    again = server.post("/feedback", {"run": "task-1.0", "reward": 0.0})
+    assert (len(again.json()["unchanged"]), again.json()["rated"]) == (3, [])
+    assert server.post("/feedback", {"run": "none", "reward": 0.0}).json()["unknown"] == ["none"]
+    rated = [t for t in server.store.all() if t.state == State.RATED]
+    assert {(t.task_id, t.run_id, t.reward) for t in rated} == {("task-1", "0", 1.0)}
+
+
+def test_runs_do_not_continue_each_others_conversations(serve: Serve) -> None:
+    server = serve()
+    first = server.ask([user("a")], f"{CHAT}~one")
+    server = serve()
+    server.ask([user("a"), said(first), user("b")], f"{CHAT}~two")
+    server.ask([user("a"), said(first), user("b")], f"{CHAT}~one")
+    one, two, three = server.store.all()
+    assert two.parent is None and three.parent == one.id
+
+
+def test_a_secret_may_contain_the_separator() -> None:
+    keys = Keys([Key("a", "secret~with-tilde-1234", ("chat",)), Key("b", "plain-secret-012345", ("chat",))])
+    sent = [
+        keys.find(text)
+        for text in ("secret~with-tilde-1234", "secret~with-tilde-1234~run", "plain-secret-012345~r.1")
+    ]
+    assert [(s.key.name, s.run) for s in sent if s] == [("a", None), ("a", "run"), ("b", "r.1")]
+    assert keys.find("plain-secret-012345~no run") is keys.find("wrong~run") is keys.find(None) is None
+
+
+def test_a_thumb_on_a_conversation(serve: Serve) -> None:
+    server = serve()
+    first = server.ask([user("a")])
+    second = server.ask([user("a"), said(first), user("b")])
+    given = server.post("/feedback", {"conversation": second.id, "thumb": "up", "comment": "thanks"})
+    assert len(given.json()["rated"]) == 2
+    assert {(t.reward, t.comment, t.run_id) for t in server.store.all()} == {(1.0, "thanks", "0")}
+    other = server.ask([user("c")])
+    server.post("/feedback", {"conversation": other.id, "thumb": "down"})
+    assert [t.reward for t in server.store.all()] == [1.0, 1.0, 0.0]
+
+
+def test_a_correction_needs_no_reward(serve: Serve) -> None:
+    server = serve()
+    reply = server.ask([user("a")])
+    given = server.post("/feedback", {"msg_ids": [reply.id], "correction": "better", "task_id": "t"})
+    assert given.json()["rated"] == [reply.id]
+    (found,) = server.store.all()
+    assert (found.correction, found.reward, found.state) == ("better", None, State.RATED)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({"reward": 1}, "exactly one of msg_ids, run and conversation"),
+        ({"msg_ids": ["a"], "run": "b", "reward": 1}, "exactly one of msg_ids, run and conversation"),
+        ({"run": "a"}, "reward must be a finite number"),
+        ({"run": "a", "thumb": "sideways"}, "thumb must be up or down"),
+        ({"run": "a", "thumb": "up", "reward": 1}, "give reward or thumb, not both"),
+        ({"msg_ids": ["a"], "thumb": "up"}, "task_id must be a string or an integer"),
+    ],
+)
+def test_unclear_feedback_is_refused(serve: Serve, body: dict[str, Any], problem: str) -> None:
+    answer = serve().post("/feedback", body)
+    assert answer.status_code == 400 and problem in answer.text
+
+
+def test_an_admin_sees_the_status_and_rolls_back(serve: Serve, store: Store) -> None:
+    server = serve()
+    versions = Versions(store)
+    versions.begin("model")
+    store.record([trace("a")])
+    store.rate(["a"], 1.0, "t", "0")
+    store.commit()
+    lease = store.lease("t", 1, 60)
+    assert lease and versions.learned(lease.id, "/one", 0) == 1 and versions.publish(1, 0.5, {})
+    found = server.get("/online/status", ADMIN).json()
+    assert found["serving"] == 1 and found["traces"]["trained"] == 1
+    assert (found["versions"]["1"]["stage"], found["versions"]["1"]["validation"]) == ("published", 0.5)
+    assert server.post("/rollback", {"version": 0}, ADMIN).json() == {"status": "success", "withdrawn": [1]}
+    assert server.get("/v1/online/status", ADMIN).json()["serving"] == 0
+    assert "version 7: is not published" in server.post("/rollback", {"version": 7}, ADMIN).text
+    assert server.get("/online/status", OTHER).status_code == 403
+    assert server.get("/online/status", "wrong").status_code == 401
+
+
+def test_metrics_count_what_happens(serve: Serve) -> None:
+    server = serve()
+    reply = server.ask([user("a")])
+    server.post("/feedback", {"msg_ids": [reply.id, "x"], "reward": 1, "task_id": "t"})
+    server.post("/commit", b"")
+    found = dict(
+        line.rsplit(" ", 1)
+        for line in server.get("/metrics").text.splitlines()
+        if line.startswith("ajet_online")
+    )
+    for name in (
+        "traces_total",
+        "ratings_total",
+        "unknown_ids_total",
+        "committed_total",
+        "commits_seconds_count",
+    ):
+        assert float(found[f"ajet_online_{name}"]) == 1
+    assert float(found["ajet_online_commits_seconds_sum"]) > 0
