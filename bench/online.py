@@ -60,7 +60,7 @@ JOB: dict[str, Any] = {
     "judge": "judge.py:judge",
     "task": {"validation": {"type": "jsonl", "path": "sums.jsonl"}},
     "rollout": {"sampling": {"max_tokens": 16}},
-    "train": {"batch_size": 64, "learning_rate": 2e-4, "warmup_steps": 4, "epochs": 2},
+    "train": {"batch_size": 64, "learning_rate": 1e-4, "warmup_steps": 4},
     "eval": {"sampling": {"max_tokens": 16, "temperature": 0}},
     "backbone": {"name": "local", "local": {"threads": 1}},
 }
@@ -340,7 +340,7 @@ def burst(url: str, seed: int, tokens: int) -> tuple[float, list[float]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=6.0, help="how long users rate")
+    parser.add_argument("--minutes", type=float, default=7.0, help="how long users rate")
     parser.add_argument("--recovery", type=float, default=2.5, help="how long they rate after the poison")
     options = parser.parse_args(arguments)
     seed = int(os.environ.get("SEED", "0"))

@@ -217,10 +217,10 @@ def status_command(
     rows = [
         (
             number,
-            v["stage"],
+            v["stage"] or "",
             _shown(v["validation"]),
             f"{v['rated']:,}",
-            _shown(v["reward"]),
+            _shown(v["rating"]),
             v["reason"] or "",
         )
         for number, v in seen["versions"].items()

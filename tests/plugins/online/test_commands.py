@@ -140,7 +140,7 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     assert (
         app
         and rater
-        and (app.name, tuple(app.roles), tuple(rater.roles)) == ("app", ("chat",), ("feedback",))
+        and (app.key.name, tuple(app.key.roles), tuple(rater.key.roles)) == ("app", ("chat",), ("feedback",))
     )
     assert found.find("0123456789abcde") is None and found.find(None) is None
 
