@@ -26,6 +26,7 @@ from ajet.job.job import Job
 from ajet.job.models import model_source
 from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
 from ajet.rollout.recorder import METRICS, live_lines
+from ajet.runs.restarts import run_job
 from ajet.types import AjetError, ConfigError, Metrics
 from ajet.utils.files import write_whole
 from ajet_online.database import StoreFailed
@@ -72,6 +73,8 @@ class OnlineTrainer:
             raise ConfigError(f"targets: online training trains one target, not {', '.join(targets)}.")
         if self.job.config.train.schedule != "constant":
             raise ConfigError("train.schedule: online training has no last step; remove the key.")
+        if self.job.config.run.deterministic:
+            raise ConfigError("run.deterministic: what users say cannot be repeated; remove the key.")
         self._target = targets[0]
 
     # ---------------------------------------------------------------- the loop
@@ -118,28 +121,23 @@ class OnlineTrainer:
 
     def update(self, lease: Lease) -> Version | None:
         """Learn from the traces of a lease and let the gate decide. Returns the new version; None if there is none."""
+        self._note(lease, 0, -1, {})  # so that a trainer of this folder releases it after a kill
         parent = self._serving()
         self._continue_from(parent)
         found = self._usable(lease, parent)
         for why in sorted(set(found.unusable.values())):
             self.store.discard([name for name, said in found.unusable.items() if said == why], why)
         if not found.tasks:
-            self.store.release(lease.id)
+            self._register()
             self.say(
                 f"{len(lease.traces)} replies cannot be trained: {'; '.join(set(found.unusable.values()))}"
             )
             return None
         job = self._job(found, parent)
-        said = {
-            "lease": lease.id,
-            "parent": parent.number,
-            "step": job.config.train.steps,
-            "about": self._about(found, parent),
-        }
-        write_whole(self.run_dir / ROUND, json.dumps(said))
+        self._note(lease, parent.number, job.config.train.steps, self._about(found, parent))
         try:
             with self._renewing(lease.id):
-                job.backbone.run(job)
+                run_job(job)
         except FloatingPointError as error:
             names = [trace.id for trace in lease.traces]
             self.store.discard(names, f"the update failed: {error}")
@@ -149,6 +147,11 @@ class OnlineTrainer:
             self.store.release(lease.id)
             raise
         return self._register()
+
+    def _note(self, lease: Lease, parent: int, step: int, about: Mapping[str, Any]) -> None:
+        """Note the update in progress in the run folder."""
+        said = {"lease": lease.id, "parent": parent, "step": step, "about": about}
+        write_whole(self.run_dir / ROUND, json.dumps(said))
 
     def recover(self) -> None:
         """Go on from where a trainer of this run folder was killed."""
@@ -194,12 +197,12 @@ class OnlineTrainer:
         needs_reward = not learns_corrections and self.job.algorithm.name != "distillation"
 
         def problem(trace: Trace) -> str | None:
+            if not len(trace.tokens):
+                return "its text was redacted"
             if learns_corrections:
                 return None if trace.correction else "it has no correction"
             if needs_reward and trace.reward is None:
                 return "it has no reward"
-            if not len(trace.tokens):
-                return "its text was redacted"
             if not trace.trained:
                 return "it was sampled greedily, or with top_p or top_k"
             stale = distance(known, _version_of(trace), parent.number)
