@@ -25,8 +25,9 @@ from ajet.chat.renderer import Chat
 from ajet.job.job import Job
 from ajet.job.models import model_source
 from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
-from ajet.rollout.recorder import METRICS, live_lines
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from ajet.runs.restarts import run_job
+from ajet.runs.run_dir import new_run_dir
 from ajet.types import AjetError, ConfigError, Metrics
 from ajet.utils.files import write_whole
 from ajet_online.database import StoreFailed
@@ -46,6 +47,8 @@ STALENESS = 8
 """Default of `train.max_staleness`: how many updates may lie between the weights that sampled and those that learn."""
 KEPT = 5
 """Default of `train.keep_last`: how many versions back a rollback can go."""
+MOST_JOURNAL = 256 << 20
+"""Bytes of the run folder's journal, which each update reads, after which the next update begins a new run folder."""
 RETRY_SECONDS = 1.0
 """How long the trainer waits before it tries a store again."""
 MEMORY = 0.5
@@ -54,7 +57,8 @@ MEMORY = 0.5
 
 @dataclass(kw_only=True)
 class OnlineTrainer:
-    """Trains a prepared job on the traces of a store. ``run_dir`` is a run folder of the job, which this process holds."""
+    """Trains a prepared job on the traces of a store. ``run_dir`` is a run folder of the job, in a folder that this process
+    holds."""
 
     job: Job
     store: Store
@@ -121,6 +125,8 @@ class OnlineTrainer:
 
     def update(self, lease: Lease) -> Version | None:
         """Learn from the traces of a lease and let the gate decide. Returns the new version; None if there is none."""
+        if _size(self.run_dir / JOURNAL) > MOST_JOURNAL:
+            self.run_dir = new_run_dir(self.job)
         self._note(lease, 0, -1, {})  # so that a trainer of this folder releases it after a kill
         parent = self._serving()
         self._continue_from(parent)
@@ -366,6 +372,10 @@ class OnlineTrainer:
         os.replace(checkpoint, aside)
         if number is not None:
             self.versions.moved(number, str(aside))
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _version_of(trace: Trace) -> int:
