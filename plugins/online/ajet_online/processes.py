@@ -24,6 +24,7 @@ from ajet.types import Task
 from ajet_online.explorer import exploring
 from ajet_online.following import Follower, loaded
 from ajet_online.keys import Keys
+from ajet_online.lifeline import hold_on
 from ajet_online.settings import OnlineSettings, online_settings
 from ajet_online.store import Store
 from ajet_online.switching import SwitchingEngine
@@ -123,6 +124,7 @@ def explore(
         )
         stack.enter_context(follower.running())
         stop = stack.enter_context(stopped())
+        hold_on()
         ready(url)
         while not stop.wait(1.0):
             pass
@@ -164,6 +166,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
         trainer = OnlineTrainer(job=job, store=opened, settings=settings, run_dir=run_dir, say=progress.say)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: _end(trainer))
+        hold_on()
         if not job.validation:
             progress.say("there are no task.validation, so every candidate is published")
         trainer.run()

@@ -21,6 +21,7 @@ from ajet.job.prepare import build_plugin
 from ajet.runs.serve import checked_key
 from ajet.types import AjetError
 from ajet_online.episodes import compares_runs
+from ajet_online.lifeline import lifeline, start
 from ajet_online.processes import lay_defaults
 from ajet_online.schema import Stage
 from ajet_online.settings import online_settings
@@ -166,27 +167,26 @@ def _children(
     commands: Mapping[str, list[str]], environment: Mapping[str, str]
 ) -> Iterator[dict[str, subprocess.Popen[Any]]]:
     """A block in which these commands of `ajet online` run. At its end they are asked to end, and killed if they do not."""
-    running = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", "ajet", "online", *command],
-            env={**os.environ, **environment},
-            start_new_session=True,  # Ctrl-C reaches them through this process alone
-        )
-        for name, command in commands.items()
-    }
-    try:
-        yield running
-    finally:
-        for process in running.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + SECONDS_TO_END
-        for process in running.values():
-            try:
-                process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with lifeline() as line:
+        running = {
+            name: start(
+                [sys.executable, "-m", "ajet", "online", *command], line, {**os.environ, **environment}
+            )
+            for name, command in commands.items()
+        }
+        try:
+            yield running
+        finally:
+            for process in running.values():
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + SECONDS_TO_END
+            for process in running.values():
+                try:
+                    process.wait(max(deadline - time.monotonic(), 0.1))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
 
 @contextmanager
