@@ -207,11 +207,7 @@ class ExplorerSession(Session):
             answer=message,
             tools=tools,
         )
-        chat_format = self.answerer.chat
-        assert chat_format
-        # A prompt of plain text has no messages.
-        text = None if call.chat_end else chat_format.tokenizer.decode(call.prompt.ids(0).tolist())
-        return self.explorer.redacted(trace, parent.trace if parent else None, text)
+        return self.explorer.redacted(trace, parent.trace if parent else None)
 
     @property
     def tokens(self) -> int:
@@ -278,15 +274,19 @@ class Explorer:
         tokens = sum(session.tokens for session in self._sessions.values())
         return len(self._sessions) > MOST_SESSIONS or tokens > MOST_TOKENS_OF_ALL
 
-    def redacted(self, trace: Trace, parent: Trace | None, text: str | None) -> Trace:
-        """A trace as it may be stored; ``text`` is the prompt of a reply to plain text. If anything had to be changed, here or
-        earlier in the conversation, its tokens would still contain it, so they are left out, and after a restart the
-        conversation is rendered anew. Raises Refused if that fails."""
+    def redacted(self, trace: Trace, parent: Trace | None) -> Trace:
+        """A trace as it may be stored. If anything had to be changed, here or earlier in the conversation, its tokens would
+        still contain it, so they are left out, and after a restart the conversation is rendered anew. Raises Refused if that
+        fails."""
         if self._redaction is None:
             return trace
         plain = json.loads(to_text([*trace.messages, trace.answer]))
         *messages, answer = new = [self._redaction(message) for message in plain]
-        unchanged = new == plain and (text is None or self._redaction.text("user", text) == text)
+        unchanged = new == plain
+        if not trace.chat:  # a prompt of plain text has no messages
+            assert self._answerer.chat
+            text = self._answerer.chat.tokenizer.decode(trace.prompt.tolist())
+            unchanged &= self._redaction.text("user", text) == text
         if unchanged and (parent is None or parent.chat):
             return trace
         self.count("redacted_total")
