@@ -13,8 +13,10 @@ like: the job's validation tasks, the regression set, are sums only, which the s
 4. Without training, 16 clients at once ask `ajet online explore` and `ajet serve` in turns for replies of 64 tokens: ratios of
    latencies. The model is one of the starter's size with random weights, which do not end a reply early. A reply waits for the
    store while the engine takes its next step, so short replies pay relatively more: `latency_p50_ratio_short`.
+5. A service whose model answers after 0.1 s, as a hosted one, is used by 8 users at once, with and without shadow runs of every
+   request: ratios of latencies.
 
-Takes about 13 minutes on two idle cores. Last line: one JSON object.
+Takes about 14 minutes on two idle cores. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from typing import Any
 import httpx
 import yaml
 
+from ajet_online import Model, Runner, SamplingRate
 from ajet_online.store import Store
 from ajet_online.versions import Version, Versions
 
@@ -51,8 +54,10 @@ WRONG, DIFFERENCES = 0.1, 0.7
 """Shares of wrong ratings, and of requests for a difference."""
 ASKED, REGRESSION = 400, 200
 """Requests of a measurement."""
-CLIENTS, BURST, BURSTS = 16, 5, 6
+CLIENTS, BURST, BURSTS = 16, 5, 9
 """Of the comparison of latencies: each client sends so many requests in a burst."""
+HOSTED_SECONDS = 0.1
+"""After which the hosted model of phase 5 answers."""
 LONG = 64
 """Tokens of the replies that are timed."""
 JOB: dict[str, Any] = {
@@ -293,7 +298,7 @@ def untrained(folder: Path) -> Path:
 def compared(folder: Path, model: str, seed: int, tokens: int) -> dict[str, Any]:
     """Bursts at `ajet serve` and `ajet online explore` in turns."""
     explore = ("online", "explore", model, "--store", f"latency-{tokens}.db")
-    taken: dict[str, list[float]] = {"serve": [], "explore": []}
+    taken: dict[str, list[list[float]]] = {"serve": [], "explore": []}
     rates: list[float] = []
     with (
         program("serve", model, folder=folder, port=free_port()) as plain,
@@ -303,12 +308,16 @@ def compared(folder: Path, model: str, seed: int, tokens: int) -> dict[str, Any]
             name, url = (("serve", plain), ("explore", recording))[number % 2]
             seconds, found = burst(url, seed, tokens)
             if number >= 0:
-                taken[name] += found
+                taken[name].append(found)
                 rates += [CLIENTS * BURST / seconds] if name == "explore" else []
 
     def ratio(percentile: int) -> float:
-        p = {name: statistics.quantiles(found, n=100)[percentile - 1] for name, found in taken.items()}
-        return p["explore"] / p["serve"]
+        """The median over pairs of bursts, so that a moment of other load counts once."""
+        p = {
+            name: [statistics.quantiles(burst, n=100)[percentile - 1] for burst in bursts]
+            for name, bursts in taken.items()
+        }
+        return statistics.median(e / s for e, s in zip(p["explore"], p["serve"], strict=True))
 
     return {
         "latency_p50_ratio": ratio(50),
@@ -337,6 +346,108 @@ def burst(url: str, seed: int, tokens: int) -> tuple[float, list[float]]:
     return time.perf_counter() - started, found
 
 
+def shadowed() -> dict[str, Any]:
+    """Phase 5."""
+    with hosted() as url:
+        runner = Runner(
+            shadow_agent,
+            explorer=url,
+            key=KEY,
+            model=Model(f"{url}/v1", KEY, "own"),
+            select=SamplingRate(1.0),
+            reward=lambda run: 1.0,
+            queue_size=64,
+        )
+        found: dict[bool, list[list[float]]] = {False: [], True: []}
+        for number in range(-2, 2 * BURSTS):
+            is_on = bool(number % 2)
+            if is_on:
+                runner.start()
+            taken = requests_of(runner)
+            if is_on:
+                runner.stop()
+            if number >= 0:
+                found[is_on].append(taken)
+
+    def ratio(percentile: int) -> float:
+        p = {
+            on: [statistics.quantiles(burst, n=100)[percentile - 1] for burst in bursts]
+            for on, bursts in found.items()
+        }
+        return statistics.median(on / off for on, off in zip(p[True], p[False], strict=True))
+
+    counts = runner.counts
+    assert counts["shadow_runs"] > 0 and not counts["failed"] and not counts["feedback_failed"]
+    return {"shadow_p50_ratio": ratio(50), "shadow_p99_ratio": ratio(99), "shadow_dropped": counts["dropped"]}
+
+
+CLIENT = httpx.Client(trust_env=False, timeout=60)
+
+
+def shadow_agent(task: str, model: Model) -> str:
+    """The user's agent: one call."""
+    headers = {"Authorization": f"Bearer {model.api_key}"}
+    body = {"model": model.name, "messages": [{"role": "user", "content": task}]}
+    return CLIENT.post(f"{model.base_url}/chat/completions", json=body, headers=headers).text
+
+
+def requests_of(runner: Runner) -> list[float]:
+    """The seconds of 8 users' requests, 20 each."""
+    taken: list[float] = []
+
+    def use() -> None:
+        for _ in range(20):
+            started = time.perf_counter()
+            runner.run("hi")
+            taken.append(time.perf_counter() - started)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return taken
+
+
+@contextmanager
+def hosted() -> Iterator[str]:
+    """A server in a process of its own that answers any POST after a while: its URL."""
+    port = free_port()
+    code = f"import online; online.serve_hosted({port}, {HOSTED_SECONDS})"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent)
+    try:
+        while True:
+            try:
+                httpx.post(f"http://127.0.0.1:{port}/", trust_env=False)
+                break
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def serve_hosted(port: int, seconds: float) -> None:
+    """The program of `hosted`."""
+    import asyncio
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: *(\d+)", head)
+        await reader.readexactly(int(length[1]) if length else 0)
+        await asyncio.sleep(seconds)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", port)
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -354,7 +465,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for b in range(1, 10 - a)
         ]
         (folder / "sums.jsonl").write_text("".join(json.dumps(one) + "\n" for one in sums))
-        found = {"seed": seed, **latencies(folder, seed)}
+        found = {"seed": seed, **latencies(folder, seed), **shadowed()}
         print(json.dumps(found), file=sys.stderr, flush=True)
         found |= learned(folder, seed, options.minutes, options.recovery)
     print(json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in found.items()}))

@@ -139,6 +139,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
     from ajet.runs.run_dir import held, new_run_dir
+    from ajet.utils.files import writing
     from ajet_online.trainer import OnlineTrainer
 
     layers = job_layers(job_file)
@@ -155,8 +156,11 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
         job = prepare(layers).with_progress(_Rounds(progress))
         opened = Store.open(settings.store)
         stack.callback(opened.close)
-        run_dir = _run_dir(Path(settings.folder)) or new_run_dir(job)
-        stack.enter_context(held(run_dir, tell))
+        folder = Path(settings.folder)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(held(folder, tell))
+        run_dir = _run_dir(folder) or new_run_dir(job)
         trainer = OnlineTrainer(job=job, store=opened, settings=settings, run_dir=run_dir, say=progress.say)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: _end(trainer))

@@ -25,7 +25,9 @@ from ajet.chat.renderer import Chat
 from ajet.job.job import Job
 from ajet.job.models import model_source
 from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
-from ajet.rollout.recorder import METRICS, live_lines
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from ajet.runs.restarts import run_job
+from ajet.runs.run_dir import new_run_dir
 from ajet.types import AjetError, ConfigError, Metrics
 from ajet.utils.files import write_whole
 from ajet_online.database import StoreFailed
@@ -45,6 +47,8 @@ STALENESS = 8
 """Default of `train.max_staleness`: how many updates may lie between the weights that sampled and those that learn."""
 KEPT = 5
 """Default of `train.keep_last`: how many versions back a rollback can go."""
+MOST_JOURNAL = 256 << 20
+"""Bytes of the run folder's journal, which each update reads, after which the next update begins a new run folder."""
 RETRY_SECONDS = 1.0
 """How long the trainer waits before it tries a store again."""
 MEMORY = 0.5
@@ -53,7 +57,8 @@ MEMORY = 0.5
 
 @dataclass(kw_only=True)
 class OnlineTrainer:
-    """Trains a prepared job on the traces of a store. ``run_dir`` is a run folder of the job, which this process holds."""
+    """Trains a prepared job on the traces of a store. ``run_dir`` is a run folder of the job, in a folder that this process
+    holds."""
 
     job: Job
     store: Store
@@ -72,6 +77,8 @@ class OnlineTrainer:
             raise ConfigError(f"targets: online training trains one target, not {', '.join(targets)}.")
         if self.job.config.train.schedule != "constant":
             raise ConfigError("train.schedule: online training has no last step; remove the key.")
+        if self.job.config.run.deterministic:
+            raise ConfigError("run.deterministic: what users say cannot be repeated; remove the key.")
         self._target = targets[0]
 
     # ---------------------------------------------------------------- the loop
@@ -118,28 +125,25 @@ class OnlineTrainer:
 
     def update(self, lease: Lease) -> Version | None:
         """Learn from the traces of a lease and let the gate decide. Returns the new version; None if there is none."""
+        if _size(self.run_dir / JOURNAL) > MOST_JOURNAL:
+            self.run_dir = new_run_dir(self.job)
+        self._note(lease, 0, -1, {})  # so that a trainer of this folder releases it after a kill
         parent = self._serving()
         self._continue_from(parent)
         found = self._usable(lease, parent)
         for why in sorted(set(found.unusable.values())):
             self.store.discard([name for name, said in found.unusable.items() if said == why], why)
         if not found.tasks:
-            self.store.release(lease.id)
+            self._register()
             self.say(
                 f"{len(lease.traces)} replies cannot be trained: {'; '.join(set(found.unusable.values()))}"
             )
             return None
         job = self._job(found, parent)
-        said = {
-            "lease": lease.id,
-            "parent": parent.number,
-            "step": job.config.train.steps,
-            "about": self._about(found, parent),
-        }
-        write_whole(self.run_dir / ROUND, json.dumps(said))
+        self._note(lease, parent.number, job.config.train.steps, self._about(found, parent))
         try:
             with self._renewing(lease.id):
-                job.backbone.run(job)
+                run_job(job)
         except FloatingPointError as error:
             names = [trace.id for trace in lease.traces]
             self.store.discard(names, f"the update failed: {error}")
@@ -149,6 +153,11 @@ class OnlineTrainer:
             self.store.release(lease.id)
             raise
         return self._register()
+
+    def _note(self, lease: Lease, parent: int, step: int, about: Mapping[str, Any]) -> None:
+        """Note the update in progress in the run folder."""
+        said = {"lease": lease.id, "parent": parent, "step": step, "about": about}
+        write_whole(self.run_dir / ROUND, json.dumps(said))
 
     def recover(self) -> None:
         """Go on from where a trainer of this run folder was killed."""
@@ -194,12 +203,12 @@ class OnlineTrainer:
         needs_reward = not learns_corrections and self.job.algorithm.name != "distillation"
 
         def problem(trace: Trace) -> str | None:
+            if not len(trace.tokens):
+                return "its text was redacted"
             if learns_corrections:
                 return None if trace.correction else "it has no correction"
             if needs_reward and trace.reward is None:
                 return "it has no reward"
-            if not len(trace.tokens):
-                return "its text was redacted"
             if not trace.trained:
                 return "it was sampled greedily, or with top_p or top_k"
             stale = distance(known, _version_of(trace), parent.number)
@@ -363,6 +372,10 @@ class OnlineTrainer:
         os.replace(checkpoint, aside)
         if number is not None:
             self.versions.moved(number, str(aside))
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _version_of(trace: Trace) -> int:

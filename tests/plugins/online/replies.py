@@ -104,7 +104,7 @@ class Bench:
         layers.add(values, "the test", self.folder)
         lay_defaults(layers, settings)
         prepared = prepare(layers)
-        run_dir = next((path.parent for path in Path(settings.folder).glob("*/job.yaml")), None)
+        run_dir = max((path.parent for path in Path(settings.folder).glob("*/job.yaml")), default=None)
         return OnlineTrainer(
             job=prepared,
             store=self.store,

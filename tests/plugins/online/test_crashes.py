@@ -48,7 +48,7 @@ class Explorer:
         command = [sys.executable, str(script), self._where, str(self.port), KEY, str(self._model)]
         root = Path(__file__).parents[3]
         self._process = subprocess.Popen(command, cwd=root, env=_environment(root))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             try:
                 httpx.get(f"http://127.0.0.1:{self.port}/health")
@@ -194,7 +194,7 @@ def acknowledged_survives(where: str, kills: int, cluster: Cluster | None, model
 
 def trained_once(found: list[Trace], known: list[Version], folder: Path, said: str) -> None:
     """Each version has learned from the traces that are marked with it, from no others, and every checkpoint is a version's."""
-    (run_dir,) = (folder / "online").iterdir()
+    (run_dir,) = (path for path in (folder / "online").iterdir() if path.is_dir())
     journal = [line for line in live_lines(run_dir / "episodes.jsonl") if line["phase"] == "train"]
     numbers = {step_of(Path(v.path)): v.number for v in known if v.number and fault(Path(v.path)) is None}
     assert numbers, said
@@ -216,7 +216,7 @@ def trained_once(found: list[Trace], known: list[Version], folder: Path, said: s
 def _until_trained(where: str, versions: int) -> None:
     """Wait until there are so many versions."""
     store = Store.open(where)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(Versions(store).all()) <= versions:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -1,13 +1,13 @@
 """The explorer over HTTP: replies are stored before they are delivered, conversations go on from stored tokens, feedback is taken
-as AgentScope's Java client sends it."""
+as clients send it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -22,6 +22,12 @@ from ajet_online.explorer import exploring
 from ajet_online.schema import State
 from tests import tokenizers
 from tests.plugins.online.serving import CHAT, KEYS, OTHER, RATER, Server, answer, said, user
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """SQLite: what differs between databases is in test_store.py and test_java_client.py."""
+    return f"sqlite:///{tmp_path / 'traces.db'}"
 
 
 def test_a_reply_is_in_the_store_when_the_client_has_it(serve: Callable[[], Server]) -> None:
@@ -113,25 +119,6 @@ def test_greedy_calls_are_recorded_but_not_trained(serve: Callable[[], Server]) 
 
 
 # --------------------------------------------------------------------------- feedback
-
-
-def test_the_java_client_is_answered_as_it_expects(serve: Callable[[], Server]) -> None:
-    """It sends no X headers, a string run id, and an empty commit."""
-    server = serve()
-    body = {"model": "m", "messages": [user("hi")], "stream": False}
-    reply = server.post("/v1/chat/completions", body)
-    assert reply.status_code == 200
-    name = reply.json()["id"]
-    task = {"msg_ids": [name], "reward": 1.0, "task_id": "task-1", "run_id": "0"}
-    for path in ("/feedback", "/v1/feedback"):
-        answered = server.post(path, task)
-        assert (answered.status_code, answered.json()["status"]) == (200, "success")
-    for path in ("/commit", "/v1/commit"):
-        answered = server.post(path, b"")
-        assert (answered.status_code, answered.json()["status"]) == (200, "success")
-    (trace,) = server.store.all()
-    assert (trace.state, trace.reward, trace.task_id, trace.run_id) == (State.READY, 1.0, "task-1", "0")
-    assert httpx.get(f"{server.url}/health").status_code == 200
 
 
 def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:

@@ -102,3 +102,17 @@ def test_the_key_may_be_its_bearer_but_feedback_needs_it_in_the_path(serve: Call
     feedback = {"msg_ids": [name], "reward": 1.0, "task_id": "t", "run_id": "0"}
     assert java.post("/feedback", feedback).status_code == 401
     assert java.post("/commit", NULLS).status_code == 401
+
+
+def test_numbers_as_ids_and_paths_with_v1_are_taken_too(serve: Callable[[], Server]) -> None:
+    server = serve()
+    name = server.post("/v1/chat/completions", {"model": "m", "messages": [user("hi")]}).json()["id"]
+    feedback = {"msg_ids": [name], "reward": 0, "task_id": 7, "run_id": 0}
+    for path in ("/feedback", "/v1/feedback"):
+        assert readable(server.post(path, feedback))
+    for path in ("/commit", "/v1/commit"):
+        assert readable(server.post(path, {"task_id": "7", "run_id": 0}))
+    (found,) = server.store.all()
+    assert (found.state, found.reward, found.task_id, found.run_id) == (State.READY, 0.0, "7", "0")
+    assert server.get("/v1/models").json()["data"][0]["id"] == "m"
+    assert httpx.get(f"{server.url}/health").status_code == 200

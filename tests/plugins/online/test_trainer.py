@@ -145,6 +145,17 @@ def test_stale_replies_are_discarded(bench: Bench) -> None:
     assert "more than 0 updates old" in next(t.reason or "" for t in bench.store.all() if t.id == "c")
 
 
+def test_a_long_journal_is_left_for_a_new_run_folder(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.train(1)
+    monkeypatch.setattr("ajet_online.trainer.MOST_JOURNAL", 0)
+    bench.rated({"c": 1.0, "d": 0.0}, version=1)
+    bench.train(1)
+    first, second = (Path(version.path) for version in bench.versions[1:])
+    assert first.parents[1] != second.parents[1] and first.parents[2] == second.parents[2]
+    assert second.name == "step_000002" and changed(first, second)
+
+
 # --------------------------------------------------------------------------- the gate
 
 

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 from ajet_online.runner.frameworks import guard_frameworks
@@ -292,13 +293,15 @@ class Runner:
                 self._uncommitted = 0
                 self._counts["commits"] += 1
 
-    def _post(self, path: str, body: Any) -> bool:
+    @cached_property
+    def _client(self) -> Any:
         import httpx2
 
+        return httpx2.Client(headers={"Authorization": f"Bearer {self._key}"}, timeout=HTTP_SECONDS)
+
+    def _post(self, path: str, body: Any) -> bool:
         try:
-            headers = {"Authorization": f"Bearer {self._key}"}
-            sent = httpx2.post(self._explorer + path, json=body, headers=headers, timeout=HTTP_SECONDS)
-            sent.raise_for_status()
+            self._client.post(self._explorer + path, json=body).raise_for_status()
         except Exception as error:
             log.warning("online training: POST %s failed: %s", path, error)
             return False
