@@ -31,6 +31,8 @@ class Reply:
     events: EventStream | None = None
     refusal: Refusal | None = None
     """Set if the reply is an error: the reason."""
+    retry_after: float = 1.0
+    """See `Refused.retry_after`."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,7 +58,7 @@ def caller(session: Session, headers: Mapping[str, str]) -> tuple[str | None, st
 
 def refuse(wire: Wire, error: Refused, refusal: Refusal | None = None) -> Reply:
     """An error in the wire's dialect."""
-    return Reply(error.status, _json(wire.error(error)), refusal=refusal)
+    return Reply(error.status, _json(wire.error(error)), refusal=refusal, retry_after=error.retry_after)
 
 
 async def respond(

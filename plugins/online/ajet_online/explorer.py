@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,11 +32,12 @@ from ajet.types import AjetError, ConfigError
 from ajet_online.database import StoreFailed
 from ajet_online.feedback import Feedback, bad, name_in, number
 from ajet_online.feedback import reply_id as _reply_id
-from ajet_online.keys import Keys, Limits, Role
+from ajet_online.keys import Key, Keys, Limits, Role
 from ajet_online.overview import overview
 from ajet_online.recall import Recalled, chat_hashes, hashes_of_request, restore
+from ajet_online.redaction import Redaction
 from ajet_online.store import Store
-from ajet_online.trace import Message, Trace
+from ajet_online.trace import Message, Trace, to_text, without_tokens
 from ajet_online.versions import Versions
 from ajet_online.writer import Writer
 
@@ -46,6 +47,12 @@ MOST_TOKENS = 4_000_000
 """What one session keeps in memory at most; then the next one begins, and finds conversations in the store."""
 MOST_SESSIONS = 256
 """Sessions in memory; conversations of others are read from the store."""
+MOST_TOKENS_OF_ALL = 16_000_000
+"""What all sessions together keep in memory at most."""
+MOST_NAMED = 10
+"""Unknown ids that a message names."""
+FEEDBACK_OF_JAVA = ("msg_ids", "reward", "task_id", "run_id")
+COMMIT_OF_JAVA = ("task_id", "run_id", "time_threshold")
 COUNTERS = {
     "traces_total": "Replies that were recorded.",
     "redacted_total": "Replies that were recorded without their tokens, because of redaction.",
@@ -64,7 +71,7 @@ class ExplorerSession(Session):
     """Answers the calls of one run, or all others, with one API key, and records each as a trace."""
 
     explorer: Explorer = field(kw_only=True)
-    key_name: str = field(kw_only=True)
+    api_key: Key = field(kw_only=True)
     run: str | None = field(kw_only=True)
     _held: dict[int, Recalled] = field(default_factory=dict)
     """The replies in memory, by the numbers of their calls."""
@@ -83,24 +90,32 @@ class ExplorerSession(Session):
         blocks_loop: bool,
         emit: Emit | None = None,
     ) -> list[Choice]:
-        """See `Session.choices`. A conversation that is not in memory is read from the store first."""
-        chosen = choose_target(self.answerer.targets, agent, target)
-        if request.after is not None:
-            request = await self._after(request, request.after)
-        elif request.prompt is None:
-            await self._recall(chosen.name, request)
-        return await Session.choices(self, request, agent, target, blocks_loop, emit)
+        """See `Session.choices`. A conversation that is not in memory is read from the store first. Raises Refused above the
+        limits of the key too."""
+        with self.explorer.limits.call(self.api_key):
+            chosen = choose_target(self.answerer.targets, agent, target)
+            if request.after is not None:
+                request = await self._after(request, request.after)
+            elif request.prompt is None:
+                await self._recall(chosen.name, request)
+            return await Session.choices(self, request, agent, target, blocks_loop, emit)
 
     async def _after(self, request: ChatRequest, after: str) -> ChatRequest:
         """A request that continues a reply by its id. One that is not in memory is read from the store; then the request has the
         whole chat."""
-        name = _reply_id(after)
-        if after in self._replies or any(held.trace.id == name for held in self._held.values()):
+        if after in self._replies:
             return request
-        chain = await self._read(partial(self.explorer.store.chain_to, self.key_name, self.run, name))
-        self._restore(chain)
+        find = partial(self.explorer.store.chain_to, self.api_key.name, self.run, _reply_id(after))
+        chain = await self._read(find)
         if not chain:
             return request  # `Session` says that there is no such reply
+        if not all(trace.chat for trace in chain):
+            raise Refused(
+                f"the stored text of reply {after!r} is redacted or not a chat, so it cannot be continued by its id; send the "
+                "whole chat",
+                code="previous_response_not_found",
+            )
+        self._restore(chain)
         chat = [message for trace in chain for message in (*trace.messages, trace.answer)]
         new = request.messages
         if new and new[0].get("role") in ("system", "developer") and chat[0].get("role") == "system":
@@ -111,12 +126,15 @@ class ExplorerSession(Session):
         hashes = hashes_of_request(target, request.tools, request.messages)
         if not hashes or any(held.trace.chat == hashes[0] for held in self._held.values()):
             return
-        self._restore(await self._read(partial(self.explorer.store.chain, self.key_name, self.run, hashes)))
+        self._restore(
+            await self._read(partial(self.explorer.store.chain, self.api_key.name, self.run, hashes))
+        )
 
     async def _read(self, work: Callable[[], list[Trace]]) -> list[Trace]:
         try:
             return await off_loop(work)
         except AjetError as error:
+            self.explorer.count("store_failures_total")
             raise _unavailable(error) from error
 
     def _restore(self, chain: Sequence[Trace]) -> None:
@@ -135,12 +153,15 @@ class ExplorerSession(Session):
         answers = Session.take(self, request, choices, reply_id)
         assert reply_id
         ends = {exchange.number: exchange.answer for exchange in self.record.exchanges[-len(choices) :]}
-        self._new[reply_id] = []
-        for index, (call, choice) in enumerate(zip(self.record.calls[first:], choices, strict=True)):
-            name = f"{reply_id}-{index}" if index else reply_id
-            trace = self._trace(name, call, choice, request)
+        calls = self.record.calls[first:]
+        # If one of them cannot be redacted, none is stored, and none may be continued.
+        new = [
+            self._trace(f"{reply_id}-{index}" if index else reply_id, call, choice, request)
+            for index, (call, choice) in enumerate(zip(calls, choices, strict=True))
+        ]
+        for call, trace in zip(calls, new, strict=True):
             self._held[call.number] = Recalled(call, ends.get(call.number), trace)
-            self._new[reply_id].append(trace)
+        self._new[reply_id] = new
         return answers
 
     async def kept(self, reply_id: str) -> None:
@@ -167,8 +188,8 @@ class ExplorerSession(Session):
         trace = Trace(
             id=name,
             at=time.time(),
-            key=self.key_name,
-            agent=call.agent,
+            key=self.api_key.name,
+            agent=call.agent.replace("\0", "\ufffd"),  # PostgreSQL stores no zero characters
             target=call.target,
             run=self.run,
             conversation=parent.trace.conversation if parent else name,
@@ -189,12 +210,17 @@ class ExplorerSession(Session):
         return self.explorer.redacted(trace, parent.trace if parent else None)
 
     @property
-    def is_full(self) -> bool:
-        """Whether it keeps as much as it may."""
+    def tokens(self) -> int:
+        """Tokens of the calls in memory; those that several calls share count for each."""
         calls = self.record.calls
         self._tokens += sum(call.end.length for call in calls[self._counted :])
         self._counted = len(calls)
-        return len(calls) >= MOST_CALLS or self._tokens >= MOST_TOKENS
+        return self._tokens
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it keeps as much as it may."""
+        return len(self.record.calls) >= MOST_CALLS or self.tokens >= MOST_TOKENS
 
 
 class Explorer:
@@ -213,20 +239,17 @@ class Explorer:
         self.writer = Writer(store)
         self._answerer = answerer
         self._keys = keys
-        self._limits = limits or Limits()
-        self._redact = redact
+        self.limits = limits or Limits()
+        self._redaction = Redaction(redact) if redact else None
         self._sessions: OrderedDict[tuple[str, str | None], ExplorerSession] = OrderedDict()
         self._begun = 0
         self._counts: Counter[str] = Counter()
 
     def find(self, secret: str) -> Session | None:
-        """The session that answers the calls with an API key; None if it may not chat. Raises Refused above the key's limits."""
+        """The session that answers the calls with an API key; None if it may not chat."""
         sent = self._keys.find(secret)
         if sent is None or "chat" not in sent.key.roles:
             return None
-        in_flight = sum(s.in_flight for (name, _), s in self._sessions.items() if name == sent.key.name)
-        if refusal := self._limits.refusal(sent.key, in_flight):
-            raise Refused(refusal, code="rate_limited", status=429)
         place = sent.key.name, sent.run
         session = self._sessions.get(place)
         if session is None or session.is_full:
@@ -237,45 +260,37 @@ class Explorer:
                 self._answerer,
                 key=sent.key.secret,
                 explorer=self,
-                key_name=sent.key.name,
+                api_key=sent.key,
                 run=sent.run,
             )
             self._sessions[place] = session
         self._sessions.move_to_end(place)
-        if (
-            len(self._sessions) > MOST_SESSIONS
-        ):  # its calls in progress still end; later ones find it in the store
+        # Calls in progress of a session that is dropped still end; later ones find its conversations in the store.
+        while len(self._sessions) > 1 and self._is_too_much():
             self._sessions.popitem(last=False)
         return session
 
+    def _is_too_much(self) -> bool:
+        tokens = sum(session.tokens for session in self._sessions.values())
+        return len(self._sessions) > MOST_SESSIONS or tokens > MOST_TOKENS_OF_ALL
+
     def redacted(self, trace: Trace, parent: Trace | None) -> Trace:
-        """A trace as it may be stored. If a message had to be changed, here or earlier in the conversation, its tokens would
-        still contain the text, so they are left out, and after a restart the conversation is rendered anew."""
-        if self._redact is None:
+        """A trace as it may be stored. If anything had to be changed, here or earlier in the conversation, its tokens would
+        still contain it, so they are left out, and after a restart the conversation is rendered anew. Raises Refused if that
+        fails."""
+        if self._redaction is None:
             return trace
-        try:
-            messages, answer = [self._redact(m) for m in trace.messages], self._redact(trace.answer)
-        except Exception as error:
-            raise Refused(
-                f"the reply cannot be recorded, because the redaction failed: {type(error).__name__}",
-                code="redaction_failed",
-                status=500,
-            ) from error
-        unchanged = messages == list(trace.messages) and answer == trace.answer
-        if unchanged and (parent is None or len(parent.tokens)):
+        plain = json.loads(to_text([*trace.messages, trace.answer]))
+        *messages, answer = new = [self._redaction(message) for message in plain]
+        unchanged = new == plain
+        if not trace.chat:  # a prompt of plain text has no messages
+            assert self._answerer.chat
+            text = self._answerer.chat.tokenizer.decode(trace.prompt.tolist())
+            unchanged &= self._redaction.text("user", text) == text
+        if unchanged and (parent is None or parent.chat):
             return trace
         self.count("redacted_total")
-        return replace(
-            trace,
-            messages=messages,
-            answer=answer,
-            chat="",
-            trained=False,
-            prompt=trace.prompt[:0],
-            tokens=trace.tokens[:0],
-            logprobs=trace.logprobs[:0],
-            versions=trace.versions[:1],
-        )
+        return replace(without_tokens(trace), messages=messages, answer=answer)
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter of `metrics`."""
@@ -320,19 +335,26 @@ class Explorer:
     async def feedback(self, secret: str | None, body: bytes) -> dict[str, Any]:
         """``POST /feedback {msg_ids, reward, task_id, run_id}``, or one of our own forms: see `Feedback`."""
         self._allowed(secret, "feedback")
-        asked = Feedback.read(_json(body))
+        given = _json(body)
+        asked = Feedback.read(given)
+        if self._redaction:
+            asked = asked.redacted(self._redaction)
         rated = await self._in_store(partial(asked.give, self.store))
         self.count("ratings_total", len(rated.new))
         self.count("unknown_ids_total", len(rated.unknown))
-        return {
-            "status": "success",
+        found = {
             "rated": asked.as_given(rated.new),
             "unchanged": asked.as_given(rated.unchanged),
             "unknown": asked.as_given(rated.unknown),
         }
+        said = ", ".join(f"{len(ids)} {what}" for what, ids in found.items())
+        if found["unknown"]:
+            said += f": {', '.join(found['unknown'][:MOST_NAMED])}"
+        return _success(given, FEEDBACK_OF_JAVA, said, found)
 
     async def commit(self, secret: str | None, body: bytes) -> dict[str, Any]:
-        """``POST /commit {task_id, run_id, time_threshold}``; an empty body commits everything."""
+        """``POST /commit {task_id, run_id, time_threshold}``, of feedback that was given until this time in seconds since 1970; an
+        empty body, or nulls, commits everything."""
         self._allowed(secret, "feedback")
         asked = _json(body) if body.strip() else {}
         before = None if asked.get("time_threshold") is None else number(asked, "time_threshold")
@@ -340,7 +362,7 @@ class Explorer:
         run = None if asked.get("run_id") is None else name_in(asked, "run_id")
         count = await self._in_store(partial(self.store.commit, task, run, before))
         self.count("committed_total", count)
-        return {"status": "success", "committed": count}
+        return _success(asked, COMMIT_OF_JAVA, f"{count} committed", {"committed": count})
 
     async def status(self, secret: str | None, body: bytes) -> dict[str, Any]:
         """``GET /online/status``: what the store contains."""
@@ -393,13 +415,14 @@ def exploring(
     host: str,
     port: int,
     most_calls: int,
+    limits: Limits | None = None,
     redact: Callable[[Message], Message] | None = None,
 ) -> Iterator[tuple[str, Gateway]]:
     """A block in which calls are answered on the engine's loop: the URL without ``/v1``, and the gateway. Raises ConfigError if
     the store's traces are of a model with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
-    explorer = Explorer(answerer, store, keys, redact=redact)
+    explorer = Explorer(answerer, store, keys, limits=limits, redact=redact)
     gateway = Gateway(
         portal,
         explorer.find,
@@ -433,6 +456,15 @@ def _json(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise bad("the body must be a JSON object")
     return found
+
+
+def _success(
+    asked: Mapping[str, Any], of_java: Collection[str], said: str, found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The answer to a request. AgentScope's Java client refuses an answer with any field but ``status`` and ``message``, so
+    requests with nothing but its fields get no others."""
+    answer = {"status": "success", "message": said}
+    return answer if set(asked) <= set(of_java) else {**answer, **found}
 
 
 def _unavailable(error: AjetError) -> Refused:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ajet.capture.wires import Refused
+from ajet_online.redaction import Redaction
 from ajet_online.store import Rated, Store
 
 REPLY_ID = re.compile(r"[0-9a-f]{24}(?:-\d+)?$")
@@ -22,8 +24,10 @@ class Feedback:
     """Feedback on replies.
 
     The form of AgentScope's Java client is ``{msg_ids, reward, task_id, run_id}``. Ours may name a ``run`` or a
-    ``conversation`` (by any of its replies) in place of ``msg_ids``; then ``task_id`` may be missing. ``thumb`` (``up`` or
-    ``down``) may stand in place of ``reward``; with a ``comment`` or a ``correction`` there may be neither.
+    ``conversation`` (by any of its replies) in place of ``msg_ids``. Then ``task_id`` may be missing: the task is the run, or
+    the conversation, so all its replies are one episode. ``thumb`` (``up`` or ``down``) may stand in place of ``reward``; with a
+    ``comment`` or a ``correction``, which is of replies that are named, there may be neither. ``details`` changes only the
+    answer.
     """
 
     given: Mapping[str, str]
@@ -31,7 +35,8 @@ class Feedback:
     run: str | None
     conversation: str | None
     reward: float | None
-    task_id: str
+    task_id: str | None
+    """None: the run or the conversation."""
     run_id: str
     comment: str | None
     correction: str | None
@@ -45,15 +50,27 @@ class Feedback:
         run = name_in(asked, "run") if named == ["run"] else None
         conversation = reply_id(name_in(asked, "conversation")) if named == ["conversation"] else None
         comment, correction = text_in(asked, "comment"), text_in(asked, "correction")
+        if correction is not None and named != ["msg_ids"]:
+            raise bad("a correction is of one reply: name it in msg_ids")
         return cls(
             given=_ids(asked["msg_ids"]) if named == ["msg_ids"] else {},
             run=run,
             conversation=conversation,
             reward=_reward(asked, optional=comment is not None or correction is not None),
-            task_id=name_in(asked, "task_id", run or conversation),
+            task_id=name_in(asked, "task_id")
+            if named == ["msg_ids"] or asked.get("task_id") is not None
+            else None,
             run_id=name_in(asked, "run_id", "0"),
             comment=comment,
             correction=correction,
+        )
+
+    def redacted(self, redaction: Redaction) -> Self:
+        """The feedback with its texts as they may be stored. Raises Refused."""
+        return replace(
+            self,
+            comment=None if self.comment is None else redaction.text("user", self.comment),
+            correction=None if self.correction is None else redaction.text("assistant", self.correction),
         )
 
     def give(self, store: Store) -> Rated:
@@ -64,7 +81,12 @@ class Feedback:
             if not ids:
                 return Rated([], [], [self.run or self.conversation or ""])
         return store.rate(
-            ids, self.reward, self.task_id, self.run_id, comment=self.comment, correction=self.correction
+            ids,
+            self.reward,
+            self.task_id or self.run or ids[0],  # a conversation is called like its first reply
+            self.run_id,
+            comment=self.comment,
+            correction=self.correction,
         )
 
     def as_given(self, ids: Sequence[str]) -> list[str]:
@@ -77,7 +99,7 @@ def _ids(given: Any) -> dict[str, str]:
         raise bad("msg_ids must be a list of at least one reply id")
     if len(given) > MOST_IDS:
         raise bad(f"msg_ids may name at most {MOST_IDS} replies")
-    return {reply_id(name): name for name in given}
+    return {reply_id(storable(name, "msg_ids")): name for name in given}
 
 
 def _reward(asked: Mapping[str, Any], *, optional: bool) -> float | None:
@@ -100,22 +122,21 @@ def reply_id(text: str) -> str:
 def number(asked: Mapping[str, Any], name: str) -> float:
     """A field that is a finite number. Raises Refused."""
     value = asked.get(name)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or abs(value) == float("inf")
-        or value != value
-    ):
-        raise bad(f"{name} must be a finite number")
-    return float(value)
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number with hundreds of digits
+        pass
+    raise bad(f"{name} must be a finite number")
 
 
 def name_in(asked: Mapping[str, Any], name: str, default: str | None = None) -> str:
     """A field that is an id: a string or a number, as clients write both. Raises Refused."""
-    value = asked.get(name, default)
+    value = asked.get(name)
+    value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise bad(f"{name} must be a string or an integer")
-    return str(value)
+    return storable(str(value), name)
 
 
 def text_in(asked: Mapping[str, Any], name: str) -> str | None:
@@ -123,7 +144,14 @@ def text_in(asked: Mapping[str, Any], name: str) -> str | None:
     value = asked.get(name)
     if value is not None and not isinstance(value, str):
         raise bad(f"{name} must be a string")
-    return value
+    return None if value is None else storable(value, name)
+
+
+def storable(text: str, name: str) -> str:
+    """A text that databases can store. Raises Refused."""
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise bad(f"{name} has zero characters or halves of surrogate pairs, which cannot be stored")
+    return text
 
 
 def bad(problem: str) -> Refused:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hmac
+import math
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ajet.capture.wires import Refused
 from ajet.types import ConfigError
 from ajet.utils.yaml_file import read_yaml
 
 Role = Literal["chat", "feedback", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
+USUAL: tuple[Role, ...] = ("chat", "feedback")
+"""Roles of a key whose file names none: who may roll back must be named."""
 SHORTEST = 16
 """Characters of a key that is not easily guessed."""
 
@@ -58,8 +64,8 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path) -> Keys:
-        """The keys of a YAML file, each ``name: {key: SECRET, roles: [chat, feedback, admin], rate: 60, concurrency: 4}``. Raises
-        ConfigError."""
+        """The keys of a YAML file, each ``name: {key: SECRET, roles: [chat, feedback, admin], rate: 60, concurrency: 4}``. Without
+        ``roles`` a key has chat and feedback. Raises ConfigError."""
         found = read_yaml(path)
         if not isinstance(found, Mapping) or not found:
             raise ConfigError(
@@ -83,33 +89,51 @@ class Keys:
 
 class Limits:
     """How many calls each key may make: ``rate`` a minute, all of which it may make at once after a quiet minute, and
-    ``concurrency`` at the same time."""
+    ``concurrency`` at the same time. Used on one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
         """Name of a key -> when it was last seen, and how many calls it could make then."""
+        self._in_flight: Counter[str] = Counter()
 
-    def refusal(self, key: Key, in_flight: int) -> str | None:
-        """Why a call must be refused; None if it may be answered, which is counted."""
-        if key.concurrency is not None and in_flight >= key.concurrency:
-            return f"the key {key.name!r} may make {key.concurrency} calls at once; try again later"
-        if key.rate is None:
-            return None
-        now = self._clock()
-        before, left = self._left.get(key.name, (now, max(key.rate, 1.0)))
-        left = min(left + (now - before) * key.rate / 60, max(key.rate, 1.0))
-        allowed = left >= 1
-        self._left[key.name] = now, left - allowed
-        if allowed:
-            return None
-        return f"the key {key.name!r} may make {key.rate:g} calls a minute; try again in {(1 - left) * 60 / key.rate:.0f} s"
+    @contextmanager
+    def call(self, key: Key) -> Iterator[None]:
+        """A block that is one call. Raises Refused, with status 429, if the key may not make it now."""
+        if key.concurrency is not None and self._in_flight[key.name] >= key.concurrency:
+            raise _limited(f"the key {key.name!r} may make {key.concurrency} calls at once; try again later")
+        if key.rate is not None:
+            self._take(key.name, key.rate)
+        self._in_flight[key.name] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[key.name] -= 1
+
+    def _take(self, name: str, rate: float) -> None:
+        """Count a call, if the bucket has one left."""
+        now, most = self._clock(), max(rate, 1.0)
+        before, left = self._left.get(name, (now, most))
+        left = min(left + (now - before) * rate / 60, most)
+        # Many small additions must not end a little below 1.
+        allowed = left >= 1 - 1e-9
+        self._left[name] = now, left - allowed
+        if not allowed:
+            seconds = round((1 - left) * 60 / rate, 3)
+            raise _limited(
+                f"the key {name!r} may make {rate:g} calls a minute; try again in {math.ceil(seconds)} s",
+                seconds,
+            )
+
+
+def _limited(problem: str, seconds: float = 1.0) -> Refused:
+    return Refused(problem, code="rate_limited", status=429, retry_after=seconds)
 
 
 def _key(path: Path, name: str, value: Any) -> Key:
     if not isinstance(value, Mapping) or not isinstance(value.get("key"), str):
         raise ConfigError(f"{path}: {name}: expected {{key: SECRET, roles: [chat, feedback]}}.")
-    secret, roles = value["key"], value.get("roles", list(ROLES))
+    secret, roles = value["key"], value.get("roles", list(USUAL))
     if len(secret) < SHORTEST or not (secret.isascii() and secret.isprintable()):
         raise ConfigError(f"{path}: {name}.key: use at least {SHORTEST} printable ASCII characters.")
     if not isinstance(roles, list) or not roles or set(roles) - set(ROLES):

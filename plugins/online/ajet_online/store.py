@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ajet.types import ConfigError
 from ajet_online.database import READS, guarded, open_database, shown
 from ajet_online.schema import State, facts, leases, tools, traces
-from ajet_online.trace import Trace, from_row, hash_of, to_row, to_text
+from ajet_online.trace import Trace, from_row, hash_of, to_row, to_text, without_tokens
 
 LEASING = 7_265_109
 """PostgreSQL's advisory lock while a trainer takes traces."""
@@ -85,9 +85,11 @@ class Store:
     # ---------------------------------------------------------------- the explorer
 
     def record(self, new: Sequence[Trace]) -> None:
-        """Add traces. Those that are already there stay as they are, so a repeated call changes nothing."""
+        """Add traces. Those that are already there stay as they are, so a repeated call changes nothing. A trace whose
+        conversation was pruned meanwhile begins a new one, without tokens: those before them are gone."""
         lists = {hash_of(trace.tools): to_text(list(trace.tools)) for trace in new if trace.tools}
         with self.writing() as connection:
+            new = _with_parents(connection, new)
             for values, table in (
                 ([{"hash": name, "text": written} for name, written in lists.items()], tools),
                 ([to_row(trace) for trace in new], traces),
@@ -108,7 +110,7 @@ class Store:
         """Give feedback to traces; only the first one of a trace counts. Raises ValueError if ``reward`` is not finite."""
         if reward is not None and not abs(reward) < float("inf"):
             raise ValueError("reward must be a finite number")
-        own = traces.c.id.in_(ids)
+        unique = list(dict.fromkeys(ids))
         values = {
             "state": State.RATED,
             "reward": reward,
@@ -118,11 +120,14 @@ class Store:
             "correction": correction,
             "rated_at": time.time(),
         }
+        there: set[str] = set()
+        new: set[str] = set()
         with self.writing() as connection:
-            there = set(connection.scalars(select(traces.c.id).where(own)))
-            rating = update(traces).where(own, traces.c.state == State.RECORDED).values(values)
-            new = set(connection.scalars(rating.returning(traces.c.id)))
-        unique = list(dict.fromkeys(ids))
+            for part in _parts(unique):  # a statement takes only so many values
+                own = traces.c.id.in_(part)
+                there |= set(connection.scalars(select(traces.c.id).where(own)))
+                rating = update(traces).where(own, traces.c.state == State.RECORDED).values(values)
+                new |= set(connection.scalars(rating.returning(traces.c.id)))
         return Rated(
             [name for name in unique if name in new],
             [name for name in unique if name in there and name not in new],
@@ -151,7 +156,9 @@ class Store:
         own = and_(traces.c.key == key, traces.c.chat.in_(chats), traces.c.run.is_not_distinct_from(run))
         with self.reading() as connection:
             rows = connection.execute(
-                select(traces.c.chat, traces.c.id, traces.c.conversation).where(own)
+                select(traces.c.chat, traces.c.id, traces.c.conversation)
+                .where(own)
+                .order_by(traces.c.number)  # of equal chats the one that was recorded last
             ).all()
             by_chat = {row.chat: row for row in rows}
             last = next((by_chat[chat] for chat in chats if chat in by_chat), None)
@@ -326,11 +333,30 @@ def _read(connection: Connection, condition: Any) -> list[Trace]:
     return [from_row(row) for row in connection.execute(_whole().where(condition)).mappings()]
 
 
+def _with_parents(connection: Connection, new: Sequence[Trace]) -> list[Trace]:
+    """New traces, each with a parent in its conversation or without one."""
+    parents = list({trace.parent for trace in new if trace.parent})
+    there: dict[str, str] = {}
+    for part in _parts(parents):
+        known = select(traces.c.id, traces.c.conversation).where(traces.c.id.in_(part))
+        there |= {row.id: row.conversation for row in connection.execute(known)}
+    found = []
+    for trace in new:
+        if trace.parent and there.get(trace.parent) != trace.conversation:
+            trace = replace(without_tokens(trace), parent=None, conversation=trace.id)
+        there[trace.id] = trace.conversation
+        found.append(trace)
+    return found
+
+
 def _chain(connection: Connection, name: str, conversation: str) -> list[Trace]:
+    """A reply with its parents before it; [] if one of them is not in the store."""
     others = {trace.id: trace for trace in _read(connection, traces.c.conversation == conversation)}
     found = []
     above: str | None = name
     while above is not None:
+        if above not in others:
+            return []
         found.append(others[above])
         above = others[above].parent
     return found[::-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,14 +39,15 @@ class Trace:
     parent: str | None
     """The reply whose stored tokens the prompt continues."""
     chat: str = ""
-    """A hash of the messages up to the reply, by which the next request finds it; "" for a reply to plain text."""
+    """A hash of the messages up to the reply, by which the next request finds it; "" for a reply to plain text, or without
+    tokens."""
     prompt: Int32
     tokens: Int32
     logprobs: Float32
     versions: Int32
     temperature: float
     trained: bool
-    """False for greedy calls, which are recorded but never trained."""
+    """False for replies that are recorded but never trained: to greedy calls, or without tokens."""
     finish_reason: str
     messages: Sequence[Message]
     """The prompt's messages after the parent's reply."""
@@ -63,6 +64,19 @@ class Trace:
     """The version of the weights that was trained with it."""
     reason: str | None = None
     """Why it was discarded."""
+
+
+def without_tokens(trace: Trace) -> Trace:
+    """A trace that only tells what was said: nothing continues from its tokens, and it is never trained."""
+    return replace(
+        trace,
+        chat="",
+        trained=False,
+        prompt=trace.prompt[:0],
+        tokens=trace.tokens[:0],
+        logprobs=trace.logprobs[:0],
+        versions=trace.versions[:1],
+    )
 
 
 def to_row(trace: Trace) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from ajet.types import AjetError
+from ajet_online.database import StoreFailed
 from ajet_online.store import Store
 from ajet_online.trace import Trace
 
@@ -45,11 +46,14 @@ class Writer:
         while (first := self._queue.get()) is not None:
             waiting, end = self._waiting(first)
             started = time.monotonic()
+            error: AjetError | None
             try:
                 self._store.record([trace for new, _, _ in waiting for trace in new])
                 error = None
             except AjetError as failed:
                 error = failed
+            except Exception as failed:  # the thread must live: every call waits for it
+                error = StoreFailed(f"the reply cannot be stored: {type(failed).__name__}: {failed}")
             self.transactions += 1
             self.seconds += time.monotonic() - started
             for _, done, loop in waiting:

@@ -116,7 +116,7 @@ def test_a_checkpoint_is_explored(tmp_path: Path) -> None:
         reply = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
         answered = httpx.post(
             url + "/feedback",
-            json={"msg_ids": [reply.id], "reward": 1, "task_id": "t"},
+            json={"msg_ids": [reply.id], "reward": 1, "task_id": "t", "details": True},
             headers={"Authorization": f"Bearer {key}"},
         )
         assert answered.json()["rated"] == [reply.id]

@@ -133,6 +133,7 @@ def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
     }
     assert server.post("/feedback", body, key=RATER).json() == {
         "status": "success",
+        "message": "1 rated, 0 unchanged, 1 unknown: chatcmpl-nobody",
         "rated": [name],
         "unchanged": [],
         "unknown": ["chatcmpl-nobody"],
@@ -140,7 +141,7 @@ def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
     assert server.post("/feedback", {**body, "reward": 1}).json()["unchanged"] == [name]
     (trace,) = server.store.all()
     assert (trace.reward, trace.task_id, trace.run_id, trace.correction) == (0.0, "7", "0", "hello")
-    assert server.post("/commit", {"task_id": "7", "run_id": 0}).json()["committed"] == 1
+    assert server.post("/commit", {"task_id": "7", "run_id": 0, "details": True}).json()["committed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from ajet_online import store as store_module
 from ajet_online.keys import Key, Keys
 from ajet_online.schema import State
 from ajet_online.store import Store
 from ajet_online.versions import Versions
 from tests.plugins.online.conftest import trace
-from tests.plugins.online.serving import ADMIN, CHAT, OTHER, Server, said, user
+from tests.plugins.online.serving import ADMIN, CHAT, OTHER, RATER, Server, said, user
 
 Serve = Callable[..., Server]
 
@@ -81,6 +82,33 @@ def test_a_thumb_on_a_conversation(serve: Serve) -> None:
     assert [t.reward for t in server.store.all()] == [1.0, 1.0, 0.0]
 
 
+def test_a_run_and_a_conversation_are_tasks_of_their_own(serve: Serve) -> None:
+    server = serve()
+    first = server.ask([user("a")])
+    second = server.ask([user("a"), said(first), user("b")])
+    server.ask([user("a")], f"{CHAT}~one")
+    server.post("/feedback", {"conversation": second.id, "thumb": "up", "task_id": None})
+    server.post("/feedback", {"run": "one", "thumb": "up"})
+    conversation = next(server.store.all()).id
+    assert [t.task_id for t in server.store.all()] == [conversation, conversation, "one"]
+
+
+def test_a_long_run_is_rated_in_several_statements(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "PAGE", 2)
+    server = serve()
+    server.store.record([trace(f"r{n}", run="long") for n in range(5)])
+    given = server.post("/feedback", {"run": "long", "thumb": "up"})
+    assert given.json()["rated"] == [f"r{n}" for n in range(5)]
+    assert server.post("/feedback", {"run": "long", "thumb": "up"}).json()["rated"] == []
+
+
+def test_a_key_rates_replies_of_every_key(serve: Serve) -> None:
+    server = serve()
+    name = server.ask([user("a")], OTHER).id
+    given = server.post("/feedback", {"conversation": name, "thumb": "up"}, RATER)
+    assert given.json()["rated"] == [name.removeprefix("chatcmpl-")]
+
+
 def test_a_correction_needs_no_reward(serve: Serve) -> None:
     server = serve()
     reply = server.ask([user("a")])
@@ -99,6 +127,11 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
         ({"run": "a", "thumb": "sideways"}, "thumb must be up or down"),
         ({"run": "a", "thumb": "up", "reward": 1}, "give reward or thumb, not both"),
         ({"msg_ids": ["a"], "thumb": "up"}, "task_id must be a string or an integer"),
+        ({"run": "a", "thumb": "up", "correction": "b"}, "a correction is of one reply"),
+        ({"msg_ids": ["a"], "reward": 10**400, "task_id": "t"}, "reward must be a finite number"),
+        ({"msg_ids": ["a"], "reward": 1, "task_id": "a\ud800"}, "task_id has zero characters or halves"),
+        ({"msg_ids": ["a\0"], "reward": 1, "task_id": "t"}, "msg_ids has zero characters or halves"),
+        ({"run": "a", "reward": 1, "comment": "\0"}, "comment has zero characters or halves"),
     ],
 )
 def test_unclear_feedback_is_refused(serve: Serve, body: dict[str, Any], problem: str) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
-from ajet.types import ConfigError
+from ajet.capture.gateway.bodies import MOST_BYTES
+from ajet.capture.wires import Refused
+from ajet.types import ConfigError, GenerateRequest, Generation
 from ajet_online import explorer
 from ajet_online.keys import Key, Keys, Limits
-from tests.plugins.online.serving import CHAT, Server, said, user
+from tests.plugins.online.serving import CHAT, OTHER, Server, said, user
 
 Serve = Callable[..., Server]
 
@@ -23,29 +29,94 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'traces.db'}"
 
 
+def allowed(limits: Limits, key: Key) -> bool:
+    """Whether the key may make a call now."""
+    try:
+        with limits.call(key):
+            return True
+    except Refused:
+        return False
+
+
 def test_the_rate_is_a_bucket_that_fills_up() -> None:
     now = [0.0]
     limits, key = Limits(lambda: now[0]), Key("app", CHAT, ("chat",), rate=2)
-    assert [limits.refusal(key, 0) is None for _ in range(3)] == [True, True, False]
-    assert limits.refusal(key, 0) == "the key 'app' may make 2 calls a minute; try again in 30 s"
+    assert [allowed(limits, key) for _ in range(3)] == [True, True, False]
+    with (
+        pytest.raises(Refused, match="'app' may make 2 calls a minute; try again in 30 s") as found,
+        limits.call(key),
+    ):
+        pass
+    assert (found.value.status, found.value.retry_after) == (429, 30)
     now[0] = 30.0
-    assert [limits.refusal(key, 0) is None for _ in range(2)] == [True, False]
+    assert [allowed(limits, key) for _ in range(2)] == [True, False]
     now[0] = 1000.0
-    assert [limits.refusal(key, 0) is None for _ in range(3)] == [True, True, False]
-    assert limits.refusal(Key("other", "x", ()), 100) is None
+    assert [allowed(limits, key) for _ in range(3)] == [True, True, False]
+    assert all(allowed(limits, Key("other", "x", ())) for _ in range(100))
 
 
-def test_concurrency() -> None:
-    key = Key("app", CHAT, ("chat",), concurrency=2)
-    assert Limits().refusal(key, 1) is None
-    assert Limits().refusal(key, 2) == "the key 'app' may make 2 calls at once; try again later"
+def test_so_many_calls_at_once() -> None:
+    limits, key = Limits(), Key("app", CHAT, ("chat",), concurrency=2)
+    with limits.call(key), limits.call(key):
+        assert not allowed(limits, key)
+        assert allowed(limits, Key("other", "x", (), concurrency=1))
+    assert allowed(limits, key)
 
 
-def test_a_call_above_the_rate_gets_429(serve: Serve) -> None:
-    server = serve(Keys([Key("app", CHAT, ("chat",), rate=1)]))
+def test_a_call_above_the_rate_is_told_when_to_try_again(serve: Serve) -> None:
+    now = [0.0]
+    server = serve(Keys([Key("app", CHAT, ("chat",), rate=1)]), limits=Limits(lambda: now[0]))
+    assert server.get("/v1/models").status_code == 200, "which is no call"
     server.ask([user("a")])
-    with pytest.raises(openai.RateLimitError, match="may make 1 calls a minute"):
-        server.ask([user("a")])
+    now[0] = 20.0
+    for stream in (False, True):
+        refused = server.post(
+            "/v1/chat/completions", {"model": "m", "messages": [user("a")], "stream": stream}
+        )
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "40")
+        assert (
+            "may make 1 calls a minute; try again in 40 s" in refused.text and "rate_limited" in refused.text
+        )
+    now[0] = 60.0
+    server.ask([user("a")])
+
+
+def test_calls_above_the_concurrency_are_refused_whatever_their_run(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(Keys([Key("app", CHAT, ("chat",), concurrency=1)]))
+    began, go_on = threading.Event(), threading.Event()
+    generate = server.engine.generate
+
+    async def wait(request: GenerateRequest) -> Generation:
+        began.set()
+        await asyncio.to_thread(go_on.wait, 30)
+        return await generate(request)
+
+    monkeypatch.setattr(server.engine, "generate", wait)
+    first = threading.Thread(target=server.ask, args=([user("a")], f"{CHAT}~one"))
+    first.start()
+    try:
+        assert began.wait(30)
+        with pytest.raises(openai.RateLimitError, match="may make 1 calls at once"):
+            server.ask([user("a")], f"{CHAT}~two")
+    finally:
+        go_on.set()
+        first.join(30)
+    server.ask([user("a")], f"{CHAT}~two")
+
+
+def test_a_body_above_the_limit_is_not_read(serve: Serve) -> None:
+    server = serve()
+    for path in ("/feedback", "/v1/chat/completions"):
+        connection = HTTPConnection(httpx.URL(server.url).netloc.decode(), timeout=30)
+        connection.putrequest("POST", path)
+        connection.putheader("Authorization", f"Bearer {CHAT}")
+        connection.putheader("Content-Length", str(MOST_BYTES + 1))
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == 413 and b"larger than 32 MiB" in answer.read()
+        connection.close()
 
 
 def test_limits_in_the_file_of_keys(tmp_path: Path) -> None:
@@ -74,6 +145,23 @@ def test_many_runs_do_not_fill_the_memory(serve: Serve, monkeypatch: pytest.Monk
     assert last.parent == next(server.store.all()).id, "its session was dropped, but not its conversation"
 
 
+def test_the_tokens_of_all_sessions_are_bounded_too(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer, "MOST_TOKENS_OF_ALL", 1)
+    server = serve()
+    first = server.ask([user("a")], f"{CHAT}~one")
+    server.ask([user("a")], f"{CHAT}~two")
+    assert "ajet_online_sessions 1" in server.get("/metrics").text
+    server.ask([user("a"), said(first), user("b")], f"{CHAT}~one")
+    *_, last = server.store.all()
+    assert last.parent == next(server.store.all()).id
+
+
+def test_the_roles_of_a_key_without_roles_do_not_include_admin(tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(f"app: {{key: {CHAT}}}")
+    found = Keys.read(tmp_path / "keys.yaml").find(CHAT)
+    assert found and tuple(found.key.roles) == ("chat", "feedback")
+
+
 def test_a_reply_is_continued_by_its_id_after_a_restart(serve: Serve) -> None:
     server = serve()
     first = server.client().responses.create(
@@ -92,3 +180,23 @@ def test_a_reply_is_continued_by_its_id_after_a_restart(serve: Serve) -> None:
     assert server.engine.requests[0].prompt_ids.tolist() == whole
     with pytest.raises(openai.BadRequestError, match="there is no earlier reply"):
         server.client().responses.create(model="m", input="x", previous_response_id="resp_none")
+
+
+def test_two_replies_continue_one_by_its_id_after_a_restart(serve: Serve) -> None:
+    server = serve()
+    first = server.client().responses.create(model="m", input="one", max_output_tokens=8)
+    server = serve()
+    for text in ("left", "right"):
+        server.client().responses.create(
+            model="m", input=text, previous_response_id=first.id, max_output_tokens=8
+        )
+    one, left, right = server.store.all()
+    assert left.parent == right.parent == one.id
+
+
+def test_no_other_key_and_no_other_run_continues_a_reply_by_its_id(serve: Serve) -> None:
+    server = serve()
+    first = server.client().responses.create(model="m", input="one", max_output_tokens=8)
+    for key in (OTHER, f"{CHAT}~run"):
+        with pytest.raises(openai.BadRequestError, match="there is no earlier reply"):
+            server.client(key).responses.create(model="m", input="x", previous_response_id=first.id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -414,7 +415,7 @@ async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] 
         reply.refusal is not None and reply.refusal.code == "engine_error"
     )  # it was asked again already
     if reply.status in (429, 503) and not is_models:
-        headers |= {"x-should-retry": "true", "retry-after": "1"}
+        headers |= {"x-should-retry": "true", "retry-after": str(max(1, math.ceil(reply.retry_after)))}
     if reply.status in (408, 413):  # the rest of the body must not be taken for a request
         headers["connection"] = "close"
     await send(_start(reply.status, headers, (b"content-length", b"%d" % len(reply.body)), *further))

@@ -16,10 +16,12 @@ from ajet.types import AjetError, FinishReason
 class Refused(AjetError):
     """A request that is answered with an error, in one line that the user's framework shows."""
 
-    def __init__(self, message: str, *, code: str, status: int = 400) -> None:
+    def __init__(self, message: str, *, code: str, status: int = 400, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.code = code
         self.status = status
+        self.retry_after = retry_after
+        """Seconds after which the client may try again, if the status is one that it may try again after."""
 
 
 @dataclass(slots=True)

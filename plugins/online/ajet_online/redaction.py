@@ -1,0 +1,45 @@
+"""Calls the user's function that says what may be stored of a message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ajet.capture.wires import Refused
+from ajet_online.trace import Message, to_text
+
+
+class Redaction:
+    """Messages as ``function`` lets them be stored."""
+
+    def __init__(self, function: Callable[[Message], Message]) -> None:
+        self._function = function
+
+    def __call__(self, message: Message) -> Message:
+        """A message as it may be stored. Raises Refused, without what the error says: it may quote the message."""
+        try:
+            # The function gets a copy: the message in memory continues the conversation.
+            found = self._function(json.loads(to_text(dict(message))))
+            if not isinstance(found, Mapping):
+                raise _WrongResult(f"it returned {type(found).__name__}, not a message")
+            if found.get("role") != message.get("role"):
+                raise _WrongResult("it changed the role")
+            stored: dict[str, Any] = json.loads(to_text(dict(found)))
+        except Exception as error:
+            why = str(error) if isinstance(error, _WrongResult) else type(error).__name__
+            raise Refused(
+                f"nothing was recorded, because the redaction failed: {why}",
+                code="redaction_failed",
+                status=500,
+            ) from error
+        return stored
+
+    def text(self, role: str, text: str) -> str:
+        """A text of someone with this role, as it may be stored. Raises Refused."""
+        found = self({"role": role, "content": text}).get("content")
+        return found if isinstance(found, str) else ""
+
+
+class _WrongResult(Exception):
+    """What the function returned cannot be stored."""
