@@ -204,7 +204,7 @@ class OnlineTrainer:
 
         def problem(trace: Trace) -> str | None:
             if not len(trace.tokens):
-                return "its text was redacted"
+                return "its tokens are not stored (its text was redacted, or its conversation pruned)"
             if learns_corrections:
                 return None if trace.correction else "it has no correction"
             if needs_reward and trace.reward is None:
