@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ajet import Reader, hookimpl
 from ajet_online.reader import StoreReader
 
 if TYPE_CHECKING:
     from ajet import Algorithm
+    from ajet_online.runner import (
+        Counts,
+        ExplicitMarking,
+        Model,
+        Request,
+        Runner,
+        SamplingRate,
+        Selection,
+        ShadowRun,
+        guard_tools,
+        in_shadow_run,
+        mark,
+        read_only,
+    )
 
-__all__ = ["StoreReader"]
+__all__ = [
+    "StoreReader",
+    "Runner",
+    "Model",
+    "ShadowRun",
+    "Selection",
+    "Request",
+    "SamplingRate",
+    "ExplicitMarking",
+    "mark",
+    "read_only",
+    "guard_tools",
+    "in_shadow_run",
+    "Counts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The runner's names, which the command line does not need."""
+    if name in __all__:
+        return getattr(importlib.import_module("ajet_online.runner"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @hookimpl

@@ -1,0 +1,95 @@
+"""Strategies: which requests get shadow runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ajet.types import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A strategy's decision."""
+
+    train: bool
+    reason: str = ""
+    labels: Sequence[str] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a strategy is told of a request, beside its task and the user's answer."""
+
+    task_id: str
+    seconds: float
+    """How long the answer took."""
+    marked: bool
+    """Whether the agent has called ``mark(...)``."""
+    labels: tuple[str, ...]
+    """The labels of its marks."""
+    metadata: Mapping[str, Any]
+
+
+class Strategy(Protocol):
+    """Any object with this method is a strategy. A function with these parameters is one too."""
+
+    def select(self, task: Any, response: Any, context: Request) -> Selection:
+        """The decision on a request that was answered. It is made before the user gets the answer, so it must be quick."""
+        ...
+
+
+Select = Callable[[Any, Any, Request], Selection]
+
+
+class SamplingRate:
+    """Selects each request with probability ``rate``; with a ``seed``, the same ones in each process."""
+
+    def __init__(self, rate: float, seed: int | None = None) -> None:
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"SamplingRate({rate}): the rate must be between 0 and 1.")
+        self.rate = rate
+        self._random = random.Random(seed)
+
+    def select(self, task: Any, response: Any, context: Request) -> Selection:
+        """See `Strategy.select`."""
+        return Selection(self._random.random() < self.rate, "sampled")
+
+
+class ExplicitMarking:
+    """Selects the requests in which the agent has called ``mark(...)``."""
+
+    def select(self, task: Any, response: Any, context: Request) -> Selection:
+        """See `Strategy.select`."""
+        return Selection(context.marked, "marked")
+
+
+def as_function(select: Strategy | Select | Sequence[Strategy | Select]) -> Select:
+    """One function for a strategy or several, of which the first that selects wins. Raises ConfigError for anything else."""
+    if isinstance(select, Sequence):
+        return _first([as_function(one) for one in select])
+    function = getattr(select, "select", select)
+    if not callable(function) or isinstance(select, type):
+        raise ConfigError(f"select={select!r}: expected a strategy, a function, or a list of them.")
+    return _checked(function)
+
+
+def _first(strategies: Sequence[Select]) -> Select:
+    def select(task: Any, response: Any, context: Request) -> Selection:
+        decisions = (strategy(task, response, context) for strategy in strategies)
+        return next((decision for decision in decisions if decision.train), Selection(False))
+
+    return select
+
+
+def _checked(function: Callable[..., Any]) -> Select:
+    def select(task: Any, response: Any, context: Request) -> Selection:
+        decision = function(task, response, context)
+        if not isinstance(decision, Selection):
+            raise TypeError(f"the strategy {function!r} returned {decision!r} instead of a Selection")
+        return decision
+
+    return select
