@@ -18,7 +18,7 @@ Message = dict[str, Any]
 
 @dataclass
 class FakeExplorer:
-    """Also the production model: the key shows which of both a client has called."""
+    """Also the production model, by another key and address: LangChain shares one client per address."""
 
     url: str = ""
     answer: Callable[[list[Message]], Message] = lambda messages: say("hello")
@@ -34,7 +34,7 @@ class FakeExplorer:
 
     @property
     def production(self) -> Model:
-        return Model(f"{self.url}/v1", PRODUCTION, "m")
+        return Model(f"{self.url}/production/v1", PRODUCTION, "m")
 
     def shadow_calls(self) -> list[tuple[str, dict[str, Any]]]:
         """The names of the runs, and what they have asked."""

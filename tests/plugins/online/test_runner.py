@@ -506,6 +506,30 @@ def test_an_async_agent_that_takes_too_long_is_cancelled(runner_of: Callable[...
     assert (runner.counts.timed_out, runner.counts.failed) == (1, 0)
 
 
+def test_async_shadow_runs_share_a_loop_until_one_blocks_it(runner_of: Callable[..., Runner]) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    entered, unblock = threading.Event(), threading.Event()
+
+    async def agent(task: str, model: Model) -> str:
+        if in_shadow_run():
+            loops.append(asyncio.get_running_loop())
+            if task == "blocks":
+                entered.set()
+                unblock.wait(PATIENCE)
+        return "answer"
+
+    runner = runner_of(agent, timeout=0.3, reward=lambda run: None)
+    for task in ("a", "b", "blocks"):
+        runner.run(task)
+        assert runner.wait(PATIENCE)
+    assert entered.is_set() and runner.counts.timed_out == 1
+    runner.run("c")
+    assert runner.wait(PATIENCE)
+    unblock.set()
+    assert loops[0] is loops[1] is loops[2] is not loops[3]
+    assert (runner.counts.timed_out, runner.counts.failed) == (1, 0)
+
+
 # --------------------------------------------------------------------------- rewards
 
 

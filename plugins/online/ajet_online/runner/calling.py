@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
+
+from ajet_online.runner.loops import Loops, RunnerLoop
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -18,36 +19,46 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def in_event_loop() -> bool:
     """Whether this thread is running an event loop."""
-    return asyncio._get_running_loop() is not None
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class Call:
-    """One call of a function, in this thread; async functions run in an event loop of their own. Another thread may cancel
-    it."""
+    """One call of a function, in this thread; async functions run in the runner's event loop. Another thread may cancel it."""
 
-    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+    def __init__(self, loops: Loops, function: Callable[..., Any], *args: Any) -> None:
+        self._loops = loops
         self._function = function
         self._args = args
         self._cancelled = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: RunnerLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def result(self) -> Any:
         """What the function returns. Raises what it raises, and CancelledError if the call was cancelled."""
-        if is_async(self._function):
-            return asyncio.run(self._awaited())
         returned = self._function(*self._args)
-        return asyncio.run(self._awaited(returned)) if inspect.isawaitable(returned) else returned
+        if not inspect.isawaitable(returned):
+            return returned
+        self._loop = self._loops.current()
+        return self._loop.submit(self._awaited(returned)).result()
 
     def cancel(self) -> None:
         """Cancel the task of an async function. A function that is not async goes on, as threads cannot be ended."""
         self._cancelled = True
-        if self._loop and self._task:
-            with suppress(RuntimeError):  # the loop is closed, so the call has ended
-                self._loop.call_soon_threadsafe(self._task.cancel)
+        if self._loop:
+            self._loop.interrupt(self._cancel_task)
 
-    async def _awaited(self, awaitable: Any = None) -> Any:
-        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+    async def _awaited(self, awaitable: Any) -> Any:
+        self._task = asyncio.current_task()
         if self._cancelled:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
             raise asyncio.CancelledError
-        return await (self._function(*self._args) if awaitable is None else awaitable)
+        return await awaitable
+
+    def _cancel_task(self) -> None:
+        if self._task:
+            self._task.cancel()

@@ -39,6 +39,8 @@ class Pool:
         """Threads for jobs; those of them that have not looked at the queue yet; those that wait for a job."""
         self._abandoned = 0
         """Threads whose jobs were abandoned. They are not workers."""
+        self._abandoning = False
+        """Whether a job is being told that it was abandoned."""
         self._closed = False
         self._start(self._watch)
 
@@ -55,7 +57,9 @@ class Pool:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no job waits or runs, for at most ``timeout`` seconds. Returns whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._running, timeout)
+            return self._changed.wait_for(
+                lambda: not (self._waiting or self._running or self._abandoning), timeout
+            )
 
     def close(self) -> None:
         """Drop the jobs that wait, and abandon those that run."""
@@ -131,5 +135,8 @@ class Pool:
                     continue
                 self._release(job)
                 self._grow()
+                self._abandoning = True
+            job.abandon()  # without the lock, as requests wait for it
+            with self._changed:
+                self._abandoning = False
                 self._changed.notify_all()
-            job.abandon()

@@ -19,6 +19,7 @@ from ajet_online.runner.calling import in_event_loop, is_async
 from ajet_online.runner.commits import Commits
 from ajet_online.runner.counts import Counter, Counts
 from ajet_online.runner.explorer_client import ExplorerClient, check_address
+from ajet_online.runner.loops import Loops
 from ajet_online.runner.marks import Marks, marks_of_request
 from ajet_online.runner.model import Model
 from ajet_online.runner.patches import intercepted
@@ -129,7 +130,14 @@ class Runner:
         client = ExplorerClient(self._explorer, self._key)
         commits = Commits()
         setup = Setup(
-            self._agent, self._reward, self._read_only, client, self._model.name, self._counter, commits
+            self._agent,
+            self._reward,
+            self._read_only,
+            client,
+            self._model.name,
+            self._counter,
+            commits,
+            Loops(),
         )
         self._live = _Live(setup, Pool(self._pool, self._queue, self._timeout), self._commit_interval)
 
@@ -178,6 +186,7 @@ class _Live:
         with self._open:
             self.pool.wait(timeout)
             self.pool.close()
+            self.setup.loops.close()
             self._stopping.set()
             self._committing.join(max(1.0, until - time.monotonic()))
             self._commit(max(time.monotonic() + 1.0, until))

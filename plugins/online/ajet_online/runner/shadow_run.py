@@ -16,6 +16,7 @@ from ajet_online.runner.calling import Call
 from ajet_online.runner.commits import Commits
 from ajet_online.runner.counts import Counter
 from ajet_online.runner.explorer_client import ExplorerClient
+from ajet_online.runner.loops import Loops
 from ajet_online.runner.model import Model
 from ajet_online.runner.patches import intercepted, problems
 from ajet_online.runner.shadow import Shadow, current_shadow
@@ -54,6 +55,7 @@ class Setup:
     model_name: str
     counter: Counter
     commits: Commits
+    loops: Loops
 
 
 class Job:
@@ -146,7 +148,7 @@ class Job:
 
     def _cancellable(self, function: Callable[..., Any], *args: Any) -> Any:
         with self._lock:
-            call = self._call = Call(function, *args)
+            call = self._call = Call(self._setup.loops, function, *args)
             if self._abandoned:
                 call.cancel()
         return call.result()

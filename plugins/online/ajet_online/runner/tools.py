@@ -15,16 +15,16 @@ MARK = "__ajet_read_only__"
 
 
 def read_only(function: F) -> F:
-    """Declare that a function or method only reads, so that it may run in shadow runs as a tool.
+    """Declare that a function, a method or a framework's tool object only reads, so that it may run in shadow runs.
 
-    Under other decorators: ``@tool`` above, ``@read_only`` below. Raises ConfigError for an object that cannot be declared.
+    Raises ConfigError for an object that cannot be declared, such as a built-in function.
     """
     try:
         setattr(getattr(function, "__func__", function), MARK, True)
     except (AttributeError, TypeError, ValueError):
         raise ConfigError(
-            f"@read_only cannot declare {function!r}: put it below the decorator that makes a tool, directly above `def`, or "
-            "give the tool's name to Runner(read_only=...)."
+            f"@read_only cannot declare {function!r}: put it directly above `def`, or give the tool's name to "
+            "Runner(read_only=...)."
         ) from None
     return function
 

@@ -86,14 +86,15 @@ def _refusal(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _declared(tool: Any) -> bool:
-    """Whether all code that a call may run is declared: a tool's functions, and the methods that its class overrides."""
+    """Whether the tool is declared, or all code that a call may run: its functions, and the methods that its class
+    overrides."""
     code = [getattr(tool, "func", None), getattr(tool, "coroutine", None)]
     methods = [getattr(type(tool), name, None) for name in ("_run", "_arun")]
     code += [
         method for method in methods if not getattr(method, "__module__", "").startswith("langchain_core.")
     ]
     code = [one for one in code if one is not None]
-    return bool(code) and all(is_read_only(one) for one in code)
+    return is_read_only(tool) or (bool(code) and all(is_read_only(one) for one in code))
 
 
 def _with_subclasses(cls: type) -> Iterator[type]:
