@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -122,6 +123,10 @@ def fake_explorer() -> Iterator[FakeExplorer]:
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
         daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # of a client that has stopped
+                super().handle_error(request, client_address)
 
     with Server(("127.0.0.1", 0), Handler) as server:
         fake.url = f"http://127.0.0.1:{server.server_port}"

@@ -286,6 +286,7 @@ def test_a_strategy_that_fails_selects_nothing(
     [
         ({"select": SamplingRate}, "expected a strategy"),
         ({"select": 0.1}, "expected a strategy"),
+        ({"select": "all"}, "expected a strategy"),
         ({"repeat": 0}, "repeat=0"),
         ({"timeout": 0}, "timeout=0"),
         ({"repeat": 5, "queue": 4}, "the queue has room for 4"),
@@ -598,6 +599,11 @@ def test_an_explorer_that_is_not_there_or_fails_is_counted(
     gone.stop(PATIENCE)
     assert (gone.counts.failed, gone.counts.feedback_failed, gone.counts.commits) == (1, 1, 0)
 
+    both = runner_of(explorer="http://127.0.0.1:1", reward=lambda run: float(len(run.response)))
+    both.run("a")
+    assert both.wait(PATIENCE)
+    assert both.counts.failed == 1  # a run counts once
+
 
 def test_feedback_on_a_run_without_replies_is_a_failure(
     runner_of: Callable[..., Runner], caplog: pytest.LogCaptureFixture
@@ -653,6 +659,16 @@ def test_a_task_is_committed_when_all_of_its_runs_have_ended(
     explorer.wait_for(lambda: {"task_id": "group"} in explorer.commits)
     group = [name for name in explorer.order if name.startswith("group")]
     assert group == ["group.0", "group.1", "group"]
+
+
+def test_a_task_is_committed_also_if_some_of_its_runs_have_failed(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    runner = runner_of(repeat=3, reward=lambda run: 1 / run.run_id)
+    runner.run("a", task_id="t")
+    runner.stop()
+    assert (runner.counts.failed, runner.counts.feedback_sent) == (1, 2)
+    assert explorer.commits == [{"task_id": "t"}]
 
 
 def test_a_commit_that_fails_is_tried_again(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:

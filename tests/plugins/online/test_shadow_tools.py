@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -506,6 +508,82 @@ def test_patches_are_undone_when_the_last_runner_has_stopped(explorer: FakeExplo
     assert vars(base.BaseTool)["invoke"] is not before["invoke"]
     runners[1].stop()
     assert {name: vars(base.BaseTool)[name] for name in before} == before
+
+
+def test_classes_with_several_bases_are_restored_too(explorer: FakeExplorer) -> None:
+    base = pytest.importorskip("langchain_core.tools.base")
+
+    class Left(base.BaseTool): ...  # type: ignore[misc, name-defined]
+
+    class Right(base.BaseTool): ...  # type: ignore[misc, name-defined]
+
+    class Both(Left, Right):
+        def run(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    before = vars(Both)["run"]
+    runner = Runner(print, explorer=explorer.url, key=KEY, model=explorer.production, reward=print)
+    with runner:
+        assert vars(Both)["run"] is not before
+    assert vars(Both)["run"] is before
+
+
+LATER = {
+    "langchain_core": """
+        from langchain_core.tools import StructuredTool
+        tool = StructuredTool.from_function(send_mail, name="send_mail", description="Send.")
+        return tool.invoke({"text": task})
+    """,
+    "agentscope": """
+        from agentscope.tool import FunctionTool
+        import asyncio
+        return asyncio.run(FunctionTool(send_mail)(text=task)).content[0].text
+    """,
+    "agents": """
+        from agents import Agent, function_tool
+        from agents.tool import invoke_function_tool
+        from agents.tool_context import ToolContext
+        import asyncio
+        context = ToolContext(None, tool_name="send_mail", tool_call_id="1", tool_arguments="{}")
+        tool = function_tool(send_mail)
+        return asyncio.run(invoke_function_tool(function_tool=tool, context=context, arguments='{"text": "a"}'))
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    "framework",
+    ["langchain_core", *(pytest.param(name, marks=pytest.mark.slow) for name in ("agentscope", "agents"))],
+)
+def test_a_framework_that_is_imported_after_the_start_is_guarded(framework: str) -> None:
+    pytest.importorskip(framework)
+    program = f"""
+import sys
+from ajet_online import Model, Runner, SamplingRate
+
+calls = []
+
+def send_mail(text: str) -> str:
+    "Send."
+    calls.append(text)
+    return "sent"
+
+def agent(task, model):
+{LATER[framework]}
+
+answers = []
+runner = Runner(
+    agent, explorer="http://127.0.0.1:1", key="k", model=Model("", "", "m"), select=SamplingRate(1.0),
+    reward=lambda run: answers.append(run.response or run.error),
+)
+with runner:
+    assert {framework!r} not in sys.modules
+    print(runner.run("cats"))
+    runner.wait({PATIENCE})
+print(answers[0])
+print(len(calls))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["sent", REFUSAL, "1"], done.stderr
 
 
 def test_an_abandoned_shadow_run_stays_guarded_after_its_runner_has_stopped(explorer: FakeExplorer) -> None:

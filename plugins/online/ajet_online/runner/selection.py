@@ -69,7 +69,7 @@ class ExplicitMarking:
 
 def as_function(select: Strategy | Select | Sequence[Strategy | Select]) -> Select:
     """One function for a strategy or several, of which the first that selects wins. Raises ConfigError for anything else."""
-    if isinstance(select, Sequence):
+    if isinstance(select, list | tuple):
         return _first([as_function(one) for one in select])
     function = getattr(select, "select", select)
     if not callable(function) or isinstance(select, type):

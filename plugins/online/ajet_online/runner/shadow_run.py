@@ -76,6 +76,7 @@ class Job:
         self._lock = threading.Lock()
         self._call: Call | None = None
         self._abandoned = False
+        self._has_failed = False
         self._has_ended = False
 
     def run(self) -> None:
@@ -90,9 +91,7 @@ class Job:
                     counter.add("shadow_runs")
                     self._rewarded(self._answered())
         except BaseException as error:
-            if not self._abandoned:
-                counter.add("failed")
-                log.warning("the reward of shadow run %s failed: %r", self._name, error)
+            self._failed("the reward of shadow run %s failed: %r", error)
         finally:
             self._end(rated=False)
 
@@ -125,9 +124,7 @@ class Job:
             response = Context().run(self._called, shadow, model)
         except BaseException as raised:
             error = raised
-            if not self._abandoned:
-                setup.counter.add("failed")
-                log.warning("shadow run %s failed: %r", self._name, raised)
+            self._failed("shadow run %s failed: %r", raised)
         seconds = time.monotonic() - started
         refused = tuple(shadow.refused)
         return ShadowRun(
@@ -164,11 +161,20 @@ class Job:
         try:
             self._setup.client.feedback(float(reward), self._task_id, self._run_id)
         except Exception as error:
-            self._setup.counter.add("feedback_failed")
-            log.warning("feedback on shadow run %s failed: %r", self._name, error)
+            if not self._abandoned:
+                self._setup.counter.add("feedback_failed")
+                log.warning("feedback on shadow run %s failed: %r", self._name, error)
         else:
             self._setup.counter.add("feedback_sent")
             self._end(rated=True)
+
+    def _failed(self, message: str, error: BaseException) -> None:
+        """Log a failure, and count the run once."""
+        if not self._abandoned:
+            log.warning(message, self._name, error)
+            if not self._has_failed:
+                self._setup.counter.add("failed")
+            self._has_failed = True
 
     def _end(self, *, rated: bool) -> None:
         """Note the end once."""

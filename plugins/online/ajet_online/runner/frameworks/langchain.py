@@ -26,11 +26,12 @@ def langchain_tools_guarded(module: ModuleType) -> Iterator[None]:
     init_subclass = vars(base)["__init_subclass__"].__func__
 
     def guard(cls: type) -> None:
+        if cls in guarded:
+            return
+        guarded.add(cls)
         for name in METHODS:
-            method = vars(cls).get(name)
-            if inspect.isfunction(method):
+            if inspect.isfunction(method := vars(cls).get(name)):
                 setattr(cls, name, _refusing(method))
-                guarded.add(cls)
 
     def guard_subclass(cls: type, /, **kwargs: Any) -> None:
         init_subclass(cls, **kwargs)
@@ -44,13 +45,16 @@ def langchain_tools_guarded(module: ModuleType) -> Iterator[None]:
                 guard(cls)
             yield
     finally:
-        for cls in guarded:
+        for cls in list(guarded):
             for name in METHODS:
-                if original := getattr(vars(cls).get(name), _ORIGINAL, None):
-                    setattr(cls, name, original)
+                method = vars(cls).get(name)
+                guard_and_original = getattr(method, _ORIGINAL, (None, None))
+                if method and guard_and_original[0] is method:
+                    setattr(cls, name, guard_and_original[1])
 
 
 _ORIGINAL = "__ajet_original__"
+"""Attribute of a guard: itself and what it guards. Itself, because `functools.wraps` copies attributes."""
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +69,7 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         return await original(self, *args, **kwargs) if refused is None else refused
 
     made = call_async if inspect.iscoroutinefunction(original) else call
-    setattr(made, _ORIGINAL, original)
+    setattr(made, _ORIGINAL, (made, original))
     return made
 
 
