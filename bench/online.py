@@ -356,7 +356,7 @@ def shadowed() -> dict[str, Any]:
             model=Model(f"{url}/v1", KEY, "own"),
             select=SamplingRate(1.0),
             reward=lambda run: 1.0,
-            queue_size=64,
+            queue=64,
         )
         found: dict[bool, list[list[float]]] = {False: [], True: []}
         for number in range(-2, 2 * BURSTS):
@@ -436,7 +436,7 @@ def serve_hosted(port: int, seconds: float) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: *(\d+)", head)
         await reader.readexactly(int(length[1]) if length else 0)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds if b"/chat/" in head.partition(b"\r\n")[0] else 0)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
         await writer.drain()
         writer.close()

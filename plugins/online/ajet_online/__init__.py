@@ -11,43 +11,42 @@ from ajet_online.reader import StoreReader
 
 if TYPE_CHECKING:
     from ajet import Algorithm
-    from ajet_online.runner.runner import Model, Runner, ShadowRun
-    from ajet_online.runner.selection import Context, ExplicitMarking, SamplingRate, Selection, Strategy, mark
-    from ajet_online.runner.tools import guard_tools, read_only
+    from ajet_online.runner import (
+        Counts,
+        ExplicitMarking,
+        Model,
+        Request,
+        Runner,
+        SamplingRate,
+        Selection,
+        ShadowRun,
+        guard_tools,
+        in_shadow_run,
+        mark,
+        read_only,
+    )
 
 __all__ = [
-    "Context",
-    "ExplicitMarking",
-    "Model",
-    "Runner",
-    "SamplingRate",
-    "Selection",
-    "ShadowRun",
     "StoreReader",
-    "Strategy",
-    "guard_tools",
+    "Runner",
+    "Model",
+    "ShadowRun",
+    "Selection",
+    "Request",
+    "SamplingRate",
+    "ExplicitMarking",
     "mark",
     "read_only",
+    "guard_tools",
+    "in_shadow_run",
+    "Counts",
 ]
-_MODULES = {
-    "ajet_online.runner.runner": ("Model", "Runner", "ShadowRun"),
-    "ajet_online.runner.selection": (
-        "Context",
-        "ExplicitMarking",
-        "SamplingRate",
-        "Selection",
-        "Strategy",
-        "mark",
-    ),
-    "ajet_online.runner.tools": ("guard_tools", "read_only"),
-}
 
 
 def __getattr__(name: str) -> Any:
-    """The names of the runner library, which is imported when it is used: every `ajet --help` imports this module."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
+    """The runner's names, which the command line does not need."""
+    if name in __all__:
+        return getattr(importlib.import_module("ajet_online.runner"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,18 +7,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import yaml
-from pytest_httpserver import HTTPServer
 
 from ajet_online.keys import Keys
 from ajet_online.settings import OnlineSettings
 from ajet_online.store import Store
 from ajet_online.versions import Versions
-from tests.pages import blocks, files, page
+from tests.pages import files, page
 from tests.ports import free_port
 
 PAGE = page("docs/online.md")
@@ -50,17 +48,6 @@ def keys(model: type, prefix: str = "") -> list[str]:
 def test_the_page_has_every_setting_and_state() -> None:
     assert [key for key in keys(OnlineSettings) if f"| `{key}` |" not in PAGE] == []
     assert yaml.safe_load(files(PAGE)["job.yaml"])["model"] == "starter"
-
-
-def test_the_runner_of_the_page_runs(httpserver: HTTPServer) -> None:
-    for path in ("/feedback", "/commit"):
-        httpserver.expect_request(path).respond_with_json({})
-    (code,) = [block for block in blocks(PAGE, "python") if "Runner(" in block]
-    names: dict[str, Any] = {}
-    exec(code.replace("http://127.0.0.1:8000", httpserver.url_for("")).replace("0.1", "1"), names)
-    with names["runner"] as runner:
-        assert runner.run("a task") is None
-    assert runner.counts["feedback_sent"] == 4 and runner.counts["failed"] == 0
 
 
 def test_the_keys_of_the_page_are_valid(tmp_path: Path) -> None:

@@ -1,274 +1,742 @@
-"""The runner library: which requests are run again, that users never notice, and what the explorer is told."""
+"""The runner: which requests get shadow runs, what becomes of their rewards, and that a user notices none of it."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
+import contextvars
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-import httpx2
+import httpx
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
-from ajet_online import ExplicitMarking, Model, Runner, SamplingRate, Selection, ShadowRun, mark
-from ajet_online.runner.selection import Context
+from ajet.types import AjetError, ConfigError
+from ajet_online import (
+    ExplicitMarking,
+    Model,
+    Request,
+    Runner,
+    SamplingRate,
+    Selection,
+    ShadowRun,
+    in_shadow_run,
+    mark,
+)
+from ajet_online.runner.explorer_client import run_name
 
-KEY = "runner-key-0123456789"
+from .fake_explorer import KEY, PRODUCTION, FakeExplorer, fake_explorer, say
 
-
-class Explorer:
-    """A server that answers as an explorer, and keeps what it is sent."""
-
-    def __init__(self, server: HTTPServer) -> None:
-        self.url = server.url_for("")
-        self.calls: list[str] = []
-        self.feedback: list[dict[str, Any]] = []
-        self.commits = 0
-        self.broken = False
-        for path, handler in (
-            ("/v1/chat/completions", self._chat),
-            ("/feedback", self._feedback),
-            ("/commit", self._commit),
-        ):
-            server.expect_request(path, method="POST").respond_with_handler(handler)
-
-    def _chat(self, request: Request) -> Response:
-        self.calls.append(request.headers["authorization"].removeprefix("Bearer "))
-        return Response(json.dumps({"choices": [{"message": {"role": "assistant", "content": "shadow"}}]}))
-
-    def _feedback(self, request: Request) -> Response:
-        if self.broken:
-            return Response("", 503)
-        assert request.headers["authorization"] == f"Bearer {KEY}"
-        self.feedback.append(json.loads(request.data))
-        return Response("{}")
-
-    def _commit(self, request: Request) -> Response:
-        self.commits += 1
-        return Response("{}")
-
-
-def agent(task: str, model: Model) -> str:
-    """The user's agent. Its own model needs no server here."""
-    if model.name == "own":
-        return f"own {task}"
-    headers = {"Authorization": f"Bearer {model.api_key}"}
-    reply = httpx2.post(f"{model.base_url}/chat/completions", json={"model": model.name}, headers=headers)
-    return str(reply.json()["choices"][0]["message"]["content"])
-
-
-Make = Callable[..., Runner]
+ALL = SamplingRate(1.0)
+PATIENCE = 10.0
 
 
 @pytest.fixture
-def explorer(httpserver: HTTPServer) -> Explorer:
-    return Explorer(httpserver)
+def explorer() -> Iterator[FakeExplorer]:
+    with fake_explorer() as fake:
+        yield fake
 
 
 @pytest.fixture
-def make(explorer: Explorer) -> Iterator[Make]:
+def runner_of(explorer: FakeExplorer) -> Iterator[Callable[..., Runner]]:
+    """Make and start a runner, which stops after the test."""
     made: list[Runner] = []
 
-    def new(**options: Any) -> Runner:
-        usual: dict[str, Any] = {"select": SamplingRate(1.0), "reward": lambda run: 1.0}
-        runner = Runner(
-            options.pop("agent", agent),
-            explorer=explorer.url,
-            key=KEY,
-            model=Model("http://unused", "unused", "own"),
-            **{**usual, **options},
-        )
+    def make(agent: Callable[..., Any] | None = None, **options: Any) -> Runner:
+        usual: dict[str, Any] = {
+            "explorer": explorer.url,
+            "key": KEY,
+            "model": explorer.production,
+            "select": ALL,
+            "reward": lambda run: 1.0,
+        }
+        runner = Runner(agent or ask, **{**usual, **options})
         made.append(runner)
+        runner.start()
         return runner
 
-    yield new
+    yield make
     for runner in made:
-        runner.stop(5)
+        runner.stop(0)
 
 
-def test_a_selected_request_is_run_again_and_its_run_is_rated(make: Make, explorer: Explorer) -> None:
-    seen: list[ShadowRun] = []
-
-    def reward(run: ShadowRun) -> float:
-        seen.append(run)
-        return 0.5
-
-    with make(reward=reward) as runner:
-        assert runner.run("a task", task_id="task 1") == "own a task"
-    assert explorer.calls == [f"{KEY}~task_1.0"]
-    assert explorer.feedback == [{"run": "task_1.0", "reward": 0.5, "task_id": "task_1", "run_id": 0}]
-    assert explorer.commits == 1
-    (run,) = seen
-    assert (run.task, run.response, run.original) == ("a task", "shadow", "own a task")
-    counts = runner.counts
-    assert {n for n, value in counts.items() if value} == {
-        "selected",
-        "shadow_runs",
-        "feedback_sent",
-        "commits",
-    }
+def ask(task: Any, model: Model) -> str:
+    """An agent that makes one call."""
+    messages = [{"role": "user", "content": str(task)}]
+    headers = {"Authorization": f"Bearer {model.api_key}"}
+    url = f"{model.base_url}/chat/completions"
+    reply = httpx.post(url, json={"model": model.name, "messages": messages}, headers=headers)
+    return str(reply.raise_for_status().json()["choices"][0]["message"]["content"])
 
 
-def test_coroutines_too(make: Make, explorer: Explorer) -> None:
-    async def asynchronous(task: str, model: Model) -> str:
-        return await asyncio.to_thread(agent, task, model)
+async def ask_async(task: Any, model: Model) -> str:
+    return await asyncio.to_thread(ask, task, model)
+
+
+class Gate:
+    """An agent whose shadow runs wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.entered, self.open = threading.Semaphore(0), threading.Event()
+        self.left = threading.Semaphore(0)
+
+    def __call__(self, task: Any, model: Model) -> str:
+        if in_shadow_run():
+            self.entered.release()
+            assert self.open.wait(PATIENCE)
+            self.left.release()
+        return "answer"
+
+    def wait_entered(self, runs: int = 1) -> None:
+        for _ in range(runs):
+            assert self.entered.acquire(timeout=PATIENCE)
+
+
+def silent(task: Any, model: Model) -> str:
+    """An agent that calls no model."""
+    return "answer"
+
+
+# --------------------------------------------------------------------------- the user's answer
+
+
+def test_the_user_gets_the_production_models_answer(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    explorer.answer = lambda messages: say(f"about {messages[-1]['content']}")
+    runner = runner_of(select=SamplingRate(0.0))
+    assert runner.run("cats") == "about cats"
+    assert asyncio.run(runner.arun("dogs")) == "about dogs"
+    assert [key for key, _ in explorer.calls] == [PRODUCTION, PRODUCTION]
+    assert (runner.counts.requests, runner.counts.selected) == (2, 0)
+
+
+def test_async_agents_answer_too(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+    runner = runner_of(ask_async)
+    assert runner.run("a") == asyncio.run(runner.arun("b")) == "hello"
+    assert runner.wait(PATIENCE)
+    assert runner.counts.feedback_sent == 2
+
+
+def test_run_of_an_async_agent_in_an_event_loop_names_arun(runner_of: Callable[..., Runner]) -> None:
+    runner = runner_of(ask_async)
+
+    async def handler() -> None:
+        runner.run("a")
+
+    with pytest.raises(AjetError, match=r"await runner\.arun"):
+        asyncio.run(handler())
+
+
+def test_the_agents_exceptions_reach_the_user_and_select_nothing(runner_of: Callable[..., Runner]) -> None:
+    def failing(task: Any, model: Model) -> str:
+        raise LookupError(task)
+
+    runner = runner_of(failing)
+    with pytest.raises(LookupError, match="a"):
+        runner.run("a")
+    with pytest.raises(LookupError, match="b"):
+        asyncio.run(runner.arun("b"))
+    assert runner.counts.requests == runner.counts.selected == 0
+
+
+def test_a_blocked_shadow_run_delays_no_answer(runner_of: Callable[..., Runner]) -> None:
+    gate = Gate()
+    runner = runner_of(gate, pool=1, queue=3)
+    assert [runner.run(n) for n in range(10)] == ["answer"] * 10  # while the first shadow run is in progress
+    gate.wait_entered()
+    assert asyncio.run(runner.arun("b")) == "answer"
+    assert runner.counts.feedback_sent == 0
+    gate.open.set()
+
+
+def test_a_runner_that_is_not_started_only_answers(explorer: FakeExplorer) -> None:
+    runner = Runner(ask, explorer=explorer.url, key=KEY, model=explorer.production, reward=lambda run: 1.0)
+    assert runner.run("a") == "hello"
+    assert runner.wait(0) and runner.counts.requests == 0
+    runner.stop()
+
+
+# --------------------------------------------------------------------------- selection
+
+
+def test_a_sampling_rate_selects_that_share_and_a_seed_the_same_requests() -> None:
+    request = Request("t", 0.0, False, (), {})
+
+    def selected(rate: float, seed: int) -> list[bool]:
+        strategy = SamplingRate(rate, seed=seed)
+        return [strategy.select("task", "response", request).train for _ in range(2000)]
+
+    assert 500 < sum(selected(0.3, 1)) < 700
+    assert selected(0.3, 1) == selected(0.3, 1) != selected(0.3, 2)
+    assert (sum(selected(0.0, 1)), sum(selected(1.0, 1))) == (0, 2000)
+
+
+def test_marked_requests_are_selected_with_their_labels(runner_of: Callable[..., Runner]) -> None:
+    runs: list[ShadowRun] = []
+
+    def agent(task: str, model: Model) -> str:
+        if task == "hard":
+            mark("long", "maths", level=1)
+            mark("maths", level=2)
+        return task
+
+    runner = runner_of(agent, select=ExplicitMarking(), reward=runs.append)
+    runner.run("easy")
+    runner.run("hard")
+    assert runner.wait(PATIENCE)
+    (run,) = runs
+    assert (run.task, run.labels, run.metadata) == ("hard", ("long", "maths"), {"level": 2})
+
+
+def test_marks_of_concurrent_requests_do_not_mix(runner_of: Callable[..., Runner]) -> None:
+    runs: list[ShadowRun] = []
+    meeting = threading.Barrier(8)
+
+    def agent(task: int, model: Model) -> int:
+        if not in_shadow_run():
+            meeting.wait(PATIENCE)
+            with ThreadPoolExecutor() as threads:  # a thread with a copy of the context
+                threads.submit(contextvars.copy_context().run, mark, f"thread {task}").result()
+            mark(f"own {task}")
+            meeting.wait(PATIENCE)
+        return task
+
+    async def in_task(task: int, model: Model) -> int:
+        if not in_shadow_run():
+            await asyncio.gather(asyncio.to_thread(mark, f"thread {task}"), asyncio.sleep(0))
+            await asyncio.create_task(mark_later(f"own {task}"))
+        return task
+
+    async def mark_later(label: str) -> None:
+        await asyncio.sleep(0)
+        mark(label)
+
+    runner = runner_of(agent, select=ExplicitMarking(), reward=runs.append)
+    with ThreadPoolExecutor(8) as requests:
+        list(requests.map(runner.run, range(8)))
+    other = runner_of(in_task, select=ExplicitMarking(), reward=runs.append)
+
+    async def many() -> None:
+        await asyncio.gather(*(other.arun(task) for task in range(8, 16)))
+
+    asyncio.run(many())
+    assert runner.wait(PATIENCE) and other.wait(PATIENCE)
+    assert sorted((run.task, run.labels) for run in runs) == [
+        (n, (f"thread {n}", f"own {n}")) for n in range(16)
+    ]
+
+
+def test_a_mark_outside_a_request_does_nothing_and_warns_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ajet_online.runner.marks._warned", False)
+    mark("a")
+    mark("b")
+    assert [record.message for record in caplog.records] == [
+        "mark() was called outside Runner.run() and Runner.arun(), where it does nothing"
+    ]
+
+
+def test_of_several_strategies_the_first_that_selects_wins(runner_of: Callable[..., Runner]) -> None:
+    runs: list[ShadowRun] = []
+
+    class Long:
+        def select(self, task: str, response: Any, context: Request) -> Selection:
+            return Selection(len(task) > 3, "long", ["long"], {"by": "object", "size": len(task)})
+
+    def every(task: str, response: Any, context: Request) -> Selection:
+        return Selection(task != "no", "every", ["every"], {"by": "function", "answer": response})
+
+    def agent(task: str, model: Model) -> str:
+        mark("said", by="agent")
+        return task.upper()
+
+    runner = runner_of(agent, select=[Long(), every], reward=runs.append)
+    for task in ("long task", "abc", "no"):
+        runner.run(task)
+    assert runner.wait(PATIENCE)
+    assert sorted((run.task, run.labels, dict(run.metadata)) for run in runs) == [
+        ("abc", ("said", "every"), {"by": "function", "answer": "ABC"}),
+        ("long task", ("said", "long"), {"by": "object", "size": 9}),
+    ]
+
+
+def test_a_strategy_that_fails_selects_nothing(
+    runner_of: Callable[..., Runner], caplog: pytest.LogCaptureFixture
+) -> None:
+    for select, problem in (
+        (lambda *_: 1 / 0, "division by zero"),
+        (lambda *_: True, "instead of a Selection"),
+    ):
+        runner = runner_of(silent, select=select)
+        assert runner.run("a") == "answer"
+        assert (runner.counts.failed, runner.counts.selected) == (1, 0)
+        assert problem in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"select": SamplingRate}, "expected a strategy"),
+        ({"select": 0.1}, "expected a strategy"),
+        ({"select": "all"}, "expected a strategy"),
+        ({"repeat": 0}, "repeat=0"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"repeat": 5, "queue": 4}, "the queue has room for 4"),
+        ({"explorer": "127.0.0.1:8000"}, "expected a URL"),
+        ({"key": ""}, "expected the explorer's API key"),
+        ({"read_only": "search"}, "expected several names"),
+    ],
+)
+def test_arguments_that_cannot_work_are_named(options: dict[str, Any], problem: str) -> None:
+    usual: dict[str, Any] = {"explorer": "http://127.0.0.1:1", "key": KEY, "model": Model("", "", "m")}
+    with pytest.raises(ConfigError, match=problem):
+        Runner(ask, **{**usual, "reward": lambda run: 1.0, **options})
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        SamplingRate(10)
+
+
+# --------------------------------------------------------------------------- shadow runs
+
+
+def test_a_shadow_run_calls_the_explorer_with_a_key_that_names_the_run(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    runner = runner_of(repeat=3)
+    runner.run("cats", task_id="t-1")
+    assert runner.wait(PATIENCE)
+    assert sorted(name for name, _ in explorer.shadow_calls()) == ["t-1.0", "t-1.1", "t-1.2"]
+    assert sorted(sorted(body.items()) for body in explorer.feedback) == [
+        [("reward", 1.0), ("run", f"t-1.{n}"), ("run_id", n), ("task_id", "t-1")] for n in range(3)
+    ]
+    assert (runner.counts.selected, runner.counts.shadow_runs, runner.counts.feedback_sent) == (1, 3, 3)
+
+
+def test_task_ids_are_unique(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+    runner = runner_of()
+    for _ in range(5):
+        runner.run("same")
+    assert runner.wait(PATIENCE)
+    assert len({body["task_id"] for body in explorer.feedback}) == 5
+
+
+@pytest.mark.parametrize("task_id", ["user/42", "a" * 200, "ä~b"])
+def test_the_name_of_a_run_is_always_valid(task_id: str) -> None:
+    name = run_name(task_id, 7)
+    assert len(name) <= 128 and name.endswith(".7") and name != run_name(task_id + "x", 7)
+    assert set(name) <= set("0123456789abcdef.")
+
+
+def test_each_shadow_run_gets_the_task_as_it_was(runner_of: Callable[..., Runner]) -> None:
+    seen: list[list[str]] = []
+
+    def agent(task: list[str], model: Model) -> str:
+        if in_shadow_run():
+            seen.append([*task])
+        task.append("changed")
+        return "answer"
+
+    runner = runner_of(agent, repeat=2, reward=lambda run: seen.append(run.task))
+    runner.run(["question"])
+    assert runner.wait(PATIENCE)
+    assert seen == [["question"]] * 4
+
+
+def test_a_task_that_cannot_be_copied_is_answered_and_counted(
+    runner_of: Callable[..., Runner], caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = runner_of(silent)
+    assert runner.run({"lock": threading.Lock()}) == "answer"
+    assert (runner.counts.failed, runner.counts.shadow_runs) == (1, 0)
+    assert "cannot be copied" in caplog.text
+
+
+def test_a_shadow_run_has_a_context_of_its_own(runner_of: Callable[..., Runner]) -> None:
+    """What the request's context holds, such as a database session or a stream to the user, is not the shadow run's."""
+    session: ContextVar[str] = ContextVar("session", default="none")
+    seen: list[tuple[bool, str]] = []
+
+    def agent(task: Any, model: Model) -> str:
+        seen.append((in_shadow_run(), session.get()))
+        session.set("left behind")
+        mark("ignored in shadow runs")
+        return "answer"
+
+    runner = runner_of(agent, pool=1, reward=lambda run: seen.append((in_shadow_run(), session.get())))
+    session.set("of the request")
+    runner.run("a")
+    assert runner.wait(PATIENCE)
+    assert seen == [(False, "of the request"), (True, "none"), (False, "none")]
+
+
+def test_a_runner_in_a_shadow_run_starts_no_further_ones(runner_of: Callable[..., Runner]) -> None:
+    inner = runner_of(silent)
+
+    def agent(task: Any, model: Model) -> str:
+        return str(inner.run(task))
+
+    outer = runner_of(agent)
+    outer.run("a")
+    assert outer.wait(PATIENCE) and inner.wait(PATIENCE)
+    assert (outer.counts.shadow_runs, inner.counts.shadow_runs, inner.counts.requests) == (1, 1, 1)
+
+
+def test_threads_of_a_shadow_run_belong_to_it(runner_of: Callable[..., Runner]) -> None:
+    seen: list[bool] = []
+    pool = ThreadPoolExecutor(1)  # shared with other requests
+
+    def look() -> None:
+        seen.append(in_shadow_run())
+
+    def agent(task: Any, model: Model) -> str:
+        pool.submit(look).result()
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        asyncio.run(in_executor())
+        return "answer"
+
+    async def in_executor() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, look)
+
+    runner = runner_of(agent)
+    runner.run("a")
+    assert runner.wait(PATIENCE)
+    pool.submit(look).result()
+    pool.shutdown()
+    assert seen == [False] * 3 + [True] * 3 + [False]
+
+
+# --------------------------------------------------------------------------- the pool
+
+
+def test_what_the_queue_has_no_room_for_is_dropped_as_a_group(runner_of: Callable[..., Runner]) -> None:
+    gate = Gate()
+    runner = runner_of(gate, pool=2, queue=3, repeat=2)
+    runner.run("runs")
+    gate.wait_entered(2)
+    runner.run("waits")
+    runner.run("dropped, as only one place is left")
+    assert (runner.counts.selected, runner.counts.shadow_runs, runner.counts.dropped) == (3, 2, 2)
+    gate.open.set()
+    assert runner.wait(PATIENCE)
+    assert runner.counts.shadow_runs == 4
+
+
+def test_at_most_pool_shadow_runs_run_at_once(runner_of: Callable[..., Runner]) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+    full = threading.Barrier(3)
+
+    def agent(task: Any, model: Model) -> str:
+        nonlocal running, most
+        if in_shadow_run():
+            with lock:
+                running += 1
+                most = max(most, running)
+            full.wait(PATIENCE)  # until three run
+            with lock:
+                running -= 1
+            full.wait(PATIENCE)
+        return "answer"
+
+    runner = runner_of(agent, pool=3)
+    for task in range(12):
+        runner.run(task)
+    assert runner.wait(PATIENCE)
+    assert (most, runner.counts.shadow_runs, runner.counts.failed) == (3, 12, 0)
+
+
+def test_a_shadow_run_that_takes_too_long_is_abandoned_and_another_thread_goes_on(
+    runner_of: Callable[..., Runner],
+) -> None:
+    gate, rewarded = Gate(), list[str]()
+
+    def agent(task: str, model: Model) -> str:
+        return gate(task, model) if task == "blocks" else "answer"
+
+    runner = runner_of(agent, pool=1, timeout=0.3, reward=lambda run: rewarded.append(run.task))
+    runner.run("blocks")
+    gate.wait_entered()
+    assert runner.wait(PATIENCE)
+    assert (runner.counts.timed_out, runner.counts.failed) == (1, 0)
+    runner.run("next")
+    assert runner.wait(PATIENCE)
+    gate.open.set()
+    assert gate.left.acquire(timeout=PATIENCE)
+    runner.stop()
+    assert runner.counts.timed_out == 1 and rewarded == ["next"]
+
+
+def test_threads_that_hang_are_at_most_twice_the_pool(runner_of: Callable[..., Runner]) -> None:
+    gate = Gate()
+    runner = runner_of(gate, pool=2, queue=4, timeout=0.05)
+    for task in range(4):
+        runner.run(task)
+    gate.wait_entered(4)  # two were abandoned
+    assert not gate.entered.acquire(blocking=False)
+    for task in range(5):
+        runner.run(task)
+    assert runner.counts.shadow_runs == 4 and runner.counts.dropped == 1
+    gate.open.set()
+    assert runner.wait(PATIENCE)
+    assert runner.counts.shadow_runs == 8
+
+
+def test_an_async_agent_that_takes_too_long_is_cancelled(runner_of: Callable[..., Runner]) -> None:
+    cancelled = threading.Event()
+
+    async def agent(task: Any, model: Model) -> str:
+        if in_shadow_run():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+        return "answer"
+
+    runner = runner_of(agent, timeout=0.05)
+    runner.run("a")
+    assert cancelled.wait(PATIENCE) and runner.wait(PATIENCE)
+    assert (runner.counts.timed_out, runner.counts.failed) == (1, 0)
+
+
+def test_async_shadow_runs_share_a_loop_until_one_blocks_it(runner_of: Callable[..., Runner]) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    entered, unblock = threading.Event(), threading.Event()
+
+    async def agent(task: str, model: Model) -> str:
+        if in_shadow_run():
+            loops.append(asyncio.get_running_loop())
+            if task == "blocks":
+                entered.set()
+                unblock.wait(PATIENCE)
+        return "answer"
+
+    runner = runner_of(agent, timeout=0.3, reward=lambda run: None)
+    for task in ("a", "b", "blocks"):
+        runner.run(task)
+        assert runner.wait(PATIENCE)
+    assert entered.is_set() and runner.counts.timed_out == 1
+    runner.run("c")
+    assert runner.wait(PATIENCE)
+    unblock.set()
+    assert loops[0] is loops[1] is loops[2] is not loops[3]
+    assert (runner.counts.timed_out, runner.counts.failed) == (1, 0)
+
+
+# --------------------------------------------------------------------------- rewards
+
+
+def test_the_reward_calculator_sees_the_run(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+    explorer.answer = lambda messages: say("shadow" if len(explorer.calls) > 1 else "production")
+    runs: list[ShadowRun] = []
 
     async def reward(run: ShadowRun) -> float:
-        return 1.0
+        runs.append(run)
+        return 0.25
 
-    with make(agent=asynchronous, reward=reward) as runner:
-        assert asyncio.run(runner.arun("x")) == "own x"
-    assert len(explorer.calls) == len(explorer.feedback) == 1
-
-
-def test_runs_of_one_request_form_a_group(make: Make, explorer: Explorer) -> None:
-    with make(repeat=4) as runner:
-        runner.run("x")
-    (task,) = {given["task_id"] for given in explorer.feedback}
-    assert sorted(given["run_id"] for given in explorer.feedback) == [0, 1, 2, 3]
-    assert sorted(explorer.calls) == [f"{KEY}~{task}.{n}" for n in range(4)]
+    runner = runner_of(reward=reward)
+    assert runner.run("cats", task_id="t") == "production"
+    assert runner.wait(PATIENCE)
+    (run,) = runs
+    assert (run.task, run.response, run.error, run.refused_tools) == ("cats", "shadow", None, ())
+    assert (run.task_id, run.run_id) == ("t", 0) and run.seconds > 0
+    assert explorer.feedback[0]["reward"] == 0.25
 
 
-def test_the_sampling_rate() -> None:
-    strategy, context = SamplingRate(0.1, seed=0), Context()
-    chosen = sum(strategy.select("t", "r", context).train for _ in range(2000))
-    assert 150 < chosen < 250
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        SamplingRate(1.1)
-
-
-def test_marked_requests_are_selected_with_their_labels(make: Make, explorer: Explorer) -> None:
-    seen: list[ShadowRun] = []
-
-    def marking(task: str, model: Model) -> str:
-        if task == "hard":
-            mark("hard", "slow", topic="law")
-        return agent(task, model)
-
-    with make(agent=marking, select=ExplicitMarking(), reward=seen.append) as runner:
-        runner.run("easy")
-        runner.run("hard")
-        mark("outside of a request")
-    (run,) = seen
-    assert (run.task, tuple(run.labels), dict(run.metadata)) == ("hard", ("hard", "slow"), {"topic": "law"})
-    assert explorer.feedback == [], "no reward, no feedback"
-
-
-def test_marks_of_concurrent_requests_do_not_mix(make: Make) -> None:
-    both = threading.Barrier(2)
-    seen: list[ShadowRun] = []
-
-    def marking(task: str, model: Model) -> str:
-        if model.name == "own":
-            both.wait(10)
-            mark(task)
-            both.wait(10)
-        return task
-
-    with make(agent=marking, select=ExplicitMarking(), reward=seen.append) as runner:
-        threads = [threading.Thread(target=runner.run, args=(name,)) for name in ("a", "b")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sorted((run.task, tuple(run.labels)) for run in seen) == [("a", ("a",)), ("b", ("b",))]
-
-
-def test_custom_strategies_and_the_first_that_selects(make: Make) -> None:
-    class Long:
-        def select(self, task: Any, response: Any, context: Context) -> Selection:
-            return Selection(len(task) > 3, "long", ["long"])
-
-    seen: list[ShadowRun] = []
-    with make(select=[Long(), ExplicitMarking()], reward=seen.append) as runner:
-        for task in ("abc", "abcd"):
-            runner.run(task)
-    assert [(run.task, run.labels) for run in seen] == [("abcd", ["long"])]
-
-
-def test_a_blocked_shadow_run_delays_no_request_and_a_full_queue_drops(make: Make) -> None:
-    may_go, begun = threading.Event(), threading.Event()
-
-    def blocking(task: str, model: Model) -> str:
-        if model.name != "own":
-            begun.set()
-            may_go.wait(30)
-        return task
-
-    runner = make(agent=blocking, pool=1, queue_size=2, reward=lambda run: None)
-    runner.start()
-    runner.run("0")
-    assert begun.wait(10)
-    for number in range(1, 6):
-        assert runner.run(str(number)) == str(number)
-    assert runner.counts["dropped"] == 3
-    may_go.set()
+def test_no_reward_is_no_feedback(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+    runner = runner_of(reward=lambda run: None)
+    runner.run("a")
     runner.stop()
-    assert runner.counts["shadow_runs"] == 3
+    assert explorer.feedback == explorer.commits == []
+    assert runner.counts.shadow_runs == 1 and runner.counts.failed == 0
 
 
-def test_a_shadow_run_that_takes_too_long_is_given_up(make: Make, explorer: Explorer) -> None:
-    async def endless(task: str, model: Model) -> str:
-        if model.name != "own":
-            await asyncio.Event().wait()
-        return task
-
-    with make(agent=endless, timeout=0.05) as runner:
-        asyncio.run(runner.arun("x"))
-    assert runner.counts["timed_out"] == 1 and explorer.feedback == []
-
-
-def test_nothing_that_fails_reaches_the_user(
-    make: Make, explorer: Explorer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("reward", [lambda run: 1 / 0, lambda run: float("nan"), lambda run: "good"])
+def test_a_reward_that_fails_is_counted(
+    reward: Callable[[ShadowRun], Any], explorer: FakeExplorer, runner_of: Callable[..., Runner]
 ) -> None:
-    caplog.set_level(logging.CRITICAL)
-
-    class Broken:
-        def select(self, task: Any, response: Any, context: Context) -> Selection:
-            raise KeyError("strategy")
-
-    def fails(task: str, model: Model) -> str:
-        if model.name != "own":
-            raise RuntimeError("shadow")
-        return task
-
-    def no_reward(run: ShadowRun) -> float:
-        raise ZeroDivisionError
-
-    for options in ({"select": Broken()}, {"agent": fails}, {"reward": no_reward}):
-        with make(**options) as runner:
-            assert runner.run("x")
-        assert runner.counts["failed"] == 1
-    explorer.broken = True
-    with make() as runner:
-        runner.run("x")
-    assert (runner.counts["feedback_failed"], runner.counts["commits"]) == (1, 0)
+    runner = runner_of(reward=reward)
+    assert runner.run("a") == "hello"
+    assert runner.wait(PATIENCE)
+    assert runner.counts.failed == 1 and explorer.feedback == []
 
 
-def test_an_error_of_the_agent_is_the_users_own(make: Make) -> None:
-    def fails(task: str, model: Model) -> str:
-        raise RuntimeError("the agent's own")
+def test_a_shadow_run_that_raises_is_counted_and_may_be_rewarded(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    def agent(task: Any, model: Model) -> str:
+        answer = ask(task, model)
+        if in_shadow_run():
+            raise SystemExit("of the shadow run")
+        return answer
 
-    with make(agent=fails) as runner, pytest.raises(RuntimeError, match="the agent's own"):
-        runner.run("x")
-    assert runner.counts["selected"] == 0
+    runner = runner_of(agent, reward=lambda run: -1.0 if isinstance(run.error, SystemExit) else 1.0)
+    assert runner.run("a") == "hello"
+    assert runner.wait(PATIENCE)
+    assert (runner.counts.failed, runner.counts.feedback_sent) == (1, 1)
+    assert explorer.feedback[0]["reward"] == -1.0
 
 
-def test_feedback_is_committed_regularly(make: Make, explorer: Explorer) -> None:
-    rated = threading.Event()
+def test_an_explorer_that_is_not_there_or_fails_is_counted(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    explorer.status["/feedback"] = 503
+    runner = runner_of()
+    assert runner.run("a") == "hello"
+    assert runner.wait(PATIENCE)
+    assert (runner.counts.feedback_failed, runner.counts.failed) == (1, 0)
+
+    gone = runner_of(explorer="http://127.0.0.1:1")
+    assert gone.run("a") == "hello"
+    gone.stop(PATIENCE)
+    assert (gone.counts.failed, gone.counts.feedback_failed, gone.counts.commits) == (1, 1, 0)
+
+    both = runner_of(explorer="http://127.0.0.1:1", reward=lambda run: float(len(run.response)))
+    both.run("a")
+    assert both.wait(PATIENCE)
+    assert both.counts.failed == 1  # a run counts once
+
+
+def test_feedback_on_a_run_without_replies_is_a_failure(
+    runner_of: Callable[..., Runner], caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = runner_of(silent)
+    runner.run("a")
+    assert runner.wait(PATIENCE)
+    assert (runner.counts.feedback_sent, runner.counts.feedback_failed) == (0, 1)
+    assert "does the agent call the model that it gets?" in caplog.text
+
+
+# --------------------------------------------------------------------------- commits
+
+
+def test_rated_tasks_are_committed_regularly(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    runner = runner_of(commit_interval=0.01)
+    runner.run("a", task_id="t-1")
+    explorer.wait_for(lambda: explorer.commits == [{"task_id": "t-1"}])
+    runner.run("a", task_id="t-2")
+    explorer.wait_for(lambda: explorer.commits == [{"task_id": "t-1"}, {"task_id": "t-2"}])
+
+
+def test_stop_waits_for_shadow_runs_and_commits(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    runner = runner_of(repeat=4, pool=2)
+    for n in range(5):
+        runner.run("a", task_id=f"t-{n}")
+    runner.stop()
+    assert sorted(body["task_id"] for body in explorer.commits) == [f"t-{n}" for n in range(5)]
+    assert (runner.counts.feedback_sent, runner.counts.commits) == (20, 5)
+    runner.run("not selected any more")
+    assert runner.counts.requests == 5
+
+
+def test_a_task_is_committed_when_all_of_its_runs_have_ended(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    """Otherwise trainers would see a part of its group."""
+    second = threading.Event()
 
     def reward(run: ShadowRun) -> float:
-        rated.set()
+        assert run.run_id == 0 or second.wait(PATIENCE)
         return 1.0
 
-    runner = make(reward=reward, commit_interval=0.01)
+    runner = runner_of(repeat=2, reward=reward, commit_interval=0.01)
+    runner.run("a", task_id="group")
+    explorer.wait_for(lambda: explorer.feedback)
+    runner.run("b", task_id="other")
+    second.set()
+    explorer.wait_for(lambda: {"task_id": "group"} in explorer.commits)
+    group = [name for name in explorer.order if name.startswith("group")]
+    assert group == ["group.0", "group.1", "group"]
+
+
+def test_a_task_is_committed_also_if_some_of_its_runs_have_failed(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    runner = runner_of(repeat=3, reward=lambda run: 1 / run.run_id)
+    runner.run("a", task_id="t")
+    runner.stop()
+    assert (runner.counts.failed, runner.counts.feedback_sent) == (1, 2)
+    assert explorer.commits == [{"task_id": "t"}]
+
+
+def test_a_commit_that_fails_is_tried_again(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+    explorer.status["/commit"] = 503
+    runner = runner_of(commit_interval=0.01)
+    runner.run("a", task_id="t")
+    explorer.wait_for(lambda: runner.counts.commits_failed)
+    explorer.status.clear()
+    explorer.wait_for(lambda: explorer.commits)
+    assert explorer.commits == [{"task_id": "t"}]
+
+
+def test_stop_is_bounded_and_abandons_what_hangs(
+    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+) -> None:
+    gate = Gate()
+    runner = runner_of(gate, pool=1)
+    for task in ("runs", "waits"):
+        runner.run(task)
+    gate.wait_entered()
+    runner.stop(0)
+    assert (runner.counts.timed_out, runner.counts.dropped) == (1, 1)
+    gate.open.set()
+
+
+def test_a_runner_can_be_started_again(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+    runner = runner_of()
+    with pytest.raises(AjetError, match="started already"):
+        runner.start()
+    runner.run("a")
+    runner.stop()
     with runner:
-        runner.run("x")
-        assert rated.wait(10)
-        while not explorer.commits:
-            pass
-    assert runner.counts["commits"] == explorer.commits == 1, "nothing new, nothing to commit"
+        runner.run("b")
+    assert runner.counts.feedback_sent == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_answers_and_starts_its_own(explorer: FakeExplorer) -> None:
+    """As servers with several processes do; in a process of its own, as threads of this one may hold locks."""
+    program = f"""
+import os
+from ajet_online import Model, Runner, SamplingRate
+
+runner = Runner(
+    lambda task, model: "answer", explorer="http://127.0.0.1:1", key="k", model=Model("", "", "m"),
+    select=SamplingRate(1.0), reward=lambda run: None,
+)
+runner.start()
+runner.run("a")
+runner.wait({PATIENCE})
+if not os.fork():
+    assert runner.run("b") == "answer" and runner.counts.requests == 1
+    with runner:
+        runner.run("c")
+    assert runner.counts.shadow_runs == 1, runner.counts
+    os._exit(0)
+status = os.wait()[1]
+runner.stop()
+print(status, runner.counts.shadow_runs)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0 1\n", done.stderr
+
+
+def test_importing_the_package_imports_no_client() -> None:
+    heavy = ["httpx", "openai", "torch", "sqlalchemy", "langchain_core", "agentscope", "agents"]
+    program = f"import sys, ajet_online; print([name for name in {heavy} if name in sys.modules])"
+    check = partial(subprocess.run, capture_output=True, text=True, timeout=60)
+    assert check([sys.executable, "-c", program]).stdout == "[]\n"
+    program = f"import sys; from ajet_online import Runner; print([name for name in {heavy[1:]} if name in sys.modules])"
+    assert check([sys.executable, "-c", program]).stdout == "[]\n"

@@ -1,237 +1,690 @@
-"""In shadow runs only read-only tools run, whatever the framework; the model sees why the others do not."""
+"""Tools in shadow runs: those that are declared read-only run, the others never do, and the model is told."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-from collections import Counter
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import openai
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
-from ajet_online import Model, Runner, SamplingRate, ShadowRun, guard_tools, read_only
+from ajet.types import ConfigError
+from ajet_online import Model, Runner, SamplingRate, ShadowRun, guard_tools, in_shadow_run, read_only
+from ajet_online.runner import patches
 
-REFUSED = "tool 'send_mail' is not read-only, so it does not run in a shadow run"
-CALLS: Counter[str] = Counter()
-"""How often each tool has run."""
+from .fake_explorer import KEY, FakeExplorer, Message, call_tools, fake_explorer, say
 
-
-def look_up(word: str) -> str:
-    """Look up a word."""
-    CALLS["look_up"] += 1
-    return f"{word} means so"
+REFUSAL = "tool 'send_mail' is not read-only, so it does not run in a shadow run"
+PATIENCE = 60.0
 
 
-def send_mail(text: str) -> str:
-    """Send a mail."""
-    CALLS["send_mail"] += 1
-    return "sent"
+class Desk:
+    """Tools that count their calls, of users' requests and of shadow runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.calls: dict[tuple[str, bool], int] = {}
+
+    def note(self, name: str) -> str:
+        with self._lock:
+            key = (name, in_shadow_run())
+            self.calls[key] = self.calls.get(key, 0) + 1
+        return f"result of {name}"
+
+    def count(self, name: str, *, shadow: bool) -> int:
+        return self.calls.get((name, shadow), 0)
 
 
-class Models:
-    """Both models: each chat calls `look_up`, then `send_mail`, then answers with what the tools have said."""
-
-    def __init__(self, server: HTTPServer) -> None:
-        self.url = server.url_for("/v1")
-        self.explorer = server.url_for("")
-        self._ids = itertools.count()
-        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._chat)
-        for path in ("/feedback", "/commit"):
-            server.expect_request(path, method="POST").respond_with_json({})
-
-    def _chat(self, request: Request) -> Response:
-        asked = json.loads(request.data)
-        results = [m["content"] for m in asked["messages"] if m["role"] == "tool"]
-        said = [r if isinstance(r, str) else "".join(part["text"] for part in r) for r in results]
-        message: dict[str, Any] = {"role": "assistant", "content": " | ".join(said)}
-        reason = "stop"
-        if len(said) < 2:
-            name, arguments = (("look_up", {"word": "ajet"}), ("send_mail", {"text": "hi"}))[len(said)]
-            function = {"name": name, "arguments": json.dumps(arguments)}
-            call = {"id": f"call{next(self._ids)}", "type": "function", "function": function}
-            message = {"role": "assistant", "content": None, "tool_calls": [call]}
-            reason = "tool_calls"
-        body = {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": asked["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-        }
-        return Response(json.dumps(body), content_type="application/json")
+def ask_for_tools(messages: list[Message]) -> Message:
+    """Calls both tools, then repeats what they have answered."""
+    results = [text_of(message["content"]) for message in messages if message["role"] == "tool"]
+    return say(" | ".join(results)) if results else call_tools("search", "send_mail", text="cats")
 
 
-@pytest.fixture(autouse=True)
-def none_yet() -> None:
-    CALLS.clear()
+def text_of(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 @pytest.fixture
-def models(httpserver: HTTPServer) -> Models:
-    return Models(httpserver)
+def explorer() -> Iterator[FakeExplorer]:
+    with fake_explorer() as fake:
+        fake.answer = ask_for_tools
+        yield fake
 
 
-def plain_agent() -> Callable[..., Any]:
-    """A loop over the OpenAI SDK."""
-    import openai
-
-    tools = guard_tools({"look_up": look_up, "send_mail": send_mail})
-
-    def run(task: str, model: Model) -> str:
-        client = openai.OpenAI(base_url=model.base_url, api_key=model.api_key)
-        messages: list[Any] = [{"role": "user", "content": task}]
-        while True:
-            reply = client.chat.completions.create(model=model.name, messages=messages).choices[0].message
-            messages.append(reply)
-            if not reply.tool_calls:
-                return reply.content or ""
-            for call in reply.tool_calls:
-                result = tools[call.function.name](**json.loads(call.function.arguments))
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-
-    return run
+Agent = Callable[[Any, Model], Any]
 
 
-def langgraph_agent() -> Callable[..., Any]:
-    """A graph with a node of tools, which LangGraph runs in threads."""
+def in_production_and_shadow(
+    explorer: FakeExplorer, agent: Agent, task: Any = "cats", **options: Any
+) -> tuple[Any, ShadowRun, Runner]:
+    """One request, which is answered and repeated: the user's answer, the shadow run, the stopped runner."""
+    runs: list[ShadowRun] = []
+    runner = Runner(
+        agent,
+        explorer=explorer.url,
+        key=KEY,
+        model=explorer.production,
+        select=SamplingRate(1.0),
+        reward=runs.append,
+        **options,
+    )
+    with runner:
+        answer = runner.run(task)
+        assert runner.wait(PATIENCE)
+    (run,) = runs
+    return answer, run, runner
+
+
+def check(explorer: FakeExplorer, desk: Desk, agent: Agent, **options: Any) -> None:
+    """In production both tools run. In the shadow run the write tool does not, and the model sees why."""
+    answer, run, runner = in_production_and_shadow(explorer, agent, **options)
+    assert run.error is None
+    assert answer == "result of search | result of send_mail"
+    assert run.response == f"result of search | {REFUSAL}"
+    assert run.refused_tools == ("send_mail",) and runner.counts.refused_tools == 1
+    assert desk.calls == {("search", False): 1, ("send_mail", False): 1, ("search", True): 1}
+
+
+# --------------------------------------------------------------------------- plain functions
+
+
+def plain_agent(desk: Desk) -> Agent:
+    @read_only
+    def search(text: str) -> str:
+        return desk.note("search")
+
+    def send_mail(text: str) -> str:
+        return desk.note("send_mail")
+
+    tools = guard_tools({"search": search, "send_mail": send_mail})
+
+    def agent(task: str, model: Model) -> str:
+        with openai.OpenAI(base_url=model.base_url, api_key=model.api_key, max_retries=0) as client:
+            messages: list[Any] = [{"role": "user", "content": task}]
+            while True:
+                message = (
+                    client.chat.completions.create(model=model.name, messages=messages).choices[0].message
+                )
+                messages.append(message)
+                if not message.tool_calls:
+                    return str(message.content)
+                for call in message.tool_calls:
+                    result = tools[call.function.name](**json.loads(call.function.arguments))
+                    messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+    return agent
+
+
+def test_a_loop_on_the_openai_sdk(explorer: FakeExplorer) -> None:
+    desk = Desk()
+    check(explorer, desk, plain_agent(desk))
+
+
+def test_an_async_loop_with_async_tools(explorer: FakeExplorer) -> None:
+    desk = Desk()
+
+    @guard_tools
+    async def search(text: str) -> str:
+        return desk.note("search")
+
+    @guard_tools
+    async def send_mail(text: str) -> str:
+        return desk.note("send_mail")
+
+    async def agent(task: str, model: Model) -> str:
+        return f"{await search('cats')} | {await send_mail('cats')}"
+
+    check(explorer, desk, agent, read_only=("search",))
+
+
+def test_methods_and_wrapped_functions_can_be_declared() -> None:
+    from functools import partial, wraps
+
+    from ajet_online.runner.tools import is_read_only
+
+    class Tools:
+        @read_only
+        def search(self) -> str:
+            return "found"
+
+        @read_only
+        @staticmethod
+        def look() -> str:
+            return "seen"
+
+        def write(self) -> None: ...
+
+    tools = Tools()
+    read_only(tools.write)  # after the fact, also of one object
+
+    @wraps(tools.search)
+    def logged() -> str:
+        return tools.search()
+
+    assert all(map(is_read_only, (tools.search, Tools.look, tools.write, logged, partial(tools.search))))
+    assert not is_read_only(Tools) and not is_read_only(tools)
+    with pytest.raises(ConfigError, match="directly above `def`"):
+        read_only(len)
+
+
+def test_guarded_functions_are_unchanged_outside_shadow_runs() -> None:
+    def add(a: int, b: int = 1) -> int:
+        """Adds."""
+        return a + b
+
+    guarded = guard_tools(add)
+    assert (guarded(1, b=2), guarded.__name__, guarded.__doc__) == (3, "add", "Adds.")
+    assert guard_tools({"plus": add})["plus"](1) == 2
+
+
+# --------------------------------------------------------------------------- LangGraph and LangChain
+
+
+def langgraph_agent(desk: Desk, kind: str = "sync") -> Agent:
     pytest.importorskip("langgraph")
-    openai_chat = pytest.importorskip("langchain_openai")
+    from langchain.agents import create_agent
     from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+
+    if kind == "coroutine":
+
+        @tool
+        @read_only
+        async def search(text: str) -> str:
+            """Search."""
+            return desk.note("search")
+
+        @tool
+        async def send_mail(text: str) -> str:
+            """Send."""
+            return desk.note("send_mail")
+
+    else:
+
+        @tool
+        @read_only
+        def search(text: str) -> str:
+            """Search."""
+            return desk.note("search")
+
+        @tool
+        def send_mail(text: str) -> str:
+            """Send."""
+            return desk.note("send_mail")
+
+    def graph(model: Model) -> Any:
+        chat = ChatOpenAI(base_url=model.base_url, api_key=model.api_key, model=model.name, max_retries=0)
+        return create_agent(chat, [search, send_mail])
+
+    def agent(task: str, model: Model) -> str:
+        return str(graph(model).invoke({"messages": [("user", task)]})["messages"][-1].text)
+
+    async def agent_async(task: str, model: Model) -> str:
+        state = await graph(model).ainvoke({"messages": [("user", task)]})
+        return str(state["messages"][-1].text)
+
+    return agent if kind == "sync" else agent_async
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "coroutine"])
+def test_a_prebuilt_agent_of_langgraph(kind: str, explorer: FakeExplorer) -> None:
+    desk = Desk()
+    check(explorer, desk, langgraph_agent(desk, kind))
+
+
+def test_a_tool_node_in_a_graph_of_ones_own_with_names_declared(explorer: FakeExplorer) -> None:
+    pytest.importorskip("langgraph")
+    from langchain_core.tools import StructuredTool
+    from langchain_openai import ChatOpenAI
     from langgraph.graph import START, MessagesState, StateGraph
     from langgraph.prebuilt import ToolNode, tools_condition
 
-    tools = [tool(read_only(look_up)), tool(send_mail)]
+    desk = Desk()
 
-    def run(task: str, model: Model) -> str:
-        llm = openai_chat.ChatOpenAI(base_url=model.base_url, api_key=model.api_key, model=model.name)
+    def noting(name: str) -> Callable[[str], str]:
+        def function(text: str) -> str:
+            return desk.note(name)
 
-        def ask(state: Any) -> Any:
-            return {"messages": [llm.bind_tools(tools).invoke(state["messages"])]}
+        return function
 
-        graph = StateGraph(MessagesState)
-        graph.add_node("ask", ask)
-        graph.add_node("tools", ToolNode(tools))
-        graph.add_edge(START, "ask")
-        graph.add_conditional_edges("ask", tools_condition)
-        graph.add_edge("tools", "ask")
-        ended = graph.compile().invoke({"messages": [("user", task)]})
-        return str(ended["messages"][-1].content)
+    tools = [
+        StructuredTool.from_function(noting(name), name=name, description=name)
+        for name in ("search", "send_mail")
+    ]
 
-    return run
+    def agent(task: str, model: Model) -> str:
+        chat = ChatOpenAI(base_url=model.base_url, api_key=model.api_key, model=model.name)
+        bound = chat.bind_tools(tools)
+        builder = StateGraph(MessagesState)
+        builder.add_node("model", lambda state: {"messages": [bound.invoke(state["messages"])]})
+        builder.add_node("tools", ToolNode(tools))
+        builder.add_edge(START, "model")
+        builder.add_conditional_edges("model", tools_condition)
+        builder.add_edge("tools", "model")
+        state = builder.compile().invoke({"messages": [("user", task)]})
+        return str(state["messages"][-1].text)
+
+    check(explorer, desk, agent, read_only=("search",))
 
 
-def agentscope_agent() -> Callable[..., Any]:
-    """An agent of AgentScope 2."""
-    agentscope = pytest.importorskip("agentscope")
-    if agentscope.__version__.startswith("1."):
-        pytest.skip("AgentScope 2")
-    from agentscope.agent import Agent
+def test_every_way_to_call_a_langchain_tool_is_guarded(explorer: FakeExplorer) -> None:
+    pytest.importorskip("langchain_core")
+    from langchain_core.tools import BaseTool, tool
+
+    desk = Desk()
+
+    @tool
+    def send_mail(text: str) -> str:
+        """Send."""
+        return desk.note("send_mail")
+
+    class Overriding(BaseTool):
+        name: str = "send_mail"
+        description: str = "Send."
+
+        def _run(self, text: str) -> str:
+            return desk.note("send_mail")
+
+        def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+            return self._run("directly")
+
+    class HalfDeclared(BaseTool):
+        name: str = "send_mail"
+        description: str = "Only one of its methods is declared."
+
+        @read_only
+        def _run(self, text: str) -> str:
+            return desk.note("send_mail")
+
+        async def _arun(self, text: str) -> str:
+            return desk.note("send_mail")
+
+    def agent(task: str, model: Model) -> list[Any]:
+        class MadeLater(Overriding): ...
+
+        class MadeLaterOverriding(Overriding):
+            def run(self, *args: Any, **kwargs: Any) -> Any:
+                return self._run("directly")
+
+        results = []
+        call = {"type": "tool_call", "id": "7", "name": "send_mail", "args": {"text": "cats"}}
+        for one in (send_mail, Overriding(), HalfDeclared(), MadeLater(), MadeLaterOverriding()):
+            for given in ({"text": "cats"}, call):
+                results += [one.invoke(given), asyncio.run(one.ainvoke(given))]
+            results += [one.run({"text": "cats"}), asyncio.run(one.arun({"text": "cats"}))]
+        return results
+
+    answer, run, _ = in_production_and_shadow(explorer, agent)
+    assert desk.count("send_mail", shadow=True) == 0 and desk.count("send_mail", shadow=False) == 30
+    assert run.error is None and len(run.response) == len(answer) == 30
+    assert {getattr(one, "content", one) for one in run.response} == {REFUSAL}
+    messages = [one for one in run.response if not isinstance(one, str)]
+    assert {(one.tool_call_id, one.status, one.name) for one in messages} == {("7", "error", "send_mail")}
+
+
+def test_declared_classes_and_objects_of_langchain_run(explorer: FakeExplorer) -> None:
+    pytest.importorskip("langchain_core")
+    from langchain_core.tools import BaseTool, tool
+
+    class Search(BaseTool):
+        name: str = "search"
+        description: str = "Search."
+
+        @read_only
+        def _run(self, text: str) -> str:
+            return f"found {text}"
+
+    @read_only
+    @tool
+    def look(text: str) -> str:
+        """Look."""
+        return f"seen {text}"
+
+    def agent(task: str, model: Model) -> list[str]:
+        return [Search().invoke({"text": task}), look.invoke({"text": task})]
+
+    answer, run, _ = in_production_and_shadow(explorer, agent)
+    assert answer == run.response == ["found cats", "seen cats"]
+
+
+# --------------------------------------------------------------------------- AgentScope
+
+
+def agentscope_agent(desk: Desk) -> Agent:
+    pytest.importorskip("agentscope.credential")
+    from agentscope.agent import Agent as ScopeAgent
     from agentscope.credential import OpenAICredential
-    from agentscope.message import TextBlock, UserMsg
+    from agentscope.message import UserMsg
     from agentscope.model import OpenAIChatModel
     from agentscope.permission import PermissionBehavior, PermissionDecision
-    from agentscope.tool import FunctionTool, ToolChunk, Toolkit
+    from agentscope.tool import FunctionTool, Toolkit
 
     allowed = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="")
 
-    def chunked(function: Callable[..., str]) -> Callable[..., Any]:
-        async def tool(**given: str) -> ToolChunk:
-            return ToolChunk(content=[TextBlock(text=function(**given))])
+    @read_only
+    def search(text: str) -> str:
+        """Search."""
+        return desk.note("search")
 
-        tool.__name__, tool.__doc__ = function.__name__, function.__doc__
-        tool.__signature__ = __import__("inspect").signature(function)  # type: ignore[attr-defined]
-        return tool
+    def send_mail(text: str) -> str:
+        """Send."""
+        return desk.note("send_mail")
 
-    async def run(task: str, model: Model) -> str:
+    async def agent(task: str, model: Model) -> str:
+        credential = OpenAICredential(api_key=model.api_key, base_url=model.base_url)
+        chat = OpenAIChatModel(credential=credential, model=model.name, stream=False)
+        # What the framework itself holds for read-only is not a declaration.
         tools = [
-            FunctionTool(chunked(look_up), is_read_only=True, permission=allowed),
-            FunctionTool(chunked(send_mail), permission=allowed),
+            FunctionTool(function, permission=allowed, is_read_only=True) for function in (search, send_mail)
         ]
-        chat = OpenAIChatModel(
-            credential=OpenAICredential(api_key=model.api_key, base_url=model.base_url),
-            model=model.name,
-            stream=False,
-        )
-        agent = Agent(name="a", system_prompt="Help.", model=chat, toolkit=Toolkit(tools=tools))
-        reply = await agent.reply(UserMsg("user", task))
-        return reply.get_text_content() or ""
+        solver = ScopeAgent("solver", "Use the tools.", chat, Toolkit(tools=tools))
+        return str((await solver.reply(UserMsg("user", task))).get_text_content())
 
-    return run
+    return agent
 
 
-def openai_agents_agent() -> Callable[..., Any]:
-    """An agent of the OpenAI Agents SDK, whose read-only tool the runner knows by name."""
+def test_an_agent_of_agentscope(explorer: FakeExplorer) -> None:
+    desk = Desk()
+    check(explorer, desk, agentscope_agent(desk))
+
+
+def test_a_tool_of_agentscope_that_is_called_directly(explorer: FakeExplorer) -> None:
+    pytest.importorskip("agentscope.credential")
+    from agentscope.tool import FunctionTool
+
+    desk = Desk()
+
+    def send_mail(text: str) -> str:
+        """Send."""
+        return desk.note("send_mail")
+
+    async def agent(task: str, model: Model) -> str:
+        return str((await FunctionTool(send_mail)(text=task)).content[0].text)
+
+    answer, run, _ = in_production_and_shadow(explorer, agent)
+    assert (answer, run.response) == ("result of send_mail", REFUSAL)
+    assert desk.count("send_mail", shadow=True) == 0
+
+
+# --------------------------------------------------------------------------- OpenAI Agents SDK
+
+
+def openai_agent(desk: Desk, *, as_tool: bool = False, synchronous: bool = False) -> Agent:
     agents = pytest.importorskip("agents")
-    import openai
 
-    tools = [agents.function_tool(look_up), agents.function_tool(send_mail)]
+    @agents.function_tool
+    @read_only
+    def search(text: str) -> str:
+        """Search."""
+        return desk.note("search")
 
-    async def run(task: str, model: Model) -> str:
-        client = openai.AsyncOpenAI(base_url=model.base_url, api_key=model.api_key)
-        chat = agents.OpenAIChatCompletionsModel(model.name, openai_client=client)
-        agent = agents.Agent(name="a", model=chat, tools=tools)
-        config = agents.RunConfig(tracing_disabled=True)
-        return str((await agents.Runner.run(agent, task, run_config=config)).final_output)
+    @agents.function_tool
+    async def send_mail(text: str) -> str:
+        """Send."""
+        return desk.note("send_mail")
 
-    return run
+    def made(model: Model) -> Any:
+        client = openai.AsyncOpenAI(base_url=model.base_url, api_key=model.api_key, max_retries=0)
+        chat = agents.OpenAIChatCompletionsModel(model.name, client)
+        inner = agents.Agent("inner", tools=[search, send_mail], model=chat)
+        if not as_tool:
+            return inner
+        return agents.Agent(
+            "outer", instructions="outer", tools=[inner.as_tool("expert", "Ask.")], model=chat
+        )
+
+    config = agents.RunConfig(tracing_disabled=True)
+
+    async def agent(task: str, model: Model) -> str:
+        return str((await agents.Runner.run(made(model), task, run_config=config)).final_output)
+
+    def agent_sync(task: str, model: Model) -> str:
+        with asyncio.Runner() as loop:  # run_sync needs a current loop, which threads do not have
+            asyncio.set_event_loop(loop.get_loop())
+            return str(agents.Runner.run_sync(made(model), task, run_config=config).final_output)
+
+    return agent_sync if synchronous else agent
 
 
-AGENTS = [plain_agent, langgraph_agent, agentscope_agent, openai_agents_agent]
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_an_agent_of_the_openai_agents_sdk(synchronous: bool, explorer: FakeExplorer) -> None:
+    desk = Desk()
+    check(explorer, desk, openai_agent(desk, synchronous=synchronous))
 
 
-def runner_of(agent: Any, models: Models, seen: list[ShadowRun], **options: Any) -> Runner:
-    return Runner(
+def test_an_agent_as_a_tool_runs_and_its_own_tools_are_checked(explorer: FakeExplorer) -> None:
+    def answer(messages: list[Message]) -> Message:
+        if messages[0].get("content") == "outer" and messages[-1]["role"] == "user":
+            return call_tools("expert", input="cats")
+        return ask_for_tools(messages)
+
+    explorer.answer = answer
+    desk = Desk()
+    check(explorer, desk, openai_agent(desk, as_tool=True))
+
+
+def test_shell_tools_end_the_shadow_run(explorer: FakeExplorer) -> None:
+    """They are on the Responses wire alone, and their outputs have no place for a refusal."""
+    agents = pytest.importorskip("agents")
+    from types import SimpleNamespace
+
+    from agents.run_internal.tool_actions import ShellAction
+
+    ran = []
+    shell = agents.ShellTool(executor=ran.append)
+
+    async def agent(task: str, model: Model) -> str:
+        call = SimpleNamespace(shell_tool=shell, tool_call=None)
+        if in_shadow_run():
+            await ShellAction.execute(
+                agent=agents.Agent("a"), call=call, hooks=None, context_wrapper=None, config=None
+            )
+        return "answer"
+
+    _, run, runner = in_production_and_shadow(explorer, agent)
+    assert "tool 'shell' is not read-only" in str(run.error)
+    assert run.refused_tools == ("shell",) and runner.counts.failed == 1 and not ran
+
+
+# --------------------------------------------------------------------------- patches
+
+
+def test_patches_are_undone_when_the_last_runner_has_stopped(explorer: FakeExplorer) -> None:
+    base = pytest.importorskip("langchain_core.tools.base")
+    before = {name: vars(base.BaseTool)[name] for name in ("invoke", "run", "__init_subclass__")}
+    runners = [
+        Runner(print, explorer=explorer.url, key=KEY, model=explorer.production, reward=print)
+        for _ in range(2)
+    ]
+    for runner in runners:
+        runner.start()
+    runners[0].stop()
+    assert vars(base.BaseTool)["invoke"] is not before["invoke"]
+    runners[1].stop()
+    assert {name: vars(base.BaseTool)[name] for name in before} == before
+
+
+def test_classes_with_several_bases_are_restored_too(explorer: FakeExplorer) -> None:
+    base = pytest.importorskip("langchain_core.tools.base")
+
+    class Left(base.BaseTool): ...  # type: ignore[misc, name-defined]
+
+    class Right(base.BaseTool): ...  # type: ignore[misc, name-defined]
+
+    class Both(Left, Right):
+        def run(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    before = vars(Both)["run"]
+    runner = Runner(print, explorer=explorer.url, key=KEY, model=explorer.production, reward=print)
+    with runner:
+        assert vars(Both)["run"] is not before
+    assert vars(Both)["run"] is before
+
+
+LATER = {
+    "langchain_core": """
+        from langchain_core.tools import StructuredTool
+        tool = StructuredTool.from_function(send_mail, name="send_mail", description="Send.")
+        return tool.invoke({"text": task})
+    """,
+    "agentscope": """
+        from agentscope.tool import FunctionTool
+        import asyncio
+        return asyncio.run(FunctionTool(send_mail)(text=task)).content[0].text
+    """,
+    "agents": """
+        from agents import Agent, function_tool
+        from agents.tool import invoke_function_tool
+        from agents.tool_context import ToolContext
+        import asyncio
+        context = ToolContext(None, tool_name="send_mail", tool_call_id="1", tool_arguments="{}")
+        tool = function_tool(send_mail)
+        return asyncio.run(invoke_function_tool(function_tool=tool, context=context, arguments='{"text": "a"}'))
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    "framework",
+    ["langchain_core", *(pytest.param(name, marks=pytest.mark.slow) for name in ("agentscope", "agents"))],
+)
+def test_a_framework_that_is_imported_after_the_start_is_guarded(framework: str) -> None:
+    pytest.importorskip(framework)
+    program = f"""
+import sys
+from ajet_online import Model, Runner, SamplingRate
+
+calls = []
+
+def send_mail(text: str) -> str:
+    "Send."
+    calls.append(text)
+    return "sent"
+
+def agent(task, model):
+{LATER[framework]}
+
+answers = []
+runner = Runner(
+    agent, explorer="http://127.0.0.1:1", key="k", model=Model("", "", "m"), select=SamplingRate(1.0),
+    reward=lambda run: answers.append(run.response or run.error),
+)
+with runner:
+    assert {framework!r} not in sys.modules
+    print(runner.run("cats"))
+    runner.wait({PATIENCE})
+print(answers[0])
+print(len(calls))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["sent", REFUSAL, "1"], done.stderr
+
+
+def test_an_abandoned_shadow_run_stays_guarded_after_its_runner_has_stopped(explorer: FakeExplorer) -> None:
+    pytest.importorskip("langchain_core")
+    from langchain_core.tools import tool
+
+    results: list[Any] = []
+    entered, go_on, left = threading.Event(), threading.Event(), threading.Event()
+
+    @tool
+    def send_mail(text: str) -> str:
+        """Send."""
+        return "sent"
+
+    def agent(task: str, model: Model) -> str:
+        if in_shadow_run():
+            entered.set()
+            go_on.wait(PATIENCE)
+            results.append(send_mail.invoke({"text": task}))
+            left.set()
+        return "answer"
+
+    runner = Runner(
         agent,
-        explorer=models.explorer,
-        key="runner-key-0123456789",
-        model=Model(models.url, "k", "own"),
+        explorer=explorer.url,
+        key=KEY,
+        model=explorer.production,
+        reward=print,
         select=SamplingRate(1.0),
-        reward=seen.append,
-        read_only=["look_up"],
-        **options,
     )
+    runner.start()
+    runner.run("cats")
+    assert entered.wait(PATIENCE)
+    runner.stop(0)
+    go_on.set()
+    assert left.wait(PATIENCE)
+    assert results == [REFUSAL]
 
 
-def ask(runner: Runner, agent: Any) -> Any:
-    return asyncio.run(runner.arun("x")) if asyncio.iscoroutinefunction(agent) else runner.run("x")
+def test_a_framework_that_cannot_be_guarded_stops_shadow_runs(
+    explorer: FakeExplorer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its write tools would run in them."""
+    base = pytest.importorskip("langchain_core.tools.base")
+    monkeypatch.setattr(base, "BaseTool", object)
+    runner = Runner(
+        lambda task, model: "answer",
+        explorer=explorer.url,
+        key=KEY,
+        model=explorer.production,
+        select=SamplingRate(1.0),
+        reward=print,
+    )
+    with runner:
+        assert runner.run("cats") == "answer"
+        assert runner.wait(PATIENCE)
+    assert (runner.counts.dropped, runner.counts.shadow_runs) == (1, 0)
+    assert "langchain_core.tools.base has changed" in caplog.text
+    assert not patches._blocks
 
 
-@pytest.mark.parametrize("make", AGENTS)
-def test_only_read_only_tools_run_and_the_model_is_told(make: Callable[[], Any], models: Models) -> None:
-    agent, seen = make(), list[ShadowRun]()
-    with runner_of(agent, models, seen) as runner:
-        assert ask(runner, agent) == "ajet means so | sent"
-    assert CALLS == {"look_up": 2, "send_mail": 1}, "the user's own run may do everything"
-    (run,) = seen
-    assert run.response == f"ajet means so | {REFUSED}"
-    assert run.refused_tools == ("send_mail",) and runner.counts["refused_tools"] == 1
-    assert ask(runner, agent) == "ajet means so | sent", "and so may everything after the end"
+# --------------------------------------------------------------------------- all together
 
 
 @pytest.mark.slow
-def test_no_tool_that_writes_runs_in_500_shadow_runs(httpserver: HTTPServer) -> None:
-    models = Models(httpserver)
-    agents: Iterator[Any] = itertools.cycle([make() for make in AGENTS])
-    for _ in range(10):
-        agent, seen = next(agents), list[ShadowRun]()
-        with runner_of(agent, models, seen, repeat=50, pool=4) as runner:
-            ask(runner, agent)
-        assert len(seen) == 50 and {run.refused_tools for run in seen} == {("send_mail",)}
-    assert CALLS == {"look_up": 10 * 51, "send_mail": 10}
+def test_no_write_tool_runs_in_500_shadow_runs(explorer: FakeExplorer) -> None:
+    desk = Desk()
+    agents = [
+        plain_agent(desk),
+        langgraph_agent(desk),
+        langgraph_agent(desk, "coroutine"),
+        agentscope_agent(desk),
+        openai_agent(desk),
+    ]
+    runs: list[ShadowRun] = []
+    runners = [
+        Runner(
+            agent,
+            explorer=explorer.url,
+            key=KEY,
+            model=explorer.production,
+            select=SamplingRate(1.0),
+            reward=runs.append,
+            repeat=10,
+            pool=4,
+        )
+        for agent in agents
+    ]
+    for runner in runners:
+        runner.start()
 
+    async def requests() -> None:
+        for task in range(10):
+            answers = [await runner.arun(f"task {task}") for runner in runners]
+            assert set(answers) == {"result of search | result of send_mail"}
 
-def test_guarded_functions_outside_of_shadow_runs_are_unchanged() -> None:
-    @guard_tools
-    def plain(number: int) -> int:
-        return number + 1
-
-    @guard_tools
-    async def asynchronous(number: int) -> int:
-        return number + 2
-
-    assert plain(1) == 2 and asyncio.run(asynchronous(1)) == 3
+    asyncio.run(requests())
+    for runner in runners:
+        assert runner.wait(600)
+        runner.stop()
+        assert (runner.counts.shadow_runs, runner.counts.refused_tools) == (100, 100)
+        assert (runner.counts.failed, runner.counts.timed_out, runner.counts.dropped) == (0, 0, 0)
+    assert {run.response for run in runs} == {f"result of search | {REFUSAL}"} and len(runs) == 500
+    assert desk.calls == {("search", False): 50, ("send_mail", False): 50, ("search", True): 500}

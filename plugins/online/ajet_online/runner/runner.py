@@ -1,316 +1,276 @@
-"""The runner: answers requests with the user's own agent, and runs some of them again with the model in training."""
+"""`Runner`: answers requests with the production model, and repeats some of them with the model in training."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import copy
 import inspect
 import logging
-import queue
-import re
+import os
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Self
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
-from ajet_online.runner.frameworks import guard_frameworks
-from ajet_online.runner.selection import Context, FirstOf, SamplingRate, Selection, Strategy, marking
-from ajet_online.runner.tools import Shadow, in_shadow
+from ajet.types import AjetError, ConfigError
+from ajet_online.runner.calling import in_event_loop, is_async
+from ajet_online.runner.commits import Commits
+from ajet_online.runner.counts import Counter, Counts
+from ajet_online.runner.explorer_client import ExplorerClient, check_address
+from ajet_online.runner.loops import Loops
+from ajet_online.runner.marks import Marks, marks_of_request
+from ajet_online.runner.model import Model
+from ajet_online.runner.patches import intercepted
+from ajet_online.runner.pool import Pool
+from ajet_online.runner.selection import Request, SamplingRate, Select, Selection, Strategy, as_function
+from ajet_online.runner.shadow import in_shadow_run
+from ajet_online.runner.shadow_run import Job, Setup, ShadowRun
 
-log = logging.getLogger("ajet")
-Agent = Callable[..., Any]
-Reward = Callable[["ShadowRun"], Any]
-HTTP_SECONDS = 30.0
-COUNTED = (
-    "selected",
-    "shadow_runs",
-    "dropped",
-    "failed",
-    "timed_out",
-    "refused_tools",
-    "feedback_sent",
-    "feedback_failed",
-    "commits",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Where an agent's model answers: any OpenAI-compatible address."""
-
-    base_url: str
-    api_key: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowRun:
-    """A shadow run that has ended, for the reward calculator."""
-
-    task: Any
-    response: Any
-    """What the agent returned in the shadow run."""
-    original: Any
-    """What the user got."""
-    labels: Sequence[str] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    refused_tools: Sequence[str] = ()
-    """Names of the tools that did not run because they are not read-only."""
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    task: Any
-    original: Any
-    selection: Selection
-    task_id: str
-    run_id: int
+log = logging.getLogger("ajet.online.runner")
 
 
 class Runner:
-    """Answers requests with ``agent`` and the user's own ``model``; selected requests are run again as shadow runs, with the
-    model of the ``explorer``.
+    """An agent whose requests are answered by the production model, some of them a second time by the model in training.
 
-    ``agent(task, model)`` is a function, or a coroutine function, that returns the response. A shadow run never delays or
-    changes the user's answer, and no error of it reaches the user: it is logged and counted in `counts`. Tools run in it only
-    if they are read-only (`ajet_online.read_only`, or their names in ``read_only``). ``reward`` gets each `ShadowRun` that has
-    ended and returns a number, or None for no feedback.
+    ``agent(task, model)`` is a function, async or not. ``reward(shadow_run)`` returns a number, or None for no feedback; it may
+    be async too. Each selected request has ``repeat`` shadow runs, which are a group. At most ``pool`` of them run at once, in
+    threads, and ``queue`` wait; if there is no room, a request has none. A shadow run is abandoned after ``timeout`` seconds.
+    Only tools that are declared read-only run in shadow runs: by `read_only`, or by their names in ``read_only``.
 
-    At most ``pool`` shadow runs run at once, and ``queue`` more wait; further ones are dropped. One that takes more than
-    ``timeout`` seconds is given up: a coroutine is cancelled, a plain function goes on in its thread, unheeded. ``repeat``
-    shadow runs of a request form a group. Feedback is committed every ``commit_interval`` seconds and at the end.
+    Before `start` and after `stop`, requests are answered, and no more. Raises ConfigError for arguments that cannot work.
     """
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Callable[[Any, Model], Any],
         *,
         explorer: str,
         key: str,
         model: Model,
-        reward: Reward,
-        select: Strategy | Sequence[Strategy] = (),
+        reward: Callable[[ShadowRun], Any],
+        select: Strategy | Select | Sequence[Strategy | Select] | None = None,
         repeat: int = 1,
         commit_interval: float = 300.0,
         pool: int = 10,
-        queue_size: int = 1000,
+        queue: int = 1000,
         timeout: float = 300.0,
         read_only: Collection[str] = (),
     ) -> None:
-        self._agent, self._model, self._reward = agent, model, reward
-        self._explorer, self._key = explorer.rstrip("/").removesuffix("/v1"), key
-        strategies = select if isinstance(select, Sequence) else [select]
-        self._strategy = FirstOf(strategies or [SamplingRate(0.1)])
-        self._repeat, self._interval, self._timeout = repeat, commit_interval, timeout
-        self._pool, self._read_only = pool, frozenset(read_only)
-        self._waiting: queue.Queue[_Job | None] = queue.Queue(queue_size)
-        self._counts: Counter[str] = Counter()
-        self._counting = threading.Lock()
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._undo: Callable[[], None] = lambda: None
-        self._uncommitted = 0
+        if isinstance(read_only, str):
+            raise ConfigError(f"read_only={read_only!r}: expected several names, as in ({read_only!r},).")
+        numbers = {
+            "repeat": repeat,
+            "commit_interval": commit_interval,
+            "pool": pool,
+            "queue": queue,
+            "timeout": timeout,
+        }
+        for name, number in numbers.items():
+            if not number > 0:
+                raise ConfigError(f"{name}={number!r}: expected more than 0.")
+        if repeat > queue:
+            raise ConfigError(
+                f"repeat={repeat}: the queue has room for {queue}, so no request could be selected."
+            )
+        check_address(explorer, key)
+        self._agent, self._model = agent, model
+        self._select = as_function(SamplingRate(0.1) if select is None else select)
+        self._explorer, self._key, self._reward = explorer, key, reward
+        self._repeat, self._pool, self._queue, self._timeout = repeat, pool, queue, timeout
+        self._commit_interval = commit_interval
+        self._read_only = frozenset(read_only)
+        self._counter = Counter()
+        self._live: _Live | None = None
 
     @property
-    def counts(self) -> dict[str, int]:
-        """What has happened so far, by the names in `COUNTED`."""
-        with self._counting:
-            return {name: self._counts[name] for name in COUNTED}
-
-    # ---------------------------------------------------------------- the user's requests
+    def counts(self) -> Counts:
+        """What it has done so far."""
+        return self._counter.snapshot
 
     def run(self, task: Any, *, task_id: str | None = None) -> Any:
-        """The agent's answer, by the user's own model."""
-        with marking() as context:
+        """The production model's answer. It raises what the agent raises, and nothing else.
+
+        ``task_id`` names the task in the store; it must be different for each request. Raises AjetError for an async agent
+        in a running event loop.
+        """
+        if is_async(self._agent) and in_event_loop():
+            raise AjetError(
+                "this agent is async and an event loop is running: use `await runner.arun(task)`."
+            )
+        request = _Answer(self, task, task_id)
+        with request:
             response = self._agent(task, self._model)
-        self._select(task, response, context, task_id)
+            if inspect.isawaitable(response):
+                response = asyncio.run(_awaited(response))
+        request.answered(response)
         return response
 
     async def arun(self, task: Any, *, task_id: str | None = None) -> Any:
-        """As `run`, for an agent that is a coroutine function."""
-        with marking() as context:
-            response = await self._agent(task, self._model)
-        self._select(task, response, context, task_id)
+        """See `run`. An agent that is not async runs in a thread."""
+        request = _Answer(self, task, task_id)
+        with request:
+            if is_async(self._agent):
+                response = await self._agent(task, self._model)
+            else:
+                response = await asyncio.to_thread(self._agent, task, self._model)
+                if inspect.isawaitable(response):
+                    response = await response
+        request.answered(response)
         return response
 
-    def _select(self, task: Any, response: Any, context: Context, task_id: str | None) -> None:
-        try:
-            selection = self._strategy.select(task, response, context)
-        except Exception:
-            self._failed("failed", "a selection strategy")
-            return
-        if not selection.train or not self._threads:
-            return
-        self._count("selected")
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", task_id or uuid.uuid4().hex)[:100]
-        for number in range(self._repeat):
-            try:
-                self._waiting.put_nowait(_Job(task, response, selection, name, number))
-            except queue.Full:
-                self._count("dropped")
+    def start(self) -> None:
+        """Select requests from now on. In a service with several processes, call it in each, after they were forked. Raises
+        AjetError if it is started."""
+        if self._live_here():
+            raise AjetError("this runner is started already.")
+        if self._live:  # of the process that has forked this one
+            self._counter = Counter()
+        client = ExplorerClient(self._explorer, self._key)
+        commits = Commits()
+        setup = Setup(
+            self._agent,
+            self._reward,
+            self._read_only,
+            client,
+            self._model.name,
+            self._counter,
+            commits,
+            Loops(),
+        )
+        self._live = _Live(setup, Pool(self._pool, self._queue, self._timeout), self._commit_interval)
 
-    # ---------------------------------------------------------------- start and end
+    def stop(self, timeout: float = 30.0) -> None:
+        """Select no more requests, wait up to ``timeout`` seconds for shadow runs, abandon the others, and commit. Does
+        nothing if it is not started."""
+        live, self._live = self._live_here(), None
+        if live:
+            live.stop(timeout)
 
-    def __enter__(self) -> Self:
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no shadow run waits or runs, for at most ``timeout`` seconds. Returns whether that is so."""
+        live = self._live_here()
+        return live is None or live.pool.wait(timeout)
+
+    def __enter__(self) -> Runner:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self) -> None:
-        """Begin to run selected requests again."""
-        if self._threads:
-            return
-        self._stopping.clear()
-        self._undo = guard_frameworks()
-        targets = [*[self._work] * self._pool, self._commit_regularly]
-        self._threads = [
-            threading.Thread(target=target, name="ajet-shadow", daemon=True) for target in targets
-        ]
-        for thread in self._threads:
-            thread.start()
+    def _live_here(self) -> _Live | None:
+        """What is started in this process. A forked process has no threads of its parent, and perhaps its locked locks."""
+        live = self._live
+        return live if live and live.process == os.getpid() else None
 
-    def stop(self, seconds: float = 60.0) -> None:
-        """Let waiting shadow runs end, for at most so many seconds, and commit."""
-        if not self._threads:
-            return
-        deadline = time.monotonic() + seconds
-        while self._waiting.unfinished_tasks and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self._stopping.set()
-        while not self._waiting.empty():  # the rest is dropped
-            try:
-                self._waiting.get_nowait()
-                self._count("dropped")
-            except queue.Empty:
-                break
-        for _ in range(self._pool):
-            self._waiting.put(None)
-        for thread in self._threads:
-            thread.join(max(deadline - time.monotonic(), 0.1))
-        self._threads = []
-        self._undo()
-        self._commit()
 
-    # ---------------------------------------------------------------- shadow runs
+class _Live:
+    """What exists between `Runner.start` and `Runner.stop`: threads, connections and patches."""
 
-    def _work(self) -> None:
-        while (job := self._waiting.get()) is not None:
-            try:
-                self._shadow(job)
-            except Exception:
-                self._failed("failed", "a shadow run")
-            finally:
-                self._waiting.task_done()
-        self._waiting.task_done()
+    def __init__(self, setup: Setup, pool: Pool, commit_interval: float) -> None:
+        self.process = os.getpid()
+        self.setup, self.pool = setup, pool
+        self._interval = commit_interval
+        self._open = ExitStack()
+        self._open.callback(setup.client.close)
+        self._open.enter_context(intercepted())
+        self._stopping = threading.Event()
+        self._committing = threading.Thread(target=self._commit_regularly, name="ajet-runner", daemon=True)
+        self._committing.start()
 
-    def _shadow(self, job: _Job) -> None:
-        self._count("shadow_runs")
-        run = f"{job.task_id}.{job.run_id}"
-        model = Model(f"{self._explorer}/v1", f"{self._key}~{run}", "policy")
-        shadow, started = Shadow(self._read_only), time.monotonic()
-        try:
-            with in_shadow(shadow):
-                response = self._within(lambda: self._agent(job.task, model))
-        except TimeoutError:
-            self._count("timed_out")
-            return
-        finally:
-            self._count("refused_tools", len(shadow.refused))
-        ended = ShadowRun(
-            task=job.task,
-            response=response,
-            original=job.original,
-            labels=job.selection.labels,
-            metadata=job.selection.metadata,
-            refused_tools=tuple(shadow.refused),
-            seconds=time.monotonic() - started,
-        )
-        reward = self._within(lambda: self._reward(ended))
-        if reward is not None:
-            self._send_feedback(run, float(reward), job)
-
-    def _within(self, work: Callable[[], Any]) -> Any:
-        """The result of a function or a coroutine function. Raises TimeoutError."""
-
-        def whole() -> Any:
-            found = work()
-            if not inspect.isawaitable(found):
-                return found
-
-            async def awaited() -> Any:
-                return await asyncio.wait_for(found, self._timeout)
-
-            return asyncio.run(awaited())
-
-        results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                results.put((whole(), None))
-            except BaseException as error:
-                results.put((None, error))
-
-        # In a thread of its own, so that a function that does not return keeps no worker.
-        threading.Thread(
-            target=contextvars.copy_context().run, args=(run,), name="ajet-shadow-agent", daemon=True
-        ).start()
-        try:
-            result, error = results.get(timeout=self._timeout + 1)
-        except queue.Empty:
-            raise TimeoutError from None
-        if error:
-            raise error
-        return result
-
-    # ---------------------------------------------------------------- the explorer
-
-    def _send_feedback(self, run: str, reward: float, job: _Job) -> None:
-        body = {"run": run, "reward": reward, "task_id": job.task_id, "run_id": job.run_id}
-        if self._post("/feedback", body):
-            with self._counting:
-                self._counts["feedback_sent"] += 1
-                self._uncommitted += 1
-        else:
-            self._count("feedback_failed")
+    def stop(self, timeout: float) -> None:
+        """End all of it."""
+        until = time.monotonic() + timeout
+        with self._open:
+            self.pool.wait(timeout)
+            self.pool.close()
+            self.setup.loops.close()
+            self._stopping.set()
+            self._committing.join(max(1.0, until - time.monotonic()))
+            self._commit(max(time.monotonic() + 1.0, until))
 
     def _commit_regularly(self) -> None:
         while not self._stopping.wait(self._interval):
-            self._commit()
+            self._commit(time.monotonic() + self._interval)
 
-    def _commit(self) -> None:
-        with self._counting:
-            if not self._uncommitted:
-                return
-        if self._post("/commit", {}):
-            with self._counting:
-                self._uncommitted = 0
-                self._counts["commits"] += 1
+    def _commit(self, until: float) -> None:
+        """Commit each task of which all runs have ended. After a failure, and at the time ``until``, the others stay for the next
+        time."""
+        setup = self.setup
+        for task_id in setup.commits.ready():
+            if time.monotonic() > until:
+                break
+            try:
+                setup.client.commit(task_id)
+            except Exception as error:
+                setup.counter.add("commits_failed")
+                log.warning("the commit of task %s failed: %r", task_id, error)
+                break
+            setup.counter.add("commits")
+            setup.commits.done(task_id)
 
-    @cached_property
-    def _client(self) -> Any:
-        import httpx2
 
-        return httpx2.Client(headers={"Authorization": f"Bearer {self._key}"}, timeout=HTTP_SECONDS)
+class _Answer(AbstractContextManager[None]):
+    """One request. As a block, its marks are noted; once it is answered, it may be selected."""
 
-    def _post(self, path: str, body: Any) -> bool:
+    def __init__(self, runner: Runner, task: Any, task_id: str | None) -> None:
+        # A request of a shadow run's agent is a part of that shadow run.
+        self._live = None if in_shadow_run() else runner._live_here()
+        self._runner = runner
+        self._task_id = task_id
+        self._marks = Marks()
+        self._started = time.monotonic()
+        self._task: Any = None
+        self._problem: Exception | None = None
+        if self._live:
+            try:
+                self._task = copy.deepcopy(task)  # the agent may change its own
+            except Exception as error:
+                self._problem = error
+
+    def __enter__(self) -> None:
+        self._token = None if in_shadow_run() else marks_of_request.set(self._marks)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token:
+            marks_of_request.reset(self._token)
+
+    def answered(self, response: Any) -> None:
+        """Select it or not. Never raises."""
+        if self._live is None:
+            return
+        counter = self._live.setup.counter
         try:
-            self._client.post(self._explorer + path, json=body).raise_for_status()
+            counter.add("requests")
+            self._select(self._live, response)
         except Exception as error:
-            log.warning("online training: POST %s failed: %s", path, error)
-            return False
-        return True
+            counter.add("failed")
+            log.warning("a request could not be selected: %r", error)
 
-    def _count(self, name: str, number: int = 1) -> None:
-        with self._counting:
-            self._counts[name] += number
+    def _select(self, live: _Live, response: Any) -> None:
+        marked, labels, metadata = self._marks.read()
+        task_id = uuid.uuid4().hex if self._task_id is None else str(self._task_id)
+        seconds = time.monotonic() - self._started
+        request = Request(task_id, seconds, marked, labels, metadata)
+        decision = self._runner._select(self._task, response, request)
+        if decision.train:
+            live.setup.counter.add("selected")
+            self._start(live, decision, request)
 
-    def _failed(self, name: str, what: str) -> None:
-        self._count(name)
-        log.warning("online training: %s failed", what, exc_info=True)
+    def _start(self, live: _Live, decision: Selection, request: Request) -> None:
+        if self._problem:
+            raise TypeError(f"its task cannot be copied, use plain data: {self._problem!r}")
+        labels = tuple(dict.fromkeys((*request.labels, *decision.labels)))
+        metadata = {**request.metadata, **decision.metadata}
+        repeat = self._runner._repeat
+        jobs = [Job(live.setup, self._task, request.task_id, n, labels, metadata) for n in range(repeat)]
+        live.setup.commits.begin(request.task_id, repeat)
+        if not live.pool.put(jobs):
+            for job in jobs:
+                job.drop()
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable

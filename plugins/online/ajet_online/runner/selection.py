@@ -1,99 +1,95 @@
-"""Which requests are run again: at random, by marks, or as the user decides."""
+"""Strategies: which requests get shadow runs."""
 
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from ajet.types import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a strategy says of a request."""
+    """A strategy's decision."""
 
     train: bool
-    """Whether it is run again."""
     reason: str = ""
     labels: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Context:
-    """What was noted while a request was answered."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a strategy is told of a request, beside its task and the user's answer."""
 
-    labels: list[str] = field(default_factory=list)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    task_id: str
+    seconds: float
+    """How long the answer took."""
+    marked: bool
+    """Whether the agent has called ``mark(...)``."""
+    labels: tuple[str, ...]
+    """The labels of its marks."""
+    metadata: Mapping[str, Any]
 
 
 class Strategy(Protocol):
-    """Decides which requests are run again."""
+    """Any object with this method is a strategy. A function with these parameters is one too."""
 
-    def select(self, task: Any, response: Any, context: Context) -> Selection:
-        """Called after a request was answered; it may be called from several threads at the same time."""
+    def select(self, task: Any, response: Any, context: Request) -> Selection:
+        """The decision on a request that was answered. It is made before the user gets the answer, so it must be quick."""
         ...
 
 
+Select = Callable[[Any, Any, Request], Selection]
+
+
 class SamplingRate:
-    """Selects this share of all requests, at random."""
+    """Selects each request with probability ``rate``; with a ``seed``, the same ones in each process."""
 
     def __init__(self, rate: float, seed: int | None = None) -> None:
         if not 0 <= rate <= 1:
-            raise ValueError(f"rate must be from 0 to 1, not {rate}")
-        self._rate, self._draw, self._drawing = rate, random.Random(seed), threading.Lock()
+            raise ConfigError(f"SamplingRate({rate}): the rate must be between 0 and 1.")
+        self.rate = rate
+        self._random = random.Random(seed)
 
-    def select(self, task: Any, response: Any, context: Context) -> Selection:
+    def select(self, task: Any, response: Any, context: Request) -> Selection:
         """See `Strategy.select`."""
-        with self._drawing:
-            chosen = self._draw.random() < self._rate
-        return Selection(chosen, f"{self._rate:.0%} of all requests")
+        return Selection(self._random.random() < self.rate, "sampled")
 
 
 class ExplicitMarking:
-    """Selects the requests in which `mark` was called."""
+    """Selects the requests in which the agent has called ``mark(...)``."""
 
-    def select(self, task: Any, response: Any, context: Context) -> Selection:
+    def select(self, task: Any, response: Any, context: Request) -> Selection:
         """See `Strategy.select`."""
-        return Selection(bool(context.labels), "marked", tuple(context.labels), dict(context.metadata))
+        return Selection(context.marked, "marked")
 
 
-class FirstOf:
-    """Selects what any of these strategies selects; the first that does gives the reason."""
-
-    def __init__(self, strategies: Sequence[Strategy]) -> None:
-        self._strategies = tuple(strategies)
-
-    def select(self, task: Any, response: Any, context: Context) -> Selection:
-        """See `Strategy.select`."""
-        for strategy in self._strategies:
-            found = strategy.select(task, response, context)
-            if found.train:
-                return found
-        return Selection(False)
+def as_function(select: Strategy | Select | Sequence[Strategy | Select]) -> Select:
+    """One function for a strategy or several, of which the first that selects wins. Raises ConfigError for anything else."""
+    if isinstance(select, list | tuple):
+        return _first([as_function(one) for one in select])
+    function = getattr(select, "select", select)
+    if not callable(function) or isinstance(select, type):
+        raise ConfigError(f"select={select!r}: expected a strategy, a function, or a list of them.")
+    return _checked(function)
 
 
-_current: ContextVar[Context | None] = ContextVar("ajet_online_context", default=None)
+def _first(strategies: Sequence[Select]) -> Select:
+    def select(task: Any, response: Any, context: Request) -> Selection:
+        decisions = (strategy(task, response, context) for strategy in strategies)
+        return next((decision for decision in decisions if decision.train), Selection(False))
+
+    return select
 
 
-def mark(*labels: str, **metadata: Any) -> None:
-    """Mark the request that is being answered, so that `ExplicitMarking` selects it. Does nothing outside `Runner.run`. Works in
-    tasks and in threads that have a copy of the request's context, as asyncio's have."""
-    context = _current.get()
-    if context is not None:
-        context.labels += labels or ("marked",)
-        context.metadata |= metadata
+def _checked(function: Callable[..., Any]) -> Select:
+    def select(task: Any, response: Any, context: Request) -> Selection:
+        decision = function(task, response, context)
+        if not isinstance(decision, Selection):
+            raise TypeError(f"the strategy {function!r} returned {decision!r} instead of a Selection")
+        return decision
 
-
-@contextmanager
-def marking() -> Iterator[Context]:
-    """A block in which `mark` notes things in a context of its own."""
-    context = Context()
-    token = _current.set(context)
-    try:
-        yield context
-    finally:
-        _current.reset(token)
+    return select

@@ -1,89 +1,76 @@
-"""Tools in shadow runs: only those that are declared read-only run; the model gets an error for any other."""
+"""Which tools are read-only, and guards for tools that are plain functions."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import Any, TypeVar, overload
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-_MARK = "__ajet_read_only__"
+from ajet.types import ConfigError
+from ajet_online.runner.calling import is_async
+from ajet_online.runner.shadow import current_shadow
+
+F = TypeVar("F", bound=Callable[..., Any])
+MARK = "__ajet_read_only__"
 
 
-@dataclass(slots=True)
-class Shadow:
-    """A shadow run: which tools it may use, and which were refused."""
+def read_only(function: F) -> F:
+    """Declare that a function, a method or a framework's tool object only reads, so that it may run in shadow runs.
 
-    read_only: Collection[str]
-    """Names."""
-    refused: list[str] = field(default_factory=list)
-
-    def refusal(self, name: str, *functions: Any) -> str | None:
-        """Why a tool does not run, which is noted; None if it may. ``functions`` are what may be marked as read-only."""
-        if name in self.read_only or any(getattr(function, _MARK, False) for function in functions):
-            return None
-        self.refused.append(name)
-        return f"tool {name!r} is not read-only, so it does not run in a shadow run"
-
-
-_shadow: ContextVar[Shadow | None] = ContextVar("ajet_online_shadow", default=None)
-
-
-def current_shadow() -> Shadow | None:
-    """The shadow run that this code is part of."""
-    return _shadow.get()
-
-
-@contextmanager
-def in_shadow(shadow: Shadow) -> Iterator[None]:
-    """A block that is part of a shadow run."""
-    token = _shadow.set(shadow)
+    Raises ConfigError for an object that cannot be declared, such as a built-in function.
+    """
     try:
-        yield
-    finally:
-        _shadow.reset(token)
-
-
-def read_only(function: Function) -> Function:
-    """Declare that a function changes nothing, so it may run as a tool in shadow runs. Put it closest to the function, below the
-    decorators of frameworks."""
-    setattr(function, _MARK, True)
+        setattr(getattr(function, "__func__", function), MARK, True)
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(
+            f"@read_only cannot declare {function!r}: put it directly above `def`, or give the tool's name to "
+            "Runner(read_only=...)."
+        ) from None
     return function
+
+
+def is_read_only(function: Any) -> bool:
+    """Whether a function is declared, or a function that it wraps."""
+    while function is not None:
+        if getattr(function, MARK, None) is True:
+            return True
+        if isinstance(function, partial):
+            function = function.func
+        else:
+            function = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
+    return False
 
 
 @overload
 def guard_tools(tools: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]: ...
+
+
 @overload
-def guard_tools(tools: Function) -> Function: ...
+def guard_tools(tools: F) -> F: ...
 
 
 def guard_tools(tools: Any) -> Any:
-    """Plain functions that an agent's own code calls as tools, by name: in a shadow run those that are not read-only return the
-    refusal in place of a result. For one function it is also a decorator."""
+    """Functions that in a shadow run return a refusal if they are not declared read-only. Elsewhere they are unchanged.
+
+    For the tools of a loop that you write yourself: a dict of functions by the names that the model uses. As a decorator it
+    guards one function, whose tool has the function's name.
+    """
     if isinstance(tools, Mapping):
         return {name: _guarded(name, function) for name, function in tools.items()}
-    return _guarded(tools.__name__, tools)
+    return _guarded(getattr(tools, "__name__", type(tools).__name__), tools)
 
 
 def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def refusal() -> str | None:
-        shadow = current_shadow()
-        return shadow.refusal(name, function) if shadow else None
-
-    if inspect.iscoroutinefunction(function):
-
-        @wraps(function)
-        async def asynchronous(*args: Any, **kwargs: Any) -> Any:
-            return refusal() or await function(*args, **kwargs)
-
-        return asynchronous
+        shadow = current_shadow.get()
+        return shadow.refuse(name, is_read_only(function)) if shadow else None
 
     @wraps(function)
-    def synchronous(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         return refusal() or function(*args, **kwargs)
 
-    return synchronous
+    @wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        return refusal() or await function(*args, **kwargs)
+
+    return call_async if is_async(function) else call

@@ -1,0 +1,80 @@
+"""What a runner sends to the explorer: feedback and commits. The agent's calls go there through the agent's own client."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from ajet.types import ConfigError
+from ajet_online.runner.model import Model
+
+if TYPE_CHECKING:
+    import httpx
+
+SECONDS = 10.0
+"""Timeout of one request; its answers need one transaction."""
+RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class ExplorerClient:
+    """Several threads may use it. Its methods raise httpx.HTTPError, or ValueError for an answer that says that nothing was
+    rated."""
+
+    def __init__(self, url: str, key: str) -> None:
+        import httpx
+
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._key = key
+        # Feedback that comes twice counts once, so what could not be sent is sent again.
+        self._http: httpx.Client = httpx.Client(
+            base_url=self._url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=SECONDS,
+            transport=httpx.HTTPTransport(retries=2),
+        )
+
+    def model(self, name: str, task_id: str, run_id: int) -> Model:
+        """The model of a shadow run: the explorer, with a key that names the run."""
+        return Model(f"{self._url}/v1", f"{self._key}~{run_name(task_id, run_id)}", name)
+
+    def feedback(self, reward: float, task_id: str, run_id: int) -> None:
+        """Rate every reply of a run."""
+        run = run_name(task_id, run_id)
+        answer = self._post("/feedback", {"run": run, "reward": reward, "task_id": task_id, "run_id": run_id})
+        if answer.get("rated") == [] and not answer.get("unchanged"):
+            raise ValueError(
+                f"the explorer has no replies of run {run}: does the agent call the model that it gets?"
+            )
+
+    def commit(self, task_id: str) -> None:
+        """Let trainers take the runs of a task."""
+        self._post("/commit", {"task_id": task_id})
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self._http.post(path, json=body).raise_for_status().json()
+        if not isinstance(answer, dict):
+            raise ValueError(f"POST {path} was answered by {answer!r} instead of an object")
+        return answer
+
+
+def check_address(url: str, key: str) -> None:
+    """Raises ConfigError if these are not a URL and a key."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"explorer={url!r}: expected a URL such as http://127.0.0.1:8000.")
+    if not key or not (key.isascii() and key.isprintable()) or " " in key:
+        raise ConfigError(
+            "key: expected the explorer's API key, in printable ASCII characters without spaces."
+        )
+
+
+def run_name(task_id: str, run_id: int) -> str:
+    """``TASK.RUN``, at most 128 characters; a task id with characters that a run's name cannot have is hashed."""
+    name = f"{task_id}.{run_id}"
+    if RUN_NAME.fullmatch(name):
+        return name
+    return f"{blake2b(task_id.encode(errors='surrogatepass'), digest_size=16).hexdigest()}.{run_id}"

@@ -1,0 +1,1 @@
+"""One file for each framework whose tools are intercepted in shadow runs."""

@@ -1,0 +1,82 @@
+"""Which calls of tools are intercepted: those of frameworks that are imported, also later. Patches only look at a context
+variable, and call the original outside shadow runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from types import ModuleType
+
+from ajet.utils.patching import Patch, when_imported
+from ajet_online.runner.frameworks.agentscope import agentscope_tools_guarded
+from ajet_online.runner.frameworks.langchain import langchain_tools_guarded
+from ajet_online.runner.frameworks.openai_agents import openai_agents_tools_guarded
+from ajet_online.runner.threads import threads_in_shadow_runs
+
+_PATCHES = (
+    ("langchain_core.tools.base", langchain_tools_guarded),
+    ("agentscope.tool", agentscope_tools_guarded),
+    ("agents", openai_agents_tools_guarded),
+)
+_lock = threading.Lock()
+_blocks = 0
+_undo = ExitStack()
+_problems: list[str] = []
+
+
+def _new_lock() -> None:
+    """A thread of the parent may have held the lock while it forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+@contextmanager
+def intercepted() -> Iterator[None]:
+    """A block in which tools are intercepted. Runners and shadow runs each have one, so an abandoned shadow run stays
+    guarded after its runner has stopped."""
+    global _blocks
+    with _lock:
+        if not _blocks:
+            _install()
+        _blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks -= 1
+            if not _blocks:
+                _undo.close()
+
+
+def problems() -> list[str]:
+    """Why the tools of a framework that is imported are not intercepted. Then there must be no shadow runs."""
+    return list(_problems)
+
+
+def _install() -> None:
+    _problems.clear()
+    _undo.enter_context(threads_in_shadow_runs())
+    for module, patch in _PATCHES:
+        _undo.callback(when_imported(module, _noting_problems(patch)))
+
+
+def _noting_problems(patch: Patch) -> Patch:
+    @contextmanager
+    @wraps(patch)
+    def noting(module: ModuleType) -> Iterator[None]:
+        with ExitStack() as undo:
+            try:
+                undo.enter_context(patch(module))
+            except Exception as error:
+                _problems.append(f"{module.__name__} has changed: {error!r}")
+                raise
+            yield
+
+    return noting

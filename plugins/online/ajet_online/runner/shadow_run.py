@@ -1,0 +1,184 @@
+"""One shadow run: the agent with the model in training, its reward, and the feedback."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+
+from ajet_online.runner.calling import Call
+from ajet_online.runner.commits import Commits
+from ajet_online.runner.counts import Counter
+from ajet_online.runner.explorer_client import ExplorerClient
+from ajet_online.runner.loops import Loops
+from ajet_online.runner.model import Model
+from ajet_online.runner.patches import intercepted, problems
+from ajet_online.runner.shadow import Shadow, current_shadow
+
+log = logging.getLogger("ajet.online.runner")
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowRun:
+    """What the reward calculator gets of a shadow run."""
+
+    task: Any
+    response: Any
+    """What the agent returned; None if it raised."""
+    labels: tuple[str, ...]
+    """Of the marks in the user's request, and of the selection."""
+    metadata: Mapping[str, Any]
+    refused_tools: tuple[str, ...]
+    """Names of the tools whose calls were refused, in order."""
+    seconds: float
+    error: BaseException | None
+    """What the agent raised."""
+    task_id: str
+    run_id: int
+    """Between 0 and ``repeat - 1``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all shadow runs of a runner share."""
+
+    agent: Callable[[Any, Model], Any]
+    reward: Callable[[ShadowRun], Any]
+    read_only: Collection[str]
+    client: ExplorerClient
+    model_name: str
+    counter: Counter
+    commits: Commits
+    loops: Loops
+
+
+class Job:
+    """A shadow run that a pool runs once, or drops, or abandons."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        task: Any,
+        task_id: str,
+        run_id: int,
+        labels: tuple[str, ...],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        self._setup = setup
+        self._task, self._task_id, self._run_id = task, task_id, run_id
+        self._labels, self._metadata = labels, metadata
+        self._lock = threading.Lock()
+        self._call: Call | None = None
+        self._abandoned = False
+        self._has_failed = False
+        self._has_ended = False
+
+    def run(self) -> None:
+        """Run it. Never raises."""
+        counter = self._setup.counter
+        try:
+            with intercepted():
+                if found := problems():
+                    log.warning("no shadow run, as its tools would not be intercepted: %s", "; ".join(found))
+                    counter.add("dropped")
+                else:
+                    counter.add("shadow_runs")
+                    self._rewarded(self._answered())
+        except BaseException as error:
+            self._failed("the reward of shadow run %s failed: %r", error)
+        finally:
+            self._end(rated=False)
+
+    def drop(self) -> None:
+        """Count it as one that never began."""
+        self._setup.counter.add("dropped")
+        self._end(rated=False)
+
+    def abandon(self) -> None:
+        """Stop waiting for it. An async agent is cancelled; one that is not goes on in its thread, without a reward."""
+        with self._lock:
+            self._abandoned = True
+            if self._call:
+                self._call.cancel()
+        self._setup.counter.add("timed_out")
+        log.warning("shadow run %s was abandoned because it took too long", self._name)
+        self._end(rated=False)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._task_id}.{self._run_id}"
+
+    def _answered(self) -> ShadowRun:
+        setup = self._setup
+        shadow = Shadow(setup.read_only, lambda: setup.counter.add("refused_tools"))
+        model = setup.client.model(setup.model_name, self._task_id, self._run_id)
+        response, error, started = None, None, time.monotonic()
+        try:
+            # A context of its own: what a framework keeps in the request's, such as where it streams to, is the user's.
+            response = Context().run(self._called, shadow, model)
+        except BaseException as raised:
+            error = raised
+            self._failed("shadow run %s failed: %r", raised)
+        seconds = time.monotonic() - started
+        refused = tuple(shadow.refused)
+        return ShadowRun(
+            self._task,
+            response,
+            self._labels,
+            self._metadata,
+            refused,
+            seconds,
+            error,
+            self._task_id,
+            self._run_id,
+        )
+
+    def _called(self, shadow: Shadow, model: Model) -> Any:
+        current_shadow.set(shadow)
+        return self._cancellable(self._setup.agent, copy.deepcopy(self._task), model)
+
+    def _cancellable(self, function: Callable[..., Any], *args: Any) -> Any:
+        with self._lock:
+            call = self._call = Call(self._setup.loops, function, *args)
+            if self._abandoned:
+                call.cancel()
+        return call.result()
+
+    def _rewarded(self, run: ShadowRun) -> None:
+        if self._abandoned:
+            return
+        reward = Context().run(self._cancellable, self._setup.reward, run)
+        if reward is None or self._abandoned:
+            return
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward {reward} is not a finite number")
+        try:
+            self._setup.client.feedback(float(reward), self._task_id, self._run_id)
+        except Exception as error:
+            if not self._abandoned:
+                self._setup.counter.add("feedback_failed")
+                log.warning("feedback on shadow run %s failed: %r", self._name, error)
+        else:
+            self._setup.counter.add("feedback_sent")
+            self._end(rated=True)
+
+    def _failed(self, message: str, error: BaseException) -> None:
+        """Log a failure, and count the run once."""
+        if not self._abandoned:
+            log.warning(message, self._name, error)
+            if not self._has_failed:
+                self._setup.counter.add("failed")
+            self._has_failed = True
+
+    def _end(self, *, rated: bool) -> None:
+        """Note the end once."""
+        with self._lock:
+            ended, self._has_ended = self._has_ended, True
+        if not ended:
+            self._setup.commits.ended(self._task_id, rated=rated)
