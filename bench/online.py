@@ -377,8 +377,8 @@ def shadowed() -> dict[str, Any]:
         return statistics.median(on / off for on, off in zip(p[True], p[False], strict=True))
 
     counts = runner.counts
-    assert counts["shadow_runs"] > 0 and not counts["failed"] and not counts["feedback_failed"]
-    return {"shadow_p50_ratio": ratio(50), "shadow_p99_ratio": ratio(99), "shadow_dropped": counts["dropped"]}
+    assert counts.shadow_runs and not counts.failed and not counts.feedback_failed
+    return {"shadow_p50_ratio": ratio(50), "shadow_p99_ratio": ratio(99), "shadow_dropped": counts.dropped}
 
 
 CLIENT = httpx.Client(trust_env=False, timeout=60)
