@@ -177,6 +177,7 @@ OURS: Mapping[str, str] = {
     "run.restarts": "by `ajet run`, which starts verl again from the last checkpoint",
     "run.loggers": "in the process of `ajet run`",
     "run.services": "started beside `ajet run`; `ray` is the cluster to join",
+    "plugins": "for commands of plugins, such as `ajet online`",
     "services": "started beside `ajet run`",
 }
 """Keys, or prefixes of keys, that AgentJet honours itself, and where."""
