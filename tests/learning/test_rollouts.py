@@ -297,7 +297,7 @@ def job(tmp_path: Path, **settings: Any) -> Any:
         ({"train.kl": -1}, r"train\.kl"),
         ({"train.correction": "on"}, r"train\.correction"),
         ({"train.algorithm.type": "gspo", "train.algorithm.clip": 1}, r"train\.algorithm\.clip: .*clip_"),
-        ({"train.algorithm": "reinforce"}, r"'reinforce'.*did you mean 'reinforce\+\+'"),
+        ({"train.algorithm": "reinforce+"}, r"'reinforce\+'.*did you mean 'reinforce\+\+'"),
         ({"train.dynamic_sampling": 0.5}, r"train\.dynamic_sampling"),
     ],
 )
