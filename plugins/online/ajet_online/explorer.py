@@ -179,6 +179,8 @@ class ExplorerSession(Session):
     def _trace(self, name: str, call: Call, choice: Choice, request: ChatRequest) -> Trace:
         assert choice.sampled
         parent = self._held.get(call.parent) if call.parent is not None else None
+        if parent and not call.prompt.starts_with(parent.call.end):
+            parent = None  # a prefill goes on within a reply, before the end of its turn
         message, sampling = choice.answer.message, choice.sampled.sampling
         tools = normalise_tools(request.tools)
         chat, messages = "", []

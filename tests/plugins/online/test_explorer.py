@@ -68,6 +68,17 @@ def test_a_conversation_goes_on_from_its_stored_tokens_also_after_a_restart(
     assert server.engine.requests[-1].prompt_ids.tolist() == whole[: -len(traces[-1].tokens)]
 
 
+def test_a_prefill_that_is_a_reply_is_stored_with_all_its_tokens(serve: Callable[[], Server]) -> None:
+    """Its prompt is the reply's without the end of the turn, so it does not follow the stored tokens of the reply."""
+    server = serve()
+    messages = [user("one")]
+    messages += [said(server.ask(messages))]
+    server.ask(messages)
+    first, second = server.store.all()
+    assert second.parent is None and len(second.messages) == 2 and first.id != second.id
+    assert second.prompt.tolist() == server.engine.requests[-1].prompt_ids.tolist()
+
+
 def test_no_other_key_continues_it(serve: Callable[[], Server]) -> None:
     server = serve()
     messages = [user("one")]
