@@ -51,7 +51,7 @@ def ajet_handles() -> Mapping[str, Callable[..., Any]]:
 @hookimpl
 def ajet_workflows(workflow: Any) -> Workflow | None:
     """A workflow function written for AgentScope's tuner, as a workflow; None for anything else."""
-    from ajet_agentscope.tuner import tuner_workflow
+    from ajet_agentscope.tuner.functions import tuner_workflow
 
     return None if isinstance(workflow, str) else tuner_workflow(workflow)
 

@@ -1,0 +1,25 @@
+"""AgentScope's tuner on AgentJet's backbones: the names of ``agentscope.tuner``, with the same parameters and defaults."""
+
+from ajet_agentscope.tuner.config import (
+    AlgorithmConfig,
+    DatasetConfig,
+    JudgeOutput,
+    JudgeType,
+    PromptTuneConfig,
+    TinkerConfig,
+    TunerModelConfig,
+    WorkflowOutput,
+    WorkflowType,
+)
+
+__all__ = [
+    "AlgorithmConfig",
+    "DatasetConfig",
+    "JudgeOutput",
+    "JudgeType",
+    "PromptTuneConfig",
+    "TinkerConfig",
+    "TunerModelConfig",
+    "WorkflowOutput",
+    "WorkflowType",
+]

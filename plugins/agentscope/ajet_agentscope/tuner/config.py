@@ -1,0 +1,124 @@
+"""The classes of AgentScope's tuner, with its names, fields and defaults. AgentScope 1's own classes are accepted in their
+place (`ours`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Config(BaseModel):
+    """A configuration; a misspelt field is an error."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class WorkflowOutput(BaseModel):
+    """What a workflow function returns."""
+
+    reward: float | None = Field(None, description="Reward of the episode; without one, the judge gives it.")
+    response: Any | None = Field(None, description="What the judge gets.")
+    metrics: dict[str, float] | None = Field(None, description="Figures of the episode.")
+
+
+class JudgeOutput(BaseModel):
+    """What a judge function returns."""
+
+    reward: float = Field(description="Reward of the response.")
+    metrics: dict[str, float] | None = Field(None, description="Figures of the verdict.")
+
+
+WorkflowType = Callable[..., Awaitable[WorkflowOutput]]
+"""An async function of ``task`` (a dict) and ``model``; it may also take ``auxiliary_models`` and ``logger``. For
+`tune_prompt` it takes ``task`` and ``system_prompt``."""
+JudgeType = Callable[..., Awaitable[JudgeOutput]]
+"""An async function of ``task`` (a dict) and ``response``; it may also take ``auxiliary_models`` and ``logger``."""
+
+
+class DatasetConfig(_Config):
+    """A data set: on the Hugging Face hub, in a folder, or in one file."""
+
+    path: str = Field(description="Id on the hub, a folder, or a .parquet, .json(l), .csv or .arrow file.")
+    name: str | None = Field(None, description="Configuration of the data set, if it has several.")
+    split: str | None = Field("train", description="Split to read.")
+    total_epochs: int = Field(1, ge=1, description="How often training goes through the data.")
+    total_steps: int | None = Field(None, ge=1, description="Training steps; overrides `total_epochs`.")
+
+    def preview(self, n: int = 5) -> list[dict[str, Any]]:
+        """Print the first records as JSON, and return them. Raises ConfigError if the data cannot be read."""
+        from ajet_agentscope.tuner.data import records
+
+        samples = list(islice(records(self), n))
+        print(json.dumps(samples, indent=2, ensure_ascii=False))
+        return samples
+
+
+class TinkerConfig(_Config):
+    """LoRA at the hosted trainer Tinker."""
+
+    rank: int = Field(16, ge=1, description="Rank of the adapter.")
+    seed: int | None = Field(None, description="Seed of the adapter's first weights.")
+    train_mlp: bool = Field(True, description="Whether MLP layers are trained.")
+    train_attn: bool = Field(True, description="Whether attention layers are trained.")
+    train_unembed: bool = Field(True, description="Whether the output layer is trained.")
+    base_url: str | None = Field(None, description="Base URL of the service; default: Tinker's own.")
+
+
+class TunerModelConfig(_Config):
+    """A model, and how it is sampled and served."""
+
+    model_path: str = Field(description="Folder or Hugging Face id of the model.")
+    max_model_len: int = Field(
+        ge=1, description="Maximum number of tokens of prompt and completion together."
+    )
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; below 1 it is refused in training.")
+    max_tokens: int = Field(8192, ge=1, description="Maximum number of tokens of an answer.")
+    enable_thinking: bool | None = Field(
+        None, description="The chat template's switch; None leaves it to the template."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one inference engine.")
+    inference_engine_num: int = Field(1, ge=1, description="Inference engines.")
+    tool_call_parser: str = Field("hermes", description="Format of the model's tool calls.")
+    reasoning_parser: str = Field("deepseek_r1", description="Format of the model's reasoning.")
+    tinker_config: TinkerConfig | None = Field(None, description="Trains at Tinker.")
+
+
+class AlgorithmConfig(_Config):
+    """How the model is trained."""
+
+    algorithm_type: str = Field("multi_step_grpo", description="Name of the algorithm.")
+    learning_rate: float = Field(1e-6, gt=0, description="Learning rate.")
+    group_size: int = Field(8, ge=1, description="Episodes of each task.")
+    batch_size: int = Field(32, ge=1, description="Tasks of each training step.")
+    save_interval_steps: int = Field(100, ge=1, description="Steps between checkpoints.")
+    eval_interval_steps: int = Field(100, ge=1, description="Steps between evaluations.")
+
+
+class PromptTuneConfig(_Config):
+    """How `tune_prompt` searches."""
+
+    lm_model_name: str = Field("dashscope/qwen-plus", description="PROVIDER/MODEL that proposes prompts.")
+    optimization_level: Literal["light", "medium", "heavy"] | None = Field(
+        "light", description="How long to search."
+    )
+    eval_display_progress: bool = Field(True, description="Whether to show progress.")
+    eval_display_table: int = Field(5, ge=0, description="Rows of the evaluation to print.")
+    eval_num_threads: int = Field(16, ge=1, description="Episodes at once.")
+    compare_performance: bool = Field(True, description="Whether to evaluate the first prompt, too.")
+
+
+def ours(cls: type[M], value: Any) -> M:
+    """A configuration or output as an instance of our class; AgentScope 1's class of the same name is converted. Raises
+    TypeError for anything else."""
+    if isinstance(value, cls):
+        return value
+    if isinstance(value, BaseModel) and type(value).__name__ == cls.__name__:
+        return cls(**value.model_dump())
+    raise TypeError(f"expected {cls.__name__}, got {type(value).__name__}")
