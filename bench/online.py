@@ -235,8 +235,8 @@ def learned(folder: Path, seed: int, minutes: float, recovery: float) -> dict[st
         with users.rating():
             users.inverted.set()
             wait_for_updates(versions, 2)
-            found["acceptance_poisoned"] = accepted(url, seed)
             users.inverted.clear()
+            found["acceptance_poisoned"] = accepted(url, seed)
             time.sleep(60 * recovery)
         wait_until_idle(store)
         found["acceptance_recovered"] = accepted(url, seed)
@@ -452,7 +452,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=7.0, help="how long users rate")
-    parser.add_argument("--recovery", type=float, default=2.5, help="how long they rate after the poison")
+    parser.add_argument("--recovery", type=float, default=3, help="how long they rate after the poison")
     options = parser.parse_args(arguments)
     seed = int(os.environ.get("SEED", "0"))
     with tempfile.TemporaryDirectory() as name:
