@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from ajet.interfaces.engine import ChatModelPlugin
-from ajet.services.llm_client import BaseUrl, Endpoint
+from ajet.services.llm_client import BaseUrl, Endpoint, Usage
 from ajet.types import AjetError, ConfigError, Sampling
 
 
@@ -26,6 +26,8 @@ class OpenAIChatModel(ChatModelPlugin):
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that contains the key.")
     timeout: float = Field(120.0, gt=0, description="Seconds for one answer.")
     retries: int = Field(3, ge=0, description="Retries after a failed answer, with growing pauses.")
+    prompt_price: float = Field(0.0, ge=0, description="Cost of a million prompt tokens, in any currency.")
+    completion_price: float = Field(0.0, ge=0, description="Cost of a million completion tokens.")
     _client: Any = PrivateAttr(None)
 
     @asynccontextmanager
@@ -38,9 +40,18 @@ class OpenAIChatModel(ChatModelPlugin):
             timeout=self.timeout,
             retries=self.retries,
             concurrency=sys.maxsize,  # rollout.concurrency limits the calls
+            prompt_price=self.prompt_price,
+            completion_price=self.completion_price,
         )
         async with endpoint.calling() as self._client:
             yield self
+
+    @property
+    def spent(self) -> Usage:
+        """Tokens and cost of all answers since the model was opened."""
+        spent = self._client.spent if self._client else Usage()
+        assert isinstance(spent, Usage)
+        return spent
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
