@@ -46,12 +46,14 @@ _WHERE = {
     "Task": "types",
     "Timeline": "api.results",
     "Trainer": "interfaces.backbone",
+    "TunedPrompts": "api.prompts",
     "Tuner": "interfaces.workflow",
     "Workflow": "interfaces.workflow",
     "WorkflowOutput": "types",
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
     "arun": "api.jobs",
+    "atune_prompt": "api.prompts",
     "breakpoint": "utils.breakpoints",
     "check": "api.jobs",
     "evaluate": "api.jobs",
@@ -60,9 +62,11 @@ _WHERE = {
     "load_run": "api.results",
     "open": "api.learner",
     "passthrough": "capture.context",
+    "prompt": "interfaces.prompts",
     "run": "api.jobs",
     "serve": "api.serving",
     "sft": "api.jobs",
+    "tune_prompt": "api.prompts",
 }
 __all__ = list(_WHERE)
 
@@ -77,6 +81,9 @@ if TYPE_CHECKING:
     from ajet.api.learner import Group as Group
     from ajet.api.learner import Learner as Learner
     from ajet.api.learner import open as open
+    from ajet.api.prompts import TunedPrompts as TunedPrompts
+    from ajet.api.prompts import atune_prompt as atune_prompt
+    from ajet.api.prompts import tune_prompt as tune_prompt
     from ajet.api.results import Check as Check
     from ajet.api.results import Episode as Episode
     from ajet.api.results import Evaluation as Evaluation
@@ -106,6 +113,7 @@ if TYPE_CHECKING:
     from ajet.interfaces.judge import GroupJudge as GroupJudge
     from ajet.interfaces.judge import Judge as Judge
     from ajet.interfaces.logger import Logger as Logger
+    from ajet.interfaces.prompts import prompt as prompt
     from ajet.interfaces.reader import Reader as Reader
     from ajet.interfaces.recipe import Recipe as Recipe
     from ajet.interfaces.service import Service as Service

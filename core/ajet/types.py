@@ -83,6 +83,8 @@ class JudgeOutput:
     is_success: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     rewards: Mapping[str, float] = field(default_factory=dict)
+    feedback: str = ""
+    """What was good or wrong, in words: `ajet tune-prompt` learns from it."""
 
 
 @dataclass(frozen=True, slots=True)

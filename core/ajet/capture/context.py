@@ -17,6 +17,9 @@ class Label:
 current_label: ContextVar[Label] = ContextVar("ajet_label", default=Label())  # noqa: B039 - frozen
 passing_through: ContextVar[bool] = ContextVar("ajet_passthrough", default=False)
 
+answering: ContextVar[str] = ContextVar("ajet_answering", default="")
+"""The id of the episode one of whose calls a chat model answers."""
+
 
 @contextmanager
 def label(*, agent: str | None = None, target: str | None = None) -> Iterator[None]:

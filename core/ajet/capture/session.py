@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ajet.capture.context import passthrough
+from ajet.capture.context import answering, passthrough
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS, refuse_oversized
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
@@ -332,6 +332,7 @@ class Session:
         model = asked.target.model
         assert model and asked.chat_end
         sampling, _ = self.answerer.policy.resolve(asked.request, None)
+        answering.set(self.episode)
         with passthrough():
             answer = model.complete(asked.chat_end.chat(), asked.tools, sampling)
             message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))

@@ -85,7 +85,7 @@ def run(
         if dry_run:
             print(describe_job(job, layers))
         else:
-            _run(job)
+            run_prepared(job)
 
 
 def describe_job(job: Job, layers: Layers) -> str:
@@ -101,7 +101,8 @@ def describe_job(job: Job, layers: Layers) -> str:
     return f"{comment}\n{resolved_yaml(job)}".rstrip() + (f"\n---\n{foreign}" if foreign else "")
 
 
-def _run(job: Job) -> None:
+def run_prepared(job: Job) -> Path:
+    """Run a job and print its result, or where to find what it has done so far; its run folder."""
     from ajet.cli.progress import make_progress
     from ajet.cli.summary import describe_ended, describe_result
     from ajet.runs.restarts import run_job
@@ -117,3 +118,4 @@ def _run(job: Job) -> None:
                 progress.say(describe_ended("failed", progress.run_dir))
             raise
     print(describe_result(result))
+    return result.run_dir

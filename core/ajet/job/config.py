@@ -106,6 +106,10 @@ class JobConfig(Settings):
     targets: dict[str, TargetSettings] = Field(
         {}, description="Which agents share weights; default: one target, all trained."
     )
+    prompts: dict[str, str] | Path | None = Field(
+        None,
+        description="Texts for `ajet.prompt` by name, or a file of them, such as `ajet tune-prompt` writes.",
+    )
     rollout: RolloutSettings = Field(RolloutSettings(), description="How episodes are run.")
     train: TrainSettings = Field(TrainSettings(), description="What is learned and how fast.")
     eval: EvalSettings = Field(EvalSettings(), description="Validation during training, and `ajet eval`.")

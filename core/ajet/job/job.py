@@ -54,6 +54,8 @@ class Job:
     filters: tuple[Filter, ...]
     loggers: Sequence[Logger]
     model: str
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Texts for `ajet.prompt`."""
     progress: Progress = field(default_factory=Silent)
     resume: Path | None = None
     """The run folder to resume."""

@@ -17,6 +17,7 @@ from ajet.interfaces.engine import ChatModelPlugin
 from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import FunctionJudge, Judge, RewardFromWorkflow, judge_binding
 from ajet.interfaces.logger import Logger
+from ajet.interfaces.prompts import read_prompts
 from ajet.interfaces.reader import Reader, read_all
 from ajet.interfaces.service import Command, Service
 from ajet.interfaces.workflow import Workflow, load_workflow, make_workflow
@@ -43,7 +44,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         raise ConfigError(
             "task.reader: is required, for example task.reader: {type: jsonl, path: tasks.jsonl}."
         )
-    config = Paths(plugins, layers, readers=read_tasks).job(config)
+    config = _with_prompts(Paths(plugins, layers, readers=read_tasks).job(config))
     assert config.workflow is not None and config.task is not None
     backbone = build.backbone(config.backbone)
     workflow = build.workflow(config)
@@ -68,7 +69,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         if config.train.reference is not None:
             check_model(config.train.reference, "train.reference")
     if read_tasks and _set_defaults(layers, backbone.defaults(config), backbone.name):
-        config = Paths(plugins, layers, readers=read_tasks).job(layers.job())
+        config = _with_prompts(Paths(plugins, layers, readers=read_tasks).job(layers.job()))
         backbone = build.backbone(config.backbone)
     return Job(
         config=config,
@@ -84,8 +85,17 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         filters=filters,
         loggers=loggers,
         model=config.model,
+        prompts=config.prompts if isinstance(config.prompts, dict) else {},
         resume=resume,
     )
+
+
+def _with_prompts(config: JobConfig) -> JobConfig:
+    """The job with the texts of its prompts in place of their file, which may change while a copy of the job is kept with
+    the run."""
+    if not isinstance(config.prompts, Path):
+        return config
+    return config.model_copy(update={"prompts": read_prompts(config.prompts)})
 
 
 def _set_defaults(layers: Layers, found: Mapping[str, tuple[object, str]], backbone: str) -> bool:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ajet.capture.context import passing_through
 from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.process.uncaptured import Listener, Missed
 from ajet.capture.session import Answerer, Session, current_session
 from ajet.environments.client import Leases, current_leases
+from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.workflow import Tuner, Workflow, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import Failure, FailureKind, workflow_failure
@@ -55,11 +57,15 @@ class Episode:
     """Rewards of single agents and targets, by name, if they differ from ``reward``."""
     is_success: bool | None = None
     metrics: Metrics = field(default_factory=dict)
+    feedback: str = ""
+    """The judge's verdict in words."""
     breaks: tuple[Break, ...] = ()
     """Where a call could have continued a conversation, but did not."""
     missed: tuple[Missed, ...] = ()
     """Connections that capture does not see."""
     seconds: float = 0.0
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
 
     @property
     def id(self) -> str:
@@ -113,6 +119,10 @@ class EpisodeRunner:
     """Returns the seconds of an episode that its deadline does not count."""
     missed: Listener | None = None
     """What notes the connections that capture does not see."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """The job's texts for `ajet.prompt`."""
+    own_models: bool = False
+    """Whether the workflow's LLM calls go to their own endpoints, and are not recorded."""
 
     async def run(self, plan: Plan, attempt: int) -> Episode:
         """Run one attempt. The result names the cause of a failure."""
@@ -125,13 +135,13 @@ class EpisodeRunner:
         self.capture.open(session)
         self.board.set(plan.id, "workflow")
         output, failed = WorkflowOutput(), None
-        leases = Leases()
+        leases, prompts = Leases(), Prompts(self.prompts)
         excused = self.excused(plan.id)  # by earlier attempts
         try:
             output = coerce_output(
                 await within(
                     self._deadline(),
-                    self._execute(plan, session, leases),
+                    self._execute(plan, session, leases, prompts),
                     lambda: self.excused(plan.id) - excused,
                     f"the workflow of episode {plan.id}",
                 )
@@ -146,7 +156,7 @@ class EpisodeRunner:
             await leases.release_all()
             self.board.set(plan.id, None)
             missed = self.missed.end(session.key) if self.missed else ()
-        failed = _explain(session, failed, missed)
+        failed = _explain(session, failed, missed, self.own_models)
         if leases.score is not None:
             output = replace(output, metadata={"score": leases.score, **output.metadata})
         try:
@@ -164,14 +174,17 @@ class EpisodeRunner:
             breaks=tuple(find_breaks(session.record)),
             missed=missed,
             seconds=loop.time() - started,
+            prompts=prompts.asked,
         )
 
-    async def _execute(self, plan: Plan, session: Session, leases: Leases) -> Any:
+    async def _execute(self, plan: Plan, session: Session, leases: Leases, prompts: Prompts) -> Any:
         frozen = tuple(t.name for t in self.answerer.targets if t.model)
         tuner = Tuner(BASE_URL, session.key, self.handles, frozen)
         # Set in the context of this attempt's own task, which ends with it: nothing needs a reset.
         current_session.set(session)
         current_leases.set(leases)
+        current_prompts.set(prompts)
+        passing_through.set(self.own_models)
         if self.missed:
             self.missed.begin(session.key)
         self.hook.ajet_attempt_start(episode=plan.id)
@@ -200,14 +213,16 @@ def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
     return Episode(plan, attempt, output or WorkflowOutput(), record, failed=failed)
 
 
-def _explain(session: Session, failed: Failure | None, missed: Sequence[Missed]) -> Failure | None:
+def _explain(
+    session: Session, failed: Failure | None, missed: Sequence[Missed], own_models: bool
+) -> Failure | None:
     """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error."""
     if failed and failed.kind is FailureKind.WORKFLOW:
         if session.engine_error:
             return Failure(FailureKind.ENGINE, text=session.engine_error)
         if session.counters["context_overflow"]:
             return Failure(FailureKind.CONTEXT_OVERFLOW, text=failed.text)
-    if failed is None and not session.record.answered:
+    if failed is None and not session.record.answered and not own_models:
         refused = f" ({session.refusals[0].line})" if session.refusals else ""
         text = (
             f"the workflow ended without an answered LLM call{refused}"

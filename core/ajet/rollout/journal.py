@@ -43,6 +43,8 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "metrics": episode.metrics,
         "counters": dict(episode.counters),
         "seconds": round(episode.seconds, 4),
+        **({"feedback": episode.feedback} if episode.feedback else {}),
+        **({"prompts": dict(episode.prompts)} if episode.prompts else {}),
         "response": _plain(episode.output.response),
         "breaks": [asdict(b) for b in episode.breaks],
         "trees": {key: _tree_to_json(tree) for key, tree in episode.record.trees.items()},
@@ -95,6 +97,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
         Break(**{**b, "recorded": tuple(b["recorded"]), "sent": tuple(b["sent"])}) for b in line["breaks"]
     )
     episode.seconds = line["seconds"]
+    episode.feedback, episode.prompts = line.get("feedback", ""), line.get("prompts", {})
     return episode
 
 

@@ -190,6 +190,7 @@ class Rollout:
         else:
             episode.reward, episode.rewards = reward, rewards
             episode.is_success, episode.metrics = is_success, metrics
+            episode.feedback = str(verdict.feedback)
         finally:
             self.board.set(plan.id, None)
 

@@ -62,6 +62,37 @@ def run_layers(
     return layers
 
 
+def tune_layers(
+    flag: Flag,
+    job_file: Path | None,
+    *,
+    reflection: Any = None,
+    answers: Any = None,
+    reflections: int | None = None,
+    episodes: int | None = None,
+    cost: float | None = None,
+    sets: Sets = None,
+    resume: Path | None = None,
+    **further: Any,
+) -> Layers:
+    """The job whose texts to tune, or the search to go on with; ``further`` are arguments of `run_layers`. Raises
+    ConfigError."""
+    if ("backbone", "prompts") not in load_plugins().classes:
+        raise ConfigError("tuning prompts needs the plugin ajet-plugin-prompts: pip install ajet-plugin-prompts.")
+    layers = run_layers(flag, job_file, sets=sets, resume=resume, **further)
+    layers.set("backbone", "prompts", "tune-prompt", Path.cwd())
+    for name, value in {
+        "reflection": reflection,
+        "answers": answers,
+        "reflections": reflections,
+        "episodes": episodes,
+        "cost": cost,
+    }.items():
+        lay_flag(layers, flag(name), f"backbone.prompts.{name}", value)
+    lay_sets(layers, sets)
+    return layers
+
+
 def _limited(layers: Layers, flag: Flag) -> str:
     """The section of the backbone whose memory can be limited: the job's or, if that does not train, the one whose engine
     answers. Raises ConfigError if there is none."""

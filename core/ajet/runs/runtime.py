@@ -48,6 +48,7 @@ class Runtime:
     targets: tuple[Target, ...]
     judge: Judge
     board: Board
+    own_models: bool = False
 
     def rollout(self, policy: SamplingPolicy) -> Rollout:
         """Episodes under a sampling policy."""
@@ -84,14 +85,21 @@ class Runtime:
             hook=self.job.plugins.manager.hook,
             excused=excused or (lambda episode: 0.0),
             missed=self.installed.missed,
+            prompts=self.job.prompts,
+            own_models=self.own_models,
         )
 
 
 @asynccontextmanager
 async def open_runtime(
-    job: Job, *, engine: Engine | None, answers: ChatModelPlugin | None = None
+    job: Job,
+    *,
+    engine: Engine | None,
+    answers: ChatModelPlugin | None = None,
+    own_models: bool = False,
 ) -> AsyncIterator[Runtime]:
-    """Start engine, models, judge and capture; end them all. ``answers`` takes the place of the engine."""
+    """Start engine, models, judge and capture; end them all. ``answers`` takes the place of the engine; with
+    ``own_models`` nothing does: the workflow's LLM calls go to their own endpoints."""
     portal = Portal()
     models = AsyncExitStack()
     resolve = job.plugins.manager.hook.ajet_resolve_agent
@@ -136,6 +144,7 @@ async def open_runtime(
                         targets=tuple(targets),
                         judge=judge,
                         board=Board(),
+                        own_models=own_models,
                     )
                 finally:  # also of a run that fails: this may be why
                     for line in around.lines():

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.workflow import Tuner, Workflow, WorkflowFailed
 from ajet.types import ConfigError, Task, WorkflowOutput
 from ajet.utils.process_group import signal_group
@@ -55,8 +56,10 @@ def command_workflow(spec: str, folder: Path) -> Workflow:
         raise ConfigError(f"workflow {spec}: {program!r} is not a program that can be run from {folder}.")
 
     async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
-        environment = {**os.environ, **tuner.as_base_url().environment()}
-        return await run_command(command, folder, task, environment)
+        prompts = current_prompts.get() or Prompts({})
+        with prompts.as_variables() as variables:
+            environment = {**os.environ, **tuner.as_base_url().environment(), **variables}
+            return await run_command(command, folder, task, environment)
 
     return Workflow(spec, run, True, 2)
 
