@@ -107,15 +107,16 @@ def run_prepared(job: Job) -> Path:
     from ajet.cli.summary import describe_ended, describe_result
     from ajet.runs.restarts import run_job
 
+    resumable = job.backbone.capabilities.resumes_without_checkpoint
     with make_progress() as progress:
         try:
             result = run_job(job.with_progress(progress))
         except KeyboardInterrupt:
-            progress.say(describe_ended("interrupted", progress.run_dir))
+            progress.say(describe_ended("interrupted", progress.run_dir, without_checkpoint=resumable))
             raise
         except Exception:
             if progress.run_dir is not None:
-                progress.say(describe_ended("failed", progress.run_dir))
+                progress.say(describe_ended("failed", progress.run_dir, without_checkpoint=resumable))
             raise
     print(describe_result(result))
     return result.run_dir

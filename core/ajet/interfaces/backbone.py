@@ -82,6 +82,8 @@ class Capabilities:
     several_targets: bool = False
     """Whether it trains more than one target, each with its own adapter."""
     deterministic: bool = False
+    resumes_without_checkpoint: bool = False
+    """Whether a run that ended early can be resumed even if it has written no checkpoint."""
     restarts: bool = False
     """Whether it raises `MachineFailed`, after which `run.restarts` resumes the run in the same process."""
     keys: frozenset[str] = frozenset()

@@ -20,7 +20,7 @@ class PromptSearch(Backbone):
     """Tunes the texts that the workflow gets from `ajet.prompt`; no weights change."""
 
     name = "prompts"
-    capabilities: ClassVar[Capabilities] = Capabilities(trains=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(trains=False, resumes_without_checkpoint=True)
     reflection: ChatModelSpec | None = Field(
         None,
         description="Chat model that proposes texts: {type: openai, base_url: …, model: …}; take a strong one. Required.",

@@ -142,6 +142,7 @@ OURS: Mapping[str, str] = {
     "targets.NAME.lora": "one adapter each, which verl's workers train and vLLM adds; only with the engine dp, and not with "
     "backbone.verl.mode separate_async",
     "targets.NAME.frozen_model": "answers its target's calls, which are masked",
+    "prompts": "by the episode runners",
     "rollout.concurrency": "over all runners together",
     "rollout.oversample": "by the conductor, in mode `sync`; the other modes do not wait for slow groups",
     "rollout.timeout": "by the episode runners",
