@@ -24,6 +24,24 @@ app = typer.Typer(
     cls=JobOrCommand, help="Train on the feedback of users.", no_args_is_help=True, rich_markup_mode=None
 )
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys",
+        metavar="FILE",
+        help="YAML file with several keys, NAME: {key: SECRET, roles: [chat, feedback]}, instead of --key.",
+    ),
+]
+Rate = Annotated[
+    float | None, typer.Option(min=0.01, help="Maximum calls per minute; further calls get status 429.")
+]
+Redact = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:NAME",
+        help="A function that gets each message before it is stored, and returns what may be stored.",
+    ),
+]
 Where = Annotated[str, typer.Argument(metavar="STORE", help="The store: a file of SQLite, or a URL.")]
 
 
@@ -57,12 +75,7 @@ def explore_command(
             envvar="AJET_SERVE_KEY", help="One API key for everything; default: a new one, which is printed."
         ),
     ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="YAML file with several keys, NAME: {key: SECRET, roles: [chat, feedback]}, instead of --key."
-        ),
-    ] = None,
+    keys: KeysFile = None,
     engine: Annotated[
         str | None,
         typer.Option(help="The engine, one that `ajet plugins` lists; default: the job's, or auto."),
@@ -81,16 +94,8 @@ def explore_command(
     most_calls: Annotated[
         int, typer.Option(min=1, help="Maximum concurrent calls; further calls get status 429.")
     ] = 256,
-    rate: Annotated[
-        float | None, typer.Option(min=0.01, help="Maximum calls per minute; further calls get status 429.")
-    ] = None,
-    redact: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:NAME",
-            help="A function that gets each message before it is stored, and returns what may be stored.",
-        ),
-    ] = None,
+    rate: Rate = None,
+    redact: Redact = None,
     seed: Annotated[int | None, typer.Option(help="Random seed for recipes.")] = None,
     sets: Sets = None,
 ) -> None:
@@ -162,12 +167,17 @@ def job_command(
         str | None,
         typer.Option(envvar="AJET_SERVE_KEY", help="API key; default: a new one, which is printed."),
     ] = None,
+    keys: KeysFile = None,
+    rate: Rate = None,
+    redact: Redact = None,
     sets: Sets = None,
 ) -> None:
     """Run the explorer and the trainer of a job together, and show what they do."""
     from ajet_online.together import together
 
-    together(job_file, port=port, key=key, sets=sets or ())
+    given = {"--keys": keys, "--rate": rate, "--redact": redact}
+    further = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    together(job_file, port=port, key=key, further=further, sets=sets or ())
 
 
 @app.command("rollback")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from ajet.job.config import Layers
 from ajet.job.layers import job_layers, lay_sets
 from ajet.job.prepare import build_plugin
 from ajet.runs.serve import checked_key
-from ajet.types import AjetError
+from ajet.types import AjetError, ConfigError
 from ajet_online.episodes import compares_runs
 from ajet_online.lifeline import lifeline, start
 from ajet_online.processes import lay_defaults
@@ -97,14 +97,19 @@ def look(store: Store, wanted: int, *, by_run: bool) -> Now:
     )
 
 
-def together(job_file: Path, *, port: int, key: str | None, sets: Iterable[str]) -> None:
+def together(
+    job_file: Path, *, port: int, key: str | None, sets: Iterable[str], further: Sequence[str] = ()
+) -> None:
     """Run both processes until Ctrl-C or SIGTERM. The explorer goes on if the trainer fails; the command then fails at its end.
-    Raises AjetError."""
+    ``further`` are more arguments of the explorer. Raises AjetError."""
     sets = list(sets)
     layers = job_layers(job_file)
     lay_sets(layers, sets)
     settings = online_settings(layers)
     lay_defaults(layers, settings)
+    own_keys = "--keys" in further
+    if own_keys and key:
+        raise ConfigError("--key and --keys: give one of them.")
     secret = checked_key(key, lambda name: f"--{name}")
     wanted, by_run = layers.job().train.batch_size, not compares_runs(_algorithm(layers))
     arguments = [str(job_file), *(part for text in sets for part in ("--set", text))]
@@ -114,14 +119,14 @@ def together(job_file: Path, *, port: int, key: str | None, sets: Iterable[str])
         with (
             _children(
                 {
-                    "explorer": ["explore", *arguments, "--port", str(port)],
+                    "explorer": ["explore", *arguments, "--port", str(port), *further],
                     "trainer": ["train", *arguments],
                 },
-                {"AJET_SERVE_KEY": secret},
+                {} if own_keys else {"AJET_SERVE_KEY": secret},
             ) as children,
             _until_signal() as over,
         ):
-            if not key:
+            if not (key or own_keys):
                 print(f"key: {secret}", flush=True)
             rate = _Rate()
             while not over.wait(EVERY):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -55,31 +56,44 @@ def test_the_keys_of_the_page_are_valid(tmp_path: Path) -> None:
     assert Keys.read(tmp_path / "keys.yaml").find("a-long-secret-of-the-shop~run-1")
 
 
-@pytest.mark.slow
-def test_five_minutes_on_a_laptop(tmp_path: Path) -> None:
+@contextmanager
+def online(folder: Path, *arguments: str) -> Iterator[str]:
+    """A block in which `ajet online job.yaml` runs on the page's files; its address."""
     port = free_port()
     for name, content in files(PAGE).items():
-        (tmp_path / name).write_text(content.replace(":8000", f":{port}"))
-    command = [
-        sys.executable,
-        "-m",
-        "ajet",
-        "online",
-        "job.yaml",
-        "--port",
-        str(port),
-        "--key",
-        "a-secret-of-my-own",
-    ]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
+        (folder / name).write_text(content.replace(":8000", f":{port}"))
+    command = [sys.executable, "-m", "ajet", "online", "job.yaml", "--port", str(port), *arguments]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
         wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200, 600)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        assert process.wait(90) == 0, (folder / "log").read_text()
+
+
+@pytest.mark.slow
+def test_five_minutes_on_a_laptop(tmp_path: Path) -> None:
+    with online(tmp_path, "--key", "a-secret-of-my-own"):
         subprocess.run([sys.executable, "users.py"], cwd=tmp_path, check=True)
         store = Store.open(str(tmp_path / "traces.db"))
         wait_for(lambda: len(Versions(store).all()) > 1, 120)
         store.close()
-    finally:
-        process.terminate()
-        assert process.wait(90) == 0, (tmp_path / "log").read_text()
     assert "of 16 rated" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_keys_and_redaction_with_one_command(tmp_path: Path) -> None:
+    (tmp_path / "hidden.py").write_text(
+        "def hide(message):\n    return {**message, 'content': message['content'].replace('3 + 4', 'X')}\n"
+    )
+    with online(tmp_path, "--keys", "keys.yaml", "--redact", "hidden.py:hide") as url:
+        body = {"model": "any", "messages": [{"role": "user", "content": "What is 3 + 4?"}]}
+        for key, status in (("a-long-secret-of-the-shop", 200), ("another-secret-of-nobody", 401)):
+            asked = httpx.post(
+                f"{url}/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}
+            )
+            assert asked.status_code == status
+    stored = b"".join(file.read_bytes() for file in tmp_path.glob("traces.db*"))
+    assert b"What is X?" in stored and b"What is 3 + 4?" not in stored

@@ -11,6 +11,7 @@ from ajet_agentscope.tuner.config import (
     WorkflowOutput,
     WorkflowType,
 )
+from ajet_agentscope.tuner.prompts import tune_prompt
 
 __all__ = [
     "AlgorithmConfig",
@@ -22,4 +23,5 @@ __all__ = [
     "TunerModelConfig",
     "WorkflowOutput",
     "WorkflowType",
+    "tune_prompt",
 ]
