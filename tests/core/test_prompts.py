@@ -10,6 +10,7 @@ import pytest
 import ajet
 from ajet import AjetError, ConfigError, Task
 from ajet.interfaces.prompts import Prompts, as_yaml, current_prompts, read_prompts
+from ajet.plugins import Plugins
 from tests.api.asking import ask
 
 
@@ -102,9 +103,6 @@ def test_what_was_asked_for_is_noted_with_its_default() -> None:
 def test_tuning_without_the_plugin_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from ajet.runs import arguments
 
-    class Without:
-        classes: dict[Any, Any] = {}
-
-    monkeypatch.setattr(arguments, "load_plugins", Without)
+    monkeypatch.setattr(arguments, "load_plugins", Plugins)
     with pytest.raises(AjetError, match="pip install ajet-plugin-prompts"):
         ajet.tune_prompt(tasks=[{"query": "?"}], workflow=ask, progress=False)

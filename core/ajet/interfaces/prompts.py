@@ -41,7 +41,7 @@ class Prompts:
         if not self._texts:
             yield {}
             return
-        self.asked |= {name: text for name, text in self._texts.items() if name not in self.asked}
+        self.asked |= dict.fromkeys(self._texts, "")  # a program declares no defaults
         with tempfile.TemporaryDirectory(prefix="ajet-prompts-") as folder:
             file = Path(folder) / "prompts.yaml"
             file.write_text(as_yaml({**_elsewhere(), **self._texts}), encoding="utf-8")

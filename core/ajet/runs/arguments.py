@@ -78,7 +78,9 @@ def tune_layers(
     """The job whose texts to tune, or the search to go on with; ``further`` are arguments of `run_layers`. Raises
     ConfigError."""
     if ("backbone", "prompts") not in load_plugins().classes:
-        raise ConfigError("tuning prompts needs the plugin ajet-plugin-prompts: pip install ajet-plugin-prompts.")
+        raise ConfigError(
+            "tuning prompts needs the plugin ajet-plugin-prompts: pip install ajet-plugin-prompts."
+        )
     layers = run_layers(flag, job_file, sets=sets, resume=resume, **further)
     layers.set("backbone", "prompts", "tune-prompt", Path.cwd())
     for name, value in {

@@ -39,7 +39,9 @@ class PromptSearch(Backbone):
         description="Maximum cost of reflection and answers, in the currency of their prices; looked at before each evaluation.",
     )
     examples: int = Field(3, ge=1, description="Tasks whose episodes the reflection model sees at once.")
-    repeats: int = Field(1, ge=1, description="Episodes of each task and candidate; their rewards are averaged.")
+    repeats: int = Field(
+        1, ge=1, description="Episodes of each task and candidate; their rewards are averaged."
+    )
 
     @model_validator(mode="after")
     def _one_source_of_answers(self) -> PromptSearch:

@@ -94,7 +94,9 @@ class Candidates:
         enough = asyncio.Event()
 
         def done(episode: Episode) -> None:
-            if episode.failed and episode.failed.kind is FailureKind.ENGINE:  # says nothing about the candidate
+            if (
+                episode.failed and episode.failed.kind is FailureKind.ENGINE
+            ):  # says nothing about the candidate
                 broken.append(episode)
                 enough.set()
                 return
@@ -137,5 +139,3 @@ class Candidates:
 def _digest(texts: Texts) -> str:
     """Names a candidate by the texts that it changes."""
     return hashlib.sha256(json.dumps(dict(texts), sort_keys=True).encode()).hexdigest()[:12]
-
-

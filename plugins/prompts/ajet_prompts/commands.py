@@ -32,7 +32,9 @@ def app(
         ),
     ] = None,
     reflections: Annotated[int | None, typer.Option(help="Maximum calls of that model; default: 60.")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Maximum number of episodes; default: no limit.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(help="Maximum number of episodes; default: no limit.")
+    ] = None,
     cost: Annotated[
         float | None, typer.Option(help="Maximum cost, in the currency of the prices in the job.")
     ] = None,
@@ -54,6 +56,7 @@ def app(
 
     from ajet.cli.options import check_output
     from ajet.interfaces.prompts import read_prompts
+    from ajet.job import DEFAULT_BACKBONE
     from ajet.runs.arguments import run_layers, tune_layers
     from ajet.types import ConfigError
 
@@ -62,7 +65,9 @@ def app(
     if output:
         check_output("--output", output)
     if resume and then_train:
-        raise ConfigError("--then-train: cannot be combined with --resume; run the job with --set prompts=FILE.")
+        raise ConfigError(
+            "--then-train: cannot be combined with --resume; run the job with --set prompts=FILE."
+        )
     proposer = {"type": "openai", "base_url": endpoint, "model": reflection} if reflection else None
     given: dict[str, Any] = {
         "workflow": workflow,
@@ -90,6 +95,8 @@ def app(
     if then_train:
         layers = run_layers(flag, job_file, sets=sets, **given)
         layers.set("prompts", read_prompts(found), str(found), Path.cwd())
+        if layers.job().backbone.name == "prompts":
+            layers.set("backbone", DEFAULT_BACKBONE, "--then-train", Path.cwd())
         _run(layers, with_, None)
 
 

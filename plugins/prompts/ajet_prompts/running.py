@@ -112,7 +112,9 @@ class Running:
             self._budget.pay(self._spent())
         reply = self._call(self._portal.run(self._proposer.complete(messages, (), _SAMPLING)))
         self._job.progress.stage(
-            "tuning prompts", self._budget.reflected / self._budget.reflections, {"reward": self._best[0].reward}
+            "tuning prompts",
+            self._budget.reflected / self._budget.reflections,
+            {"reward": self._best[0].reward},
         )
         return str(reply.get("content") or "")
 
@@ -184,12 +186,14 @@ class Running:
         if best.number == 0:
             say(f"no better texts were found; {file} contains the first ones")
         else:
-            say(f"reward {first.reward:.3f} -> {best.reward:.3f}; the texts are in {file}: `--set prompts={file}`")
+            say(
+                f"reward {first.reward:.3f} -> {best.reward:.3f}; the texts are in {file}: `--set prompts={file}`"
+            )
         if not self._job.validation:
-            say("the job has no validation tasks, so the rewards are of the tasks that the texts were tuned on")
+            say(
+                "the job has no validation tasks, so the rewards are of the tasks that the texts were tuned on"
+            )
         return RunResult(run_dir=self._recorder.dir, steps=0, before=before, after=after)
 
     def _spent(self) -> float:
         return self._proposer.spent.cost + (self._answers.spent.cost if self._answers else 0.0)
-
-

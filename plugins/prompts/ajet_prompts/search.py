@@ -51,21 +51,23 @@ class Search:
 
     def run(self, first: Texts) -> str:
         """Search until something raises SearchEnded; returns why it did."""
-        import gepa
+        from gepa.api import optimize
 
         calls = _Counted(self.reflect)
+        adapter: Any = _Adapter(self.evaluate)
+        listener: Any = _Listener(self.found)  # it has one of the many methods
         try:
-            gepa.optimize(
+            optimize(
                 seed_candidate=dict(first),
                 trainset=list(self.train),
                 valset=list(self.validation),
-                adapter=_Adapter(self.evaluate),
+                adapter=adapter,
                 reflection_lm=calls,
                 perfect_score=_PERFECT,
                 reflection_minibatch_size=min(self.examples, len(self.train)),
                 stop_callbacks=[_Idle(calls)],
                 logger=_Log(),
-                callbacks=[_Listener(self.found)],
+                callbacks=[listener],
                 track_best_outputs=False,
                 seed=self.seed,
             )
@@ -118,7 +120,7 @@ class _Idle:
         self._reflection = reflection
         self._before, self._since = -1, 0
 
-    def __call__(self, state: Any) -> bool:
+    def __call__(self, gepa_state: Any) -> bool:
         self._since = 0 if self._reflection.calls != self._before else self._since + 1
         self._before = self._reflection.calls
         return self._since >= _IDLE

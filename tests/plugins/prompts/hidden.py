@@ -21,6 +21,7 @@ import httpx2
 
 import ajet
 
+PROPOSERS = ("reflection", "strong")
 FIRST = "Name the animal."
 WISHES: Mapping[str, tuple[str, Callable[[str], bool]]] = {
     "Write in capital letters.": ("it has small letters", lambda text: text == text.upper()),
@@ -107,7 +108,7 @@ def serving(seed: int = 0) -> Iterator[Models]:
             if models.fail.is_set():
                 self._answer(400, {"error": {"message": "no credit left"}})
                 return
-            if body["model"] == "reflection":
+            if body["model"] in PROPOSERS:
                 said = propose(body["messages"][-1]["content"], random.Random(f"{seed} {text}"))
             else:
                 animal = body["messages"][-1]["content"].split()[-1].strip("?")

@@ -52,10 +52,14 @@ def data(folder: Path, models: hidden.Models, monkeypatch: pytest.MonkeyPatch) -
     }
 
 
-def test_it_returns_the_best_prompt_and_metrics(data: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_returns_the_best_prompt_and_metrics(
+    data: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     prompt, metrics = tune_prompt(**data)
     assert sum(wish in prompt for wish in hidden.WISHES) >= 4
-    assert metrics["eval_reward_after"] >= 0.8 > metrics["eval_reward_before"] == metrics["reward_before"] == 0
+    assert (
+        metrics["eval_reward_after"] >= 0.8 > metrics["eval_reward_before"] == metrics["reward_before"] == 0
+    )
     assert metrics["valset_improvement"] == 0  # of nothing
     assert capsys.readouterr().out.count("reward ") == 3  # as many rows as there are
 
@@ -84,7 +88,10 @@ def test_every_field_of_the_configuration_matters(
     ("changed", "said"),
     [
         ({"workflow": lambda task, prompt: None}, "workflow: takes (task, prompt); it must take exactly"),
-        ({"judge_func": lambda task: None}, "judge_func: takes (task); it must take exactly (task, response)"),
+        (
+            {"judge_func": lambda task: None},
+            "judge_func: takes (task); it must take exactly (task, response)",
+        ),
         ({"config": PromptTuneConfig(lm_model_name="opnai/x")}, "did you mean 'openai'"),
         ({"config": PromptTuneConfig(lm_model_name="deepseek/x")}, "DEEPSEEK_API_KEY is not set"),
         (

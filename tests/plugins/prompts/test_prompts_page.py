@@ -53,7 +53,11 @@ def test_the_example_runs_and_writes_the_file_that_the_page_shows(
     outcome = ajet("tune-prompt", "job.yaml", "--output", "prompts.yaml")
     assert outcome.code == 0, outcome.err
     assert (example / "prompts.yaml").read_text() == (example / "shown.yaml").read_text()
-    for part in ("the first texts: reward 0.500", "candidate 1, made of 0: reward 1.000", "the search has ended: all"):
+    for part in (
+        "the first texts: reward 0.500",
+        "candidate 1, made of 0: reward 1.000",
+        "the search has ended: all",
+    ):
         assert part in PAGE and part in outcome.out + outcome.err
 
 

@@ -101,7 +101,9 @@ def test_a_command_reads_its_texts_from_a_file(job: Job, folder: Path, models: h
     first = f"{hidden.FIRST} Begin with an arrow."
     run = ajet.tune_prompt(**job, reflections=3, set={"prompts": {"rules": first}})
     assert run.before.reward == pytest.approx(0.2)
-    assert {line["content"] for e in run.episodes() for line in e.messages[0] if line["role"] == "system"} > {first}
+    assert {line["content"] for e in run.episodes() for line in e.messages[0] if line["role"] == "system"} > {
+        first
+    }
 
 
 # ------------------------------------------------------------------ what ends a search
@@ -152,7 +154,9 @@ def test_a_model_that_fails_ends_the_search_and_what_was_found_stays(
     assert len(repeated) <= 1  # the one that failed
 
 
-def test_a_killed_search_goes_on_without_paying_for_a_reply_twice(folder: Path, models: hidden.Models) -> None:
+@pytest.fixture
+def job_file(folder: Path, models: hidden.Models) -> Path:
+    """The search as a file."""
     file = Path(hidden.__file__)
     job = {
         "workflow": f"{file}:agent",
@@ -169,33 +173,60 @@ def test_a_killed_search_goes_on_without_paying_for_a_reply_twice(folder: Path, 
         },
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    command = [sys.executable, "-m", "ajet"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(file.parents[3]), *sys.path])}
-    arguments = ["tune-prompt", "job.yaml"]
-    for kill_after in (3, 9, 15, None):
-        process = subprocess.Popen(
-            [*command, *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        while kill_after is not None and models.count("reflection") < kill_after:
-            assert process.poll() is None, process.communicate()[0].decode()
-            time.sleep(0.005)
-        if kill_after is not None:
-            os.killpg(process.pid, signal.SIGKILL)
-        said = process.communicate(timeout=120)[0].decode()
+    return folder / "job.yaml"
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """`ajet tune-prompt` as a process of its own."""
+    root = Path(hidden.__file__).parents[3]
+    return subprocess.Popen(
+        [sys.executable, "-m", "ajet", "tune-prompt", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def wait_for(models: hidden.Models, reflections: int, process: subprocess.Popen[bytes]) -> None:
+    while models.count("reflection") < reflections:
+        assert process.poll() is None, process.communicate()[0].decode()
+        time.sleep(0.005)
+
+
+def test_a_killed_search_goes_on_without_paying_for_a_reply_twice(
+    job_file: Path, folder: Path, models: hidden.Models
+) -> None:
+    arguments = ["job.yaml"]
+    for reflections in (3, 9, 15):
+        process = started(folder, *arguments)
+        wait_for(models, reflections, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
         (run_dir,) = (folder / "runs").iterdir()
-        arguments = ["tune-prompt", "--resume", str(run_dir)]
+        arguments = ["--resume", str(run_dir)]
+    process = started(folder, *arguments)
+    said = process.communicate(timeout=120)[0].decode()
     assert process.returncode == 0, said
-    assert models.count("reflection") <= 40 + 3
     # A reply that was on its way when the process was killed may be asked for again: at most one of the reflection model
     # and two of the agent's for each kill.
-    repeated = sum(n - 1 for n in models.asked.values())
-    assert repeated <= 3 * 3
+    assert models.count("reflection") <= 40 + 3
+    assert sum(n - 1 for n in models.asked.values()) <= 3 * 3
     assert ajet.load_run(run_dir).after.reward >= 0.9
+
+
+def test_ctrl_c_ends_a_search_and_says_how_to_go_on(
+    job_file: Path, folder: Path, models: hidden.Models
+) -> None:
+    process = started(folder, "job.yaml")
+    wait_for(models, 3, process)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[0].decode()
+    (run_dir,) = (folder / "runs").iterdir()
+    assert process.returncode == 130
+    assert f"resume with: ajet run --resume {run_dir}" in said
+    assert "Traceback" not in said
 
 
 # ------------------------------------------------------------------ mistakes
@@ -210,7 +241,7 @@ def test_a_workflow_that_asks_for_no_text_is_told_how(job: Job) -> None:
 
         return await ask(task)
 
-    with pytest.raises(ConfigError, match='ajet.prompt\\("NAME", default\\)'):
+    with pytest.raises(ConfigError, match=r'ajet\.prompt\("NAME", default\)'):
         ajet.tune_prompt(**job | {"workflow": plain})
     with pytest.raises(AjetError, match="all 4 episodes failed"):
         ajet.tune_prompt(**job | {"workflow": without})
@@ -231,7 +262,10 @@ def test_a_default_that_depends_on_the_task_is_an_error(job: Job) -> None:
     [
         ({"reflection": None}, "backbone.prompts.reflection: is required"),
         ({"cost": 1.0}, "backbone.prompts.cost: has no effect without prices"),
-        ({"episodes": 3}, "backbone.prompts.episodes: 3 are too few to evaluate one candidate, which takes 4"),
+        (
+            {"episodes": 3},
+            "backbone.prompts.episodes: 3 are too few to evaluate one candidate, which takes 4",
+        ),
         ({"set": {"prompts": "nowhere.yaml"}}, "nowhere.yaml: no such file of prompts"),
         ({"set": {"backbone.prompts.own_models": True}}, "answers and own_models exclude each other"),
     ],
@@ -269,7 +303,9 @@ def test_it_can_be_awaited(job: Job) -> None:
     assert asyncio.run(main()).before.reward == 0
 
 
-def test_the_reflection_model_reads_tasks_messages_and_the_judges_words(job: Job, models: hidden.Models) -> None:
+def test_the_reflection_model_reads_tasks_messages_and_the_judges_words(
+    job: Job, models: hidden.Models
+) -> None:
     ajet.tune_prompt(**job, reflections=1)
     (asked,) = [text for text in models.asked if text.startswith("reflection ")]
     told = json.loads(asked.removeprefix("reflection "))[0]["content"]

@@ -53,7 +53,9 @@ def tune_prompt(
     _check_parameters(workflow, "workflow", ("task", _NAME))
     _check_parameters(judge_func, "judge_func", ("task", "response"))
     if settings.optimization_level is None:
-        raise ConfigError("PromptTuneConfig.optimization_level: choose light, medium or heavy; None is not supported.")
+        raise ConfigError(
+            "PromptTuneConfig.optimization_level: choose light, medium or heavy; None is not supported."
+        )
     agent = _Agent(workflow, judge_func)
     train = [dict(record) for record in records(ours(DatasetConfig, train_dataset))]
     found = ajet.tune_prompt(
@@ -106,7 +108,9 @@ class _Agent:
             "valset_improvement": improvement,
         }
 
-    def _score(self, prompt: str, held_out: Sequence[Mapping[str, Any]], most: int) -> list[tuple[Any, Any, float]]:
+    def _score(
+        self, prompt: str, held_out: Sequence[Mapping[str, Any]], most: int
+    ) -> list[tuple[Any, Any, float]]:
         """(record, response, reward) of each record; what fails counts as 0."""
 
         async def all_of_them() -> list[tuple[Any, Any, float]]:
@@ -145,8 +149,12 @@ def _chat_model(name: str) -> dict[str, Any]:
     upper = provider.upper()
     key = f"{upper}_API_KEY"
     if provider not in _WITHOUT_KEY and not os.environ.get(key):
-        raise ConfigError(f"PromptTuneConfig.lm_model_name: {name}: the environment variable {key} is not set.")
-    address = os.environ.get(f"{upper}_BASE_URL") or os.environ.get(f"{upper}_API_BASE") or _ADDRESSES[provider]
+        raise ConfigError(
+            f"PromptTuneConfig.lm_model_name: {name}: the environment variable {key} is not set."
+        )
+    address = (
+        os.environ.get(f"{upper}_BASE_URL") or os.environ.get(f"{upper}_API_BASE") or _ADDRESSES[provider]
+    )
     return {"type": "openai", "base_url": address, "model": model, "api_key_env": key}
 
 
