@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
+from statistics import pstdev
 
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.filter import Filter
@@ -314,5 +315,6 @@ async def validate(
             f"{kind} at step {step}: all {len(episodes)} episodes failed: {describe_failures(episodes)}"
         )
     metrics = totals(episodes, time.monotonic() - started)
+    metrics["reward_std"] = pstdev(e.reward for e in episodes if e.failure is None)
     record(kind, step, metrics)
     return metrics

@@ -18,8 +18,14 @@ class Decision:
     text: str
 
 
-def decide(settings: GateSettings, reward: float | None, known: Collection[Version]) -> Decision:
-    """Whether a candidate with this validation reward may be published, given the versions before it."""
+def decide(
+    settings: GateSettings, reward: float | None, known: Collection[Version], error: float = 0.0
+) -> Decision:
+    """Whether a candidate with this validation reward may be published, given the versions before it. ``error`` is the
+    standard error of the reward.
+
+    With few validation tasks, a fixed tolerance of a few hundredths would reject one candidate after the other for a single
+    task, and training would stand still."""
     if reward is None:
         return Decision(True, "no validation tasks")
     if settings.threshold is not None and reward < settings.threshold:
@@ -31,6 +37,8 @@ def decide(settings: GateSettings, reward: float | None, known: Collection[Versi
     if best is None or best.reward is None:
         return Decision(True, f"validation reward {reward:.3f}")
     compared = f"validation reward {reward:.3f}, version {best.number} has {best.reward:.3f}"
-    if reward < best.reward - settings.tolerance:
-        return Decision(False, f"{compared}, and gate.tolerance is {settings.tolerance:g}")
+    allowed = 2 * error if settings.tolerance is None else settings.tolerance
+    if reward < best.reward - allowed:
+        what = "two standard errors are" if settings.tolerance is None else "gate.tolerance is"
+        return Decision(False, f"{compared}, and {what} {allowed:.3g}")
     return Decision(True, compared)

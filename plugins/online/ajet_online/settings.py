@@ -18,10 +18,11 @@ class GateSettings(Settings):
     threshold: float | None = Field(
         None, description="Minimum reward of a candidate on the validation tasks; default: none."
     )
-    tolerance: float = Field(
-        0.05,
+    tolerance: float | None = Field(
+        None,
         ge=0,
-        description="How far a candidate's reward on the validation tasks may be below the highest of the published versions.",
+        description="How far a candidate's reward on the validation tasks may be below the highest of the published versions; "
+        "default: two standard errors of the candidate's.",
     )
 
 

@@ -288,12 +288,13 @@ class OnlineTrainer:
         lines = live_lines(self.run_dir / METRICS)
         step = step_of(Path(version.path))
         trained = _last(lines, "train", step)
-        reward = _last(lines, "validation", step).get("reward")
+        validated = _last(lines, "validation", step)
+        reward = validated.get("reward")
         report = {**about, **_report(trained), "validation": reward}
         if "reference_kl" in report:
             report["reference_log_ratio"] = report["reference_kl"] * report["tokens_per_reply"]
         self._measure_first(lines)
-        decision = decide(self.settings.gate, reward, self.versions.all())
+        decision = decide(self.settings.gate, reward, self.versions.all(), _error(validated))
         if not decision.publish:
             self.versions.reject(version.number, reward, report, decision.text)
             self._set_aside(Path(version.path), version.number)
@@ -381,6 +382,12 @@ def _size(file: Path) -> int:
 def _version_of(trace: Trace) -> int:
     """The version of the weights that sampled a reply."""
     return int(trace.versions[0]) if len(trace.versions) else 0
+
+
+def _error(validated: Mapping[str, Any]) -> float:
+    """The standard error of a validation's reward."""
+    judged = validated.get("episodes", 0) - validated.get("episodes_failed", 0)
+    return float(validated.get("reward_std", 0.0) / max(judged, 1) ** 0.5)
 
 
 def _last(lines: list[dict[str, Any]], kind: str, step: int) -> dict[str, Any]:

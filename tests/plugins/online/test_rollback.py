@@ -30,7 +30,7 @@ def test_the_gate_compares_with_the_best_published_version(
     settings: dict[str, float], reward: float | None, publish: bool
 ) -> None:
     known = [version(0, 0.5), version(1, 0.9), version(2, 0.7), version(3, 1.0, Stage.REJECTED)]
-    assert decide(GateSettings(**settings), reward, known).publish == publish
+    assert decide(GateSettings(**settings), reward, known, 0.025).publish == publish
 
 
 def test_the_first_measured_version_passes() -> None:
