@@ -21,8 +21,8 @@ class GateSettings(Settings):
     tolerance: float | None = Field(
         None,
         ge=0,
-        description="How far a candidate's reward on the validation tasks may be below the highest of the published versions; "
-        "default: two standard errors of the candidate's.",
+        description="How far a candidate's reward on the validation tasks may be below that of version 0, and below the mean of the "
+        "last published versions; default: two standard errors.",
     )
 
 

@@ -20,17 +20,37 @@ def version(number: int, reward: float | None, stage: Stage = Stage.PUBLISHED) -
     ("settings", "reward", "publish"),
     [
         ({}, None, True),
-        ({}, 0.86, True),
-        ({}, 0.84, False),
-        ({"tolerance": 0.0}, 0.9, True),
+        ({}, 0.76, True),
+        ({}, 0.74, False),
+        ({"tolerance": 0.0}, 0.81, True),
+        ({"tolerance": 0.0}, 0.79, False),
         ({"tolerance": 0.5, "threshold": 0.87}, 0.86, False),
     ],
 )
-def test_the_gate_compares_with_the_best_published_version(
+def test_the_gate_compares_with_the_last_published_versions(
     settings: dict[str, float], reward: float | None, publish: bool
 ) -> None:
-    known = [version(0, 0.5), version(1, 0.9), version(2, 0.7), version(3, 1.0, Stage.REJECTED)]
+    known = [
+        version(0, 0.5),
+        *(version(i, 0.75 + i % 2 / 10) for i in range(1, 11)),
+        version(11, 1.0, Stage.REJECTED),
+    ]
     assert decide(GateSettings(**settings), reward, known, 0.025).publish == publish
+
+
+def test_the_gate_compares_with_version_0_too() -> None:
+    known = [version(0, 0.9), *(version(i, 0.7) for i in range(1, 11))]
+    assert decide(GateSettings(), 0.8, known, 0.06).publish
+    refused = decide(GateSettings(), 0.7, known, 0.06)
+    assert not refused.publish
+    assert refused.text == (
+        "validation reward 0.700, version 0 has 0.900, the last published ones 0.700, and two standard errors are 0.12"
+    )
+
+
+def test_a_lucky_version_does_not_stop_training() -> None:
+    known = [version(i, 1.0 if i == 5 else 0.8) for i in range(10)]
+    assert decide(GateSettings(), 0.8, known, 0.02).publish
 
 
 def test_the_first_measured_version_passes() -> None:

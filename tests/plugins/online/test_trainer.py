@@ -177,7 +177,9 @@ def test_a_candidate_below_the_threshold_is_kept_but_not_published(
     assert lease
     rejected = trainer.update(lease)
     assert rejected and rejected.stage == Stage.REJECTED
-    assert rejected.reason == "validation reward 0.100, version 0 has 0.500, and two standard errors are 0"
+    assert rejected.reason == (
+        "validation reward 0.100, version 0 has 0.500, the last published ones 0.500, and two standard errors are 0"
+    )
     assert Path(rejected.path).name == f"{ASIDE}step_000002_version_2" and Path(rejected.path).is_dir()
     assert set(bench.states().values()) == {"trained"}
 
