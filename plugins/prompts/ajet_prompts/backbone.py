@@ -61,7 +61,7 @@ class PromptSearch(Backbone):
                 "backbone.prompts.reflection: is required: the chat model that proposes texts, for example "
                 "{type: openai, base_url: http://localhost:8000/v1, model: NAME}."
             )
-        if self.cost and not any(_price(spec) for spec in (self.reflection, self.answers)):
+        if self.cost and _is_free(self.reflection) and _is_free(self.answers):
             raise ConfigError(
                 "backbone.prompts.cost: has no effect without prices. Set prompt_price and completion_price of reflection."
             )
@@ -114,6 +114,8 @@ class PromptSearch(Backbone):
                 await runtime.portal.run(models.aclose())
 
 
-def _price(spec: Mapping[str, Any] | None) -> float:
-    keys = ("prompt_price", "completion_price")
-    return sum(float(spec.get(key) or 0) for key in keys) if spec else 0.0
+def _is_free(spec: Mapping[str, Any] | None) -> bool:
+    """Whether a chat model costs nothing: there is none, or it has no prices."""
+    return not spec or (
+        spec.get("type") == "openai" and not (spec.get("prompt_price") or spec.get("completion_price"))
+    )
