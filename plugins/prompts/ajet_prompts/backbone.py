@@ -85,6 +85,7 @@ class PromptSearch(Backbone):
         from ajet.runs.callbacks import Listeners
         from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
         from ajet.runs.runtime import open_runtime
+        from ajet_prompts.budget import Budget
         from ajet_prompts.remembered import Remembered
         from ajet_prompts.running import Running
 
@@ -107,7 +108,17 @@ class PromptSearch(Backbone):
             await runtime.portal.run(models.enter_async_context(proposer.open()))
             try:
                 with listeners.run(0 if job.resume else None):
-                    running = Running(self, runtime, recorder, listeners, proposer, asked)
+                    budget = Budget(self.reflections, self.episodes, self.cost)
+                    running = Running(
+                        runtime,
+                        recorder,
+                        listeners,
+                        proposer,
+                        asked,
+                        budget,
+                        repeats=self.repeats,
+                        examples=self.examples,
+                    )
                     listeners.result = await running.run()
                     return listeners.result
             finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ajet.interfaces.backbone import RunResult
 from ajet.rollout.recorder import RunRecorder
@@ -19,9 +19,6 @@ from ajet_prompts.remembered import Remembered
 from ajet_prompts.result import FILE, write_prompts
 from ajet_prompts.search import Candidate, Search
 
-if TYPE_CHECKING:
-    from ajet_prompts.backbone import PromptSearch
-
 T = TypeVar("T")
 _SAMPLING = Sampling()
 """With which the reflection model proposes."""
@@ -32,15 +29,19 @@ class Running:
 
     def __init__(
         self,
-        settings: PromptSearch,
         runtime: Runtime,
         recorder: RunRecorder,
         listeners: Listeners,
         proposer: Remembered,
         answers: Remembered | None,
+        budget: Budget,
+        *,
+        repeats: int,
+        examples: int,
     ) -> None:
         job = runtime.job
-        self._settings, self._job, self._portal = settings, job, runtime.portal
+        self._job, self._portal, self._budget = job, runtime.portal, budget
+        self._repeats, self._examples = repeats, examples
         self._recorder, self._listeners, self._proposer, self._answers = (
             recorder,
             listeners,
@@ -48,13 +49,12 @@ class Running:
             answers,
         )
         self._validation = job.validation or job.tasks
-        self._budget = Budget(settings.reflections, settings.episodes, settings.cost)
         self._candidates = Candidates(
             runtime,
             recorder,
             self._budget,
             self._spent,
-            repeats=settings.repeats,
+            repeats=repeats,
             resumed=job.resume is not None,
         )
         self._found: list[tuple[Candidate, Metrics]] = []
@@ -65,10 +65,10 @@ class Running:
 
     async def run(self) -> RunResult:
         """Search until the budget is spent. Raises AjetError."""
-        job, needed = self._job, len(self._validation) * self._settings.repeats
-        if self._settings.episodes is not None and self._settings.episodes < needed:
+        job, needed = self._job, len(self._validation) * self._repeats
+        if self._budget.episodes is not None and self._budget.episodes < needed:
             raise ConfigError(
-                f"backbone.prompts.episodes: {self._settings.episodes} are too few to evaluate one candidate, which takes {needed}: "
+                f"backbone.prompts.episodes: {self._budget.episodes} are too few to evaluate one candidate, which takes {needed}: "
                 "raise it, or use fewer validation tasks."
             )
         await self._candidates.run({}, self._validation)
@@ -84,7 +84,7 @@ class Running:
             evaluate=self._evaluate,
             reflect=self._reflect,
             found=self._evaluated,
-            examples=self._settings.examples,
+            examples=self._examples,
             seed=job.config.run.seed,
         )
         work = asyncio.ensure_future(asyncio.to_thread(search.run, first))

@@ -21,13 +21,17 @@ class RecordReader(SelectingReader):
 
     ``id``, ``query``, ``answer`` and ``messages`` name the fields of a record, also nested ones
     (``extra.answer``); all other fields become the task's metadata, with the answer under ``metadata["answer"]``.
-    A record may lack a field that has its default name, but not one that the job names.
+    A record may lack a field that has its default name, but not one that the job names. A task needs a question or
+    messages, unless ``query`` is null.
     """
 
-    id: str = Field(
-        default="id", description="Field with the task's id; without it, the id is a hash of the content."
+    id: str | None = Field(
+        default="id",
+        description="Field with the task's id; null, or without the field: the id is a hash of the content.",
     )
-    query: str = Field(default="query", description="Field with the question.")
+    query: str | None = Field(
+        default="query", description="Field with the question; null: no field, and no question is needed."
+    )
     answer: str | None = Field(
         default="answer", description="Field with the expected answer; null: no field."
     )
@@ -35,7 +39,9 @@ class RecordReader(SelectingReader):
         default=None,
         description="Regular expression whose match (its group, if it has one) is the answer in the field.",
     )
-    messages: str = Field(default="messages", description="Field with the initial chat messages.")
+    messages: str | None = Field(
+        default="messages", description="Field with the initial chat messages; null: no field."
+    )
     on_error: Literal["stop", "skip"] = Field(
         default="stop", description="A bad record stops the job, or is skipped, counted and reported."
     )
@@ -86,7 +92,7 @@ class RecordReader(SelectingReader):
             except ConfigError:  # with `on_error: skip`
                 continue
             if task.id == first.id:
-                given = bool(value_at(record, self.id))
+                given = bool(_field(record, self.id))
                 found.append(f"{place} {beginning(task)}")
         if len(found) < 2:
             return super().describe_duplicate(first, second)
@@ -98,17 +104,17 @@ class RecordReader(SelectingReader):
 
     def _task(self, record: dict[str, Any], place: str) -> Task:
         self._require_named_fields(record, place)
-        query = _text(value_at(record, self.query), self.query, place)
-        messages = _messages(value_at(record, self.messages), self.messages, place)
-        if not query and not messages:
+        query = _text(_field(record, self.query), self.query, place)
+        messages = _messages(_field(record, self.messages), self.messages, place)
+        if not query and not messages and self.query is not None:
             raise ConfigError(
                 f"{place}: neither {self.query!r} nor {self.messages!r}; the record has {_names(record)}. "
                 "Name the field with the question in the reader's `query`."
             )
-        identity = _text(value_at(record, self.id), self.id, place) or content_id(record)
+        identity = _text(_field(record, self.id), self.id, place) or content_id(record)
         mapped = {self.id, self.query, self.answer, self.messages}
         metadata = {name: value for name, value in record.items() if name not in mapped}
-        answer = value_at(record, self.answer) if self.answer else None
+        answer = _field(record, self.answer)
         if answer is not None:
             metadata["answer"] = self._answer(answer, place)
         return Task(id=identity, query=query, messages=messages, metadata=metadata)
@@ -136,6 +142,11 @@ class RecordReader(SelectingReader):
 _ABSENT = object()
 
 
+def _field(record: Mapping[str, Any], name: str | None) -> Any:
+    """The value of a field that the job may do without; None if it is missing."""
+    return None if name is None else value_at(record, name)
+
+
 def kind_of(value: Any) -> str:
     """A value's JSON type, in words."""
     kinds = {
@@ -150,7 +161,7 @@ def kind_of(value: Any) -> str:
     return kinds.get(type(value), f"a {type(value).__name__}")
 
 
-def _text(value: Any, name: str, place: str) -> str:
+def _text(value: Any, name: str | None, place: str) -> str:
     """The text of a field. A number becomes text; null or a missing field is the empty text."""
     if value is None:
         return ""
@@ -161,7 +172,7 @@ def _text(value: Any, name: str, place: str) -> str:
     raise ConfigError(f"{place}: field {name!r} is {kind_of(value)}; expected text.")
 
 
-def _messages(value: Any, name: str, place: str) -> tuple[Mapping[str, Any], ...]:
+def _messages(value: Any, name: str | None, place: str) -> tuple[Mapping[str, Any], ...]:
     if value is None:
         return ()
     if isinstance(value, list) and all(

@@ -76,12 +76,25 @@ def test_every_field_of_the_configuration_matters(
             "eval_num_threads": 1,
         }
     )
-    _, metrics = tune_prompt(**data | {"config": light})
-    assert models.count("reflection") == 20
+    running, most = 0, 0
+
+    async def counted(task: dict[str, Any], system_prompt: str) -> WorkflowOutput:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            output: WorkflowOutput = await data["workflow"](task, system_prompt)
+        finally:
+            running -= 1
+        return output
+
+    _, metrics = tune_prompt(**data | {"config": light, "workflow": counted})
+    assert most == 1
+    assert 0 < models.count("reflection") <= 20
     assert sorted(metrics) == ["eval_reward_after", "reward_after", "reward_before"]
     printed = capsys.readouterr()
     assert printed.out.count("reward ") - printed.out.count("reward 0.") <= 1
-    assert "the first texts" in printed.out + printed.err
+    assert "of 20 reflections" in printed.err
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,12 @@ def test_without_an_answer_mapping_the_record_stays_as_it_is(tmp_path: Path) -> 
     assert task.metadata == {"label": "x"}
 
 
+def test_without_mappings_the_metadata_are_the_record(tmp_path: Path) -> None:
+    record = {"id": 7, "prompt": "1 + 1?", "answer": 2, "messages": "none"}
+    (task,) = read(write(tmp_path, record), id=None, query=None, answer=None, messages=None)
+    assert task == Task(id=content_id(record), metadata=record)
+
+
 def test_one_field_may_be_mapped_twice(tmp_path: Path) -> None:
     path = write(tmp_path, {"text": "repeat me"})
     [task] = read(path, id="text", query="text", answer="text")

@@ -2,7 +2,6 @@
 
 from ajet_agentscope.tuner.config import (
     AlgorithmConfig,
-    DatasetConfig,
     JudgeOutput,
     JudgeType,
     PromptTuneConfig,
@@ -11,6 +10,7 @@ from ajet_agentscope.tuner.config import (
     WorkflowOutput,
     WorkflowType,
 )
+from ajet_agentscope.tuner.data import DatasetConfig
 from ajet_agentscope.tuner.prompts import tune_prompt
 
 __all__ = [

@@ -3,9 +3,7 @@ place (`ours`)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 M = TypeVar("M", bound=BaseModel)
 
 
-class _Config(BaseModel):
+class Config(BaseModel):
     """A configuration; a misspelt field is an error."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
@@ -41,25 +39,7 @@ JudgeType = Callable[..., Awaitable[JudgeOutput]]
 """An async function of ``task`` (a dict) and ``response``; it may also take ``auxiliary_models`` and ``logger``."""
 
 
-class DatasetConfig(_Config):
-    """A data set: on the Hugging Face hub, in a folder, or in one file."""
-
-    path: str = Field(description="Id on the hub, a folder, or a .parquet, .json(l), .csv or .arrow file.")
-    name: str | None = Field(None, description="Configuration of the data set, if it has several.")
-    split: str | None = Field("train", description="Split to read.")
-    total_epochs: int = Field(1, ge=1, description="How often training goes through the data.")
-    total_steps: int | None = Field(None, ge=1, description="Training steps; overrides `total_epochs`.")
-
-    def preview(self, n: int = 5) -> list[dict[str, Any]]:
-        """Print the first records as JSON, and return them. Raises ConfigError if the data cannot be read."""
-        from ajet_agentscope.tuner.data import records
-
-        samples = list(islice(records(self), n))
-        print(json.dumps(samples, indent=2, ensure_ascii=False))
-        return samples
-
-
-class TinkerConfig(_Config):
+class TinkerConfig(Config):
     """LoRA at the hosted trainer Tinker."""
 
     rank: int = Field(16, ge=1, description="Rank of the adapter.")
@@ -70,7 +50,7 @@ class TinkerConfig(_Config):
     base_url: str | None = Field(None, description="Base URL of the service; default: Tinker's own.")
 
 
-class TunerModelConfig(_Config):
+class TunerModelConfig(Config):
     """A model, and how it is sampled and served."""
 
     model_path: str = Field(description="Folder or Hugging Face id of the model.")
@@ -90,7 +70,7 @@ class TunerModelConfig(_Config):
     tinker_config: TinkerConfig | None = Field(None, description="Trains at Tinker.")
 
 
-class AlgorithmConfig(_Config):
+class AlgorithmConfig(Config):
     """How the model is trained."""
 
     algorithm_type: str = Field("multi_step_grpo", description="Name of the algorithm.")
@@ -101,7 +81,7 @@ class AlgorithmConfig(_Config):
     eval_interval_steps: int = Field(100, ge=1, description="Steps between evaluations.")
 
 
-class PromptTuneConfig(_Config):
+class PromptTuneConfig(Config):
     """How `tune_prompt` searches."""
 
     lm_model_name: str = Field("dashscope/qwen-plus", description="PROVIDER/MODEL that proposes prompts.")

@@ -1,31 +1,47 @@
-"""The records of a data set, as AgentScope's tuner passes them to workflows and judges."""
+"""Data sets, as AgentScope's tuner passes their records to workflows and judges."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from ajet.interfaces.reader import Reader
-from ajet.plugins import load_plugins, validated
-from ajet.types import ConfigError
-from ajet_agentscope.tuner.config import DatasetConfig
+from pydantic import Field
+
+from ajet import ConfigError, Reader
+from ajet_agentscope.tuner.config import Config
 
 
-def reader_settings(data: DatasetConfig) -> dict[str, Any]:
-    """The data set as a job's ``task.reader``. Raises ConfigError."""
-    if data.split is None:
-        raise ConfigError("DatasetConfig.split: name the split to read; None is not supported.")
-    subset = {} if data.name is None else {"subset": data.name}
-    return {"type": "huggingface", "path": data.path, "split": data.split, **subset}
+class DatasetConfig(Config):
+    """A data set: on the Hugging Face hub, in a folder, or in one file."""
 
+    path: str = Field(description="Id on the hub, a folder, or a .parquet, .json(l), .csv or .arrow file.")
+    name: str | None = Field(None, description="Configuration of the data set, if it has several.")
+    split: str | None = Field("train", description="Split to read.")
+    total_epochs: int = Field(1, ge=1, description="How often training goes through the data.")
+    total_steps: int | None = Field(None, ge=1, description="Training steps; overrides `total_epochs`.")
 
-def records(data: DatasetConfig) -> Iterator[dict[str, Any]]:
-    """Each record as a dict, read when it is asked for. Raises ConfigError."""
-    settings = reader_settings(data)
-    kind = settings.pop("type")
-    reader = validated(
-        load_plugins().get("reader", kind, "DatasetConfig"), {**settings, "streaming": True}, "DatasetConfig"
-    )
-    assert isinstance(reader, Reader)
-    for task in reader.tasks():
-        yield dict(task.metadata)
+    def preview(self, n: int = 5) -> list[dict[str, Any]]:
+        """Print the first records as JSON, and return them. Raises ConfigError if the data cannot be read."""
+        samples = list(islice(self.records(), n))
+        print(json.dumps(samples, indent=2, ensure_ascii=False))
+        return samples
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Each record with all its columns, read when it is asked for. Raises ConfigError."""
+        from ajet.job.layers import job_layers
+        from ajet.job.prepare import build_plugin
+
+        if self.split is None:
+            raise ConfigError("DatasetConfig.split: name the split to read; None is not supported.")
+        settings: dict[str, Any] = {"type": "huggingface", "path": self.path, "split": self.split}
+        if self.name is not None:
+            settings["subset"] = self.name
+        no_field = dict.fromkeys(("id", "query", "answer", "messages"))
+        reader = build_plugin(
+            job_layers(None), "reader", {**settings, **no_field, "streaming": True}, "DatasetConfig"
+        )
+        assert isinstance(reader, Reader)
+        for task in reader.tasks():
+            yield dict(task.metadata)

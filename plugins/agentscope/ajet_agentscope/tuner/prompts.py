@@ -12,7 +12,6 @@ import ajet
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
 from ajet_agentscope.tuner.config import (
-    DatasetConfig,
     JudgeOutput,
     JudgeType,
     PromptTuneConfig,
@@ -20,7 +19,7 @@ from ajet_agentscope.tuner.config import (
     WorkflowType,
     ours,
 )
-from ajet_agentscope.tuner.data import records
+from ajet_agentscope.tuner.data import DatasetConfig
 
 _NAME = "system_prompt"
 _REFLECTIONS = {"light": 20, "medium": 60, "heavy": 150}
@@ -57,7 +56,7 @@ def tune_prompt(
             "PromptTuneConfig.optimization_level: choose light, medium or heavy; None is not supported."
         )
     agent = _Agent(workflow, judge_func)
-    train = [dict(record) for record in records(ours(DatasetConfig, train_dataset))]
+    train = list(ours(DatasetConfig, train_dataset).records())
     found = ajet.tune_prompt(
         workflow=lambda task: agent.run(task.metadata["record"], ajet.prompt(_NAME, init_system_prompt)),
         judge=agent.judge_episode,
@@ -70,7 +69,7 @@ def tune_prompt(
     best = found.texts[_NAME]
     metrics = {"reward_before": found.before.reward, "reward_after": found.after.reward}
     if eval_dataset is not None:
-        held_out = [dict(record) for record in records(ours(DatasetConfig, eval_dataset))]
+        held_out = list(ours(DatasetConfig, eval_dataset).records())
         metrics |= agent.evaluate(init_system_prompt, best, held_out, settings)
     return best, metrics
 
