@@ -23,6 +23,7 @@ from ajet.capture.context import answering, passthrough
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS, refuse_oversized
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
+from ajet.capture.replies import Form, NotRecorded, Replies, request_of
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.stream_buffer import Emit, StreamBuffer
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
@@ -35,7 +36,7 @@ from ajet.interfaces.engine import ChatModelFailed, Engine
 from ajet.tracker.call import Call, Message, MessageNode, new_root
 from ajet.tracker.conversations import recognise
 from ajet.tracker.prompt import TAIL, ClientChat, Prompt, as_sent, make_prompt
-from ajet.tracker.record import EpisodeRecord, Exchange, as_ids, check_generation, merging_key
+from ajet.tracker.record import Details, EpisodeRecord, Exchange, as_ids, check_generation, merging_key
 from ajet.types import (
     AjetError,
     FinishReason,
@@ -51,6 +52,7 @@ _KEY_PREFIX = "ajet-"
 _MOST_REFUSALS = 1_000
 _LONGEST_REFUSAL = 1_000
 """Maximum characters of a message that is kept."""
+_SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "stop")
 _KEY = re.compile(rf"{_KEY_PREFIX}[\w-]{{32}}")
 
 
@@ -159,12 +161,15 @@ class Session:
         with self._in_flight():
             check_wanted(request)
             chosen = choose_target(self.answerer.targets, agent, target)
-            if not chosen.model:
+            if not chosen.model and chosen.replies is None:
                 await self._refuse_oversized(request)
             asked = self._understand(request, agent, chosen)
             first, self._numbers = self._numbers, self._numbers + request.n
             await check_schema(request)
-            if asked.target.model:
+            if asked.target.replies is not None:
+                replies = asked.target.replies[self.episode]
+                choices = [self._replay(asked, replies, first + i, i, emit) for i in range(request.n)]
+            elif asked.target.model:
                 choices = await _all(self._ask_model(asked, first + i, i, emit) for i in range(request.n))
             else:
                 await self._render_apart(asked)
@@ -341,6 +346,22 @@ class Session:
         reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
         return Choice(number, asked, Answer(message, reason, 0, 0))
 
+    def _replay(
+        self, asked: _Asked, replies: Replies[Answer], number: int, index: int, emit: Emit | None
+    ) -> Choice:
+        """The recorded reply. Raises NotRecorded."""
+        messages = asked.chat_end.chat() if asked.chat_end else ()
+        try:
+            request = request_of(Form(replies.ignore), messages, asked.tools, asked.request.prompt)
+            answer = replies.take(asked.agent, request)
+        except NotRecorded as error:
+            self.counters["not_recorded"] += 1
+            self.engine_error = str(error)
+            raise
+        if emit:
+            StreamBuffer(emit, index, None, ()).finish(answer.message)
+        return Choice(number, asked, answer if asked.request.logprobs else replace(answer, logprobs=None))
+
     async def _sample(
         self, asked: _Asked, prompt: Prompt, number: int, index: int, blocks_loop: bool, emit: Emit | None
     ) -> Choice:
@@ -446,6 +467,10 @@ class Session:
     def _record(self, choice: Choice) -> MessageNode | None:
         """Record an answer; return its node among the conversations."""
         asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
+        self._keep_details(choice)
+        if sampled is None and asked.chat_end is None:
+            self.record.replayed_texts += 1
+            return None
         if sampled is None:
             assert asked.chat_end
             answer = asked.chat_end.add(message)
@@ -475,6 +500,22 @@ class Session:
         if node and choice.answer.last_reasoning:  # an equal reply may be sent without streaming
             node.last_reasoning = choice.answer.last_reasoning
         return node
+
+    def _keep_details(self, choice: Choice) -> None:
+        asked, answer = choice.asked, choice.answer
+        request = asked.request
+        sampling = {name: value for name in _SAMPLING if (value := getattr(request, name)) not in (None, ())}
+        if request.n > 1:
+            sampling["n"] = request.n
+        self.record.details[choice.number] = Details(
+            sampling,
+            request.prompt,
+            None if request.prompt is None else str(answer.message["content"]),
+            answer.stop,
+            answer.reasoning_tokens,
+        )
+        if asked.tools:
+            self.record.tools[asked.key] = asked.tools
 
     def _seed(self, number: int) -> int:
         digest = hashlib.blake2b(

@@ -91,13 +91,18 @@ class Run:
         """The episodes of an episode's step and phase, itself included."""
         return [e for e in self.entries if (e.phase, e.step) == (entry.phase, entry.step)]
 
-    def episode(self, entry: Entry) -> Episode:
-        """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
+    def line(self, entry: Entry) -> dict[str, Any]:
+        """An episode's line of the journal. Raises AjetError if it has changed."""
         with (self.dir / JOURNAL).open("rb") as file:
             file.seek(entry.offset)
             line = _parsed(file.readline(), self.dir / JOURNAL, 0)
         if line.get("id") != entry.id:
             raise AjetError(f"{self.dir / JOURNAL} changed while it was being read; try again.")
+        return line
+
+    def episode(self, entry: Entry) -> Episode:
+        """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
+        line = self.line(entry)
         found = _GROUP.match(entry.id)
         plan = Plan(entry.id, "", Task(entry.task), entry.member, int(found[2]) if found else 0)
         return episode_from_json(line, plan)

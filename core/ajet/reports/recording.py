@@ -1,0 +1,129 @@
+"""Makes recordings of the episodes in a run folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from ajet.reports.folder import Entry, Run, read_run
+from ajet.reports.token_text import TokenText
+from ajet.rollout.episode import Episode
+from ajet.rollout.recording import (
+    GivenTask,
+    RecordedCall,
+    RecordedEpisode,
+    RecordedJudgeCall,
+    RecordedReply,
+    RecordedRequest,
+    Recording,
+    Tokens,
+    Usage,
+    Verdict,
+)
+from ajet.tracker.call import Call, Message
+from ajet.tracker.record import Details, Exchange
+from ajet.types import AjetError, FinishReason
+
+
+def recording_of(run_dir: Path, episode: str) -> Recording:
+    """The recording of one episode of a run folder, found by its id or a unique part of it; ``Recording.text()`` is its file.
+    Raises ConfigError if there is no such episode, and AjetError if its journal line lacks the task."""
+    run = read_run(run_dir)
+    return record(run, [run.find(episode)])
+
+
+def record(run: Run, entries: Iterable[Entry]) -> Recording:
+    """The recording of some episodes of a run. Raises AjetError as `recording_of` does."""
+    text_of = TokenText(run.dir)
+    return Recording(run=run.dir.name, episodes=[_episode(run, entry, text_of) for entry in entries])
+
+
+def _episode(run: Run, entry: Entry, text_of: TokenText) -> RecordedEpisode:
+    line = run.line(entry)
+    if "given" not in line:
+        raise AjetError(
+            f"{run.dir}: the journal has only the id of the task of {entry.id}, not what it holds: JSON cannot hold it, or an earlier "
+            "version wrote the journal. Give the task plain values, and run it again."
+        )
+    episode = run.episode(entry)
+    verdict = Verdict(
+        reward=episode.reward,
+        rewards=dict(episode.rewards),
+        is_success=episode.is_success,
+        metrics={name: value for name, value in episode.metrics.items() if math.isfinite(value)},
+        feedback=episode.feedback,
+    )
+    return RecordedEpisode(
+        id=entry.id,
+        group=entry.group[2].rstrip("/") if entry.group else entry.id,
+        member=entry.member,
+        task=GivenTask(id=entry.task, **line["given"]),
+        calls=_calls(episode, text_of),
+        judge_calls=[
+            RecordedJudgeCall(url=c.url, request=c.request, response=c.response) for c in episode.judge_calls
+        ],
+        response=episode.output.response,
+        verdict=None if episode.failure else verdict,
+        failure=episode.failure,
+        error=episode.error,
+    )
+
+
+def _calls(episode: Episode, text_of: TokenText) -> list[RecordedCall]:
+    """The calls in the order of their requests."""
+    sampled = {call.number: call for call in episode.record.calls}
+    chats: dict[int, Exchange] = {exchange.number: exchange for exchange in episode.record.exchanges}
+    return [
+        _call(episode, number, chats.get(number), sampled.get(number), text_of)
+        for number in sorted(sampled.keys() | chats.keys())
+    ]
+
+
+def _call(
+    episode: Episode, number: int, exchange: Exchange | None, sampled: Call | None, text_of: TokenText
+) -> RecordedCall:
+    of = exchange or sampled
+    assert of is not None
+    details = episode.record.details.get(number, Details())
+    tokens = _tokens(sampled, text_of) if sampled else None
+    chat = exchange.chat() if exchange else []
+    message = chat[-1] if chat else {"role": "assistant", "content": details.said or ""}
+    prompt = details.prompt
+    return RecordedCall(
+        agent=of.agent,
+        target=of.target,
+        request=RecordedRequest(
+            messages=[dict(m) for m in chat[:-1]],
+            tools=[dict(tool) for tool in episode.record.tools.get(of.key, ())] if exchange else [],
+            prompt=prompt if prompt is None or isinstance(prompt, str) else list(prompt),
+            sampling=dict(details.sampling),
+        ),
+        reply=RecordedReply(
+            message=dict(message),
+            finish_reason=_reason(message, sampled),
+            stop=details.stop,
+            usage=Usage(
+                prompt_tokens=sampled.prompt.length if sampled else 0,
+                completion_tokens=len(sampled.generation.token_ids) if sampled else 0,
+                reasoning_tokens=details.reasoning_tokens,
+            ),
+            tokens=tokens,
+        ),
+    )
+
+
+def _tokens(call: Call, text_of: TokenText) -> Tokens:
+    ids = call.generation.token_ids.tolist()
+    texts = text_of(ids)
+    known = [text for text in texts if text is not None]
+    return Tokens(
+        ids=ids,
+        logprobs=[round(logprob, 6) for logprob in call.generation.logprobs.tolist()],
+        texts=known if len(known) == len(texts) else None,
+    )
+
+
+def _reason(message: Message, sampled: Call | None) -> FinishReason:
+    reason = sampled.generation.finish_reason if sampled else "stop"
+    return "tool_calls" if message.get("tool_calls") and reason == "stop" else reason
