@@ -40,6 +40,7 @@ from ajet.tracker.record import Details, EpisodeRecord, Exchange, as_ids, check_
 from ajet.types import (
     AjetError,
     FinishReason,
+    Float32,
     GenerateRequest,
     Generation,
     GenerationDelta,
@@ -573,9 +574,15 @@ def _concatenated(arrays: Sequence[Int32]) -> Int32:
 
 
 def _logprobs(chat: Chat, generation: Generation) -> tuple[tuple[str, float], ...]:
-    """(text, logprob) of each token; values that JSON cannot express become the API's lowest value."""
+    """(text, logprob) of each token."""
     texts = (chat.text_of(token) for token in generation.token_ids.tolist())
-    return tuple(zip(texts, np.clip(generation.logprobs, -9999.0, 0.0).tolist(), strict=True))
+    return tuple(zip(texts, logprobs_for_client(generation.logprobs), strict=True))
+
+
+def logprobs_for_client(logprobs: Float32) -> list[float]:
+    """Logprobs as a client gets them; values that JSON cannot express become the API's lowest value."""
+    given: list[float] = np.clip(logprobs, -9999.0, 0.0).tolist()
+    return given
 
 
 current_session: ContextVar[Session | None] = ContextVar("ajet_session", default=None)

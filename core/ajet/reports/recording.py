@@ -119,7 +119,7 @@ def _tokens(call: Call, text_of: TokenText) -> Tokens:
     known = [text for text in texts if text is not None]
     return Tokens(
         ids=ids,
-        logprobs=[round(logprob, 6) for logprob in call.generation.logprobs.tolist()],
+        logprobs=[float(str(logprob)) for logprob in call.generation.logprobs],  # the shortest equal float32
         texts=known if len(known) == len(texts) else None,
     )
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from ajet.capture.judge_calls import JudgeCall
+from ajet.capture.session import logprobs_for_client
 from ajet.capture.wires import Answer
 from ajet.types import AjetError, ConfigError, FinishReason, Task
 from ajet.utils.files import write_whole
@@ -71,7 +73,8 @@ class RecordedReply(_Part):
         """The reply as capture gives it to a client."""
         logprobs = None
         if self.tokens and self.tokens.texts is not None:
-            logprobs = tuple(zip(self.tokens.texts, self.tokens.logprobs, strict=False))
+            given = logprobs_for_client(np.asarray(self.tokens.logprobs, np.float32))
+            logprobs = tuple(zip(self.tokens.texts, given, strict=False))
         used = self.usage
         return Answer(
             self.message,
