@@ -240,6 +240,27 @@ def test_dates_may_differ_where_the_test_says_so(project: Project) -> None:
         project.replay(ignore=["("])
 
 
+def test_an_error_of_the_model_is_replayed_too(project: Project) -> None:
+    project.write(
+        "script.yaml",
+        "- {turn: 0, when: sum, call: {name: add, arguments: {a: 1}}}\n- {when: nothing, say: x}\n",
+    )
+    project.record()
+    (recorded,) = Recording.read(project.file).episodes
+    assert recorded.failure == "engine" and recorded.calls[-1].error
+    replayed = project.replay()
+    assert (
+        replayed.failure == "engine" and "no rule fits turn 1" in replayed.error and not replayed.differences
+    )
+    project.edit(
+        "        asked = await",
+        "        if len(messages) > 1:\n            return 'It is 42.'\n        asked = await",
+    )
+    fixed = project.replay()
+    assert fixed.reward == 1
+    assert fixed.differences[0].startswith("1 recorded call was not made")
+
+
 # ------------------------------------------------------------------ what has changed
 
 
@@ -403,7 +424,7 @@ def test_tokens_logprobs_and_usage_are_recorded_and_given_to_the_agent_again(
     replayed = project.replay(workflow, "agent.py:always")
     assert not replayed.differences and replayed.response == replayed.recorded.response
     (call,) = replayed.recorded.calls
-    assert call.reply.tokens and call.reply.tokens.texts
+    assert call.reply and call.reply.tokens and call.reply.tokens.texts
     assert (
         len(call.reply.tokens.ids)
         == len(call.reply.tokens.logprobs)
@@ -575,6 +596,7 @@ def file(*calls: Any, **fields: Any) -> str:
         (file(episodes=[]), "the recording has no episodes"),
         (file(episodes=[ONE, ONE]), "2 episodes have the id 'a'"),
         (file({}), "episodes.0.calls.0.request: field required"),
+        (file({"request": ASKED}), "episodes.0.calls.0: value error, needs either a reply or an error"),
         (file({"request": {"messages": [{"role": "boss"}]}, "reply": SAID}), "calls[0]: a request is not valid: messages[0].role"),
         (file({"request": ASKED, "reply": {"message": {}}}), "calls[0]: messages[1].role is None"),
     ],

@@ -22,7 +22,7 @@ class Target:
     trained: bool = True
     adapter: str | None = None
     """Name of the adapter that our engine uses; None: the base weights."""
-    replies: Mapping[str, Replies[Answer]] | None = None
+    replies: Mapping[str, Replies[Answer | Refused]] | None = None
     """The recorded replies of each episode, by its id, that answer in place of any model."""
 
 

@@ -104,7 +104,10 @@ class Run:
         """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
         line = self.line(entry)
         found = _GROUP.match(entry.id)
-        plan = Plan(entry.id, "", Task(entry.task), entry.member, int(found[2]) if found else 0)
+        given = line.get("given", {})
+        messages = tuple(given.get("messages", ()))
+        task = Task(entry.task, given.get("query", ""), messages, given.get("metadata", {}))
+        plan = Plan(entry.id, "", task, entry.member, int(found[2]) if found else 0)
         return episode_from_json(line, plan)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ajet.reports.folder import Entry, Run, read_run
@@ -13,6 +13,7 @@ from ajet.rollout.recording import (
     GivenTask,
     RecordedCall,
     RecordedEpisode,
+    RecordedError,
     RecordedJudgeCall,
     RecordedReply,
     RecordedRequest,
@@ -22,7 +23,7 @@ from ajet.rollout.recording import (
     Verdict,
 )
 from ajet.tracker.call import Call, Message
-from ajet.tracker.record import Details, Exchange
+from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
 from ajet.types import AjetError, FinishReason
 
 
@@ -72,44 +73,58 @@ def _episode(run: Run, entry: Entry, text_of: TokenText) -> RecordedEpisode:
 
 def _calls(episode: Episode, text_of: TokenText) -> list[RecordedCall]:
     """The calls in the order of their requests."""
-    sampled = {call.number: call for call in episode.record.calls}
-    chats: dict[int, Exchange] = {exchange.number: exchange for exchange in episode.record.exchanges}
-    return [
-        _call(episode, number, chats.get(number), sampled.get(number), text_of)
-        for number in sorted(sampled.keys() | chats.keys())
-    ]
+    record = episode.record
+    sampled = {call.number: call for call in record.calls}
+    answered = {exchange.number: exchange for exchange in record.exchanges}
+    calls = {
+        n: _answered(record, n, answered.get(n), sampled.get(n), text_of) for n in sampled.keys() | answered
+    }
+    calls |= {refused.number: _refused(record, refused) for refused in record.refused}
+    return [call for _, call in sorted(calls.items())]
 
 
-def _call(
-    episode: Episode, number: int, exchange: Exchange | None, sampled: Call | None, text_of: TokenText
+def _answered(
+    record: EpisodeRecord, number: int, exchange: Exchange | None, sampled: Call | None, text_of: TokenText
 ) -> RecordedCall:
     of = exchange or sampled
     assert of is not None
-    details = episode.record.details.get(number, Details())
-    tokens = _tokens(sampled, text_of) if sampled else None
+    details = record.details.get(number, Details())
     chat = exchange.chat() if exchange else []
     message = chat[-1] if chat else {"role": "assistant", "content": details.said or ""}
-    prompt = details.prompt
+    usage = Usage(
+        prompt_tokens=sampled.prompt.length if sampled else 0,
+        completion_tokens=len(sampled.generation.token_ids) if sampled else 0,
+        reasoning_tokens=details.reasoning_tokens,
+    )
+    reply = RecordedReply(
+        message=dict(message),
+        finish_reason=_reason(message, sampled),
+        stop=details.stop,
+        usage=usage,
+        tokens=_tokens(sampled, text_of) if sampled else None,
+    )
     return RecordedCall(
-        agent=of.agent,
-        target=of.target,
-        request=RecordedRequest(
-            messages=[dict(m) for m in chat[:-1]],
-            tools=[dict(tool) for tool in episode.record.tools.get(of.key, ())] if exchange else [],
-            prompt=prompt if prompt is None or isinstance(prompt, str) else list(prompt),
-            sampling=dict(details.sampling),
-        ),
-        reply=RecordedReply(
-            message=dict(message),
-            finish_reason=_reason(message, sampled),
-            stop=details.stop,
-            usage=Usage(
-                prompt_tokens=sampled.prompt.length if sampled else 0,
-                completion_tokens=len(sampled.generation.token_ids) if sampled else 0,
-                reasoning_tokens=details.reasoning_tokens,
-            ),
-            tokens=tokens,
-        ),
+        agent=of.agent, target=of.target, request=_request(record, number, of.key, chat[:-1]), reply=reply
+    )
+
+
+def _refused(record: EpisodeRecord, call: RefusedCall) -> RecordedCall:
+    return RecordedCall(
+        agent=call.agent,
+        target=call.target,
+        request=_request(record, call.number, call.key, call.chat_end.chat()),
+        error=RecordedError(code=call.code, status=call.status, message=call.message),
+    )
+
+
+def _request(record: EpisodeRecord, number: int, key: str, messages: Sequence[Message]) -> RecordedRequest:
+    details = record.details.get(number, Details())
+    prompt = details.prompt
+    return RecordedRequest(
+        messages=[dict(message) for message in messages],
+        tools=[dict(tool) for tool in record.tools.get(key, ())],
+        prompt=prompt if prompt is None or isinstance(prompt, str) else list(prompt),
+        sampling=dict(details.sampling),
     )
 
 

@@ -22,9 +22,11 @@ from ajet.rollout.failures import Failure
 from ajet.rollout.recorded import RecordedTask
 from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, MessageNode
-from ajet.tracker.record import Details, EpisodeRecord, Exchange
+from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
 from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation, Task, WorkflowOutput
+
+_REFUSED = ("number", "agent", "target", "key", "code", "status", "message")
 
 
 def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any]:
@@ -94,6 +96,11 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
                 answer.ends.append(call)
         if "details" in data:
             record.details[data["number"]] = Details(**data["details"])
+    for data in line.get("refused", ()):
+        if "details" in data:
+            record.details[data["number"]] = Details(**data["details"])
+        end = chat_end[data["key"]][data["chat_end"]]
+        record.refused.append(RefusedCall(chat_end=end, **{name: data[name] for name in _REFUSED}))
     record.tools = dict(line.get("tools", {}))
     record.close()
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
@@ -135,6 +142,10 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
             rows[key].append((before, node.message))
         return indices[chat_end]
 
+    def details_of(number: int) -> dict[str, Any]:
+        found = record.details.get(number)
+        return {k: v for k, v in asdict(found).items() if v not in (None, {})} if found else {}
+
     lines = []
     answered: list[Exchange | Call] = [*record.exchanges, *(c for c in record.calls if c.chat_end is None)]
     for one in answered:
@@ -147,14 +158,20 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
         if isinstance(one, Exchange):
             rows.setdefault(one.key, [])
             line["answer"] = index_of(one.answer, one.key)
-        details = record.details.get(one.number)
-        if details and (given := {k: v for k, v in asdict(details).items() if v not in (None, {})}):
-            line["details"] = given
+        if details := details_of(one.number):
+            line["details"] = details
         call = calls.get(one.number)
         if call:
             line["tokens"] = _call_to_json(call)
         lines.append(line)
-    return {"chats": rows, "calls": lines}
+    refused = []
+    for failed in record.refused:
+        rows.setdefault(failed.key, [])
+        given = {name: getattr(failed, name) for name in _REFUSED}
+        if found := details_of(failed.number):
+            given["details"] = found
+        refused.append({**given, "chat_end": index_of(failed.chat_end, failed.key)})
+    return {"chats": rows, "calls": lines, **({"refused": refused} if refused else {})}
 
 
 def _chat_from_json(root: MessageNode, rows: Sequence[tuple[int, Any]]) -> list[MessageNode]:

@@ -10,14 +10,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.session import logprobs_for_client
-from ajet.capture.wires import Answer
+from ajet.capture.wires import Answer, Refused
 from ajet.types import AjetError, ConfigError, FinishReason, Task
 from ajet.utils.files import write_whole
 
@@ -87,13 +87,35 @@ class RecordedReply(_Part):
         )
 
 
+class RecordedError(_Part):
+    """An error that the agent's client got in place of a reply."""
+
+    code: str
+    status: int = 400
+    message: str = ""
+
+
 class RecordedCall(_Part):
-    """An LLM call of the workflow."""
+    """An LLM call of the workflow, with a reply or an error."""
 
     agent: str = "agent"
     target: str = "policy"
     request: RecordedRequest
-    reply: RecordedReply
+    reply: RecordedReply | None = None
+    error: RecordedError | None = None
+
+    @model_validator(mode="after")
+    def _answered(self) -> Self:
+        if (self.reply is None) == (self.error is None):
+            raise ValueError("needs either a reply or an error")
+        return self
+
+    def answer(self) -> Answer | Refused:
+        """What capture gives the client."""
+        if self.reply is not None:
+            return self.reply.answer()
+        assert self.error
+        return Refused(self.error.message, code=self.error.code, status=self.error.status)
 
 
 class RecordedJudgeCall(_Part):
@@ -153,7 +175,7 @@ class RecordedEpisode(_Part):
 class Recording(_Part):
     """The file."""
 
-    recording: Literal[1] = VERSION
+    recording: int = VERSION
     """The version of this format."""
     ajet: str = Field(default_factory=lambda: importlib.metadata.version("ajet"))
     """The version that wrote it."""

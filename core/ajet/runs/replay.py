@@ -14,7 +14,7 @@ from typing import Any
 from ajet.capture.context import replaying
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.replies import Form, NotRecorded, Replies, difference, request_of
-from ajet.capture.wires import Answer
+from ajet.capture.wires import Answer, Refused
 from ajet.chat.messages import BadMessage, normalise
 from ajet.job.config import Layers
 from ajet.job.job import Job
@@ -92,19 +92,19 @@ async def _replay(
     ]
 
 
-def _replies(episode: RecordedEpisode, ignore: Sequence[re.Pattern[str]]) -> Replies[Answer]:
+def _replies(episode: RecordedEpisode, ignore: Sequence[re.Pattern[str]]) -> Replies[Answer | Refused]:
     found = []
     for number, call in enumerate(episode.calls):
         asked = call.request
         try:
-            if asked.prompt is None:
+            if call.reply and asked.prompt is None:
                 normalise(call.reply.message, len(asked.messages))
             request = request_of(Form(ignore), asked.messages, asked.tools, asked.prompt)
         except (BadMessage, NotRecorded) as error:
             raise ConfigError(
                 f"the recording of {episode.id}, calls[{number}]: {str(error).rstrip('.')}. Correct the file, or record again."
             ) from None
-        found.append((call.agent, request, call.reply.answer()))
+        found.append((call.agent, request, call.answer()))
     return Replies(found, ignore)
 
 
@@ -113,7 +113,10 @@ def _judge_replies(episode: RecordedEpisode, ignore: Sequence[re.Pattern[str]]) 
 
 
 def _differences(
-    recorded: RecordedEpisode, episode: Episode, replies: Replies[Answer], judged: Replies[JudgeCall]
+    recorded: RecordedEpisode,
+    episode: Episode,
+    replies: Replies[Answer | Refused],
+    judged: Replies[JudgeCall],
 ) -> Iterator[str]:
     """What a replay did differently."""
     yield from replies.missing

@@ -50,6 +50,21 @@ class Details:
     """How many of the answer's tokens are reasoning, if they were counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """A call with messages that got an error, because its engine failed or its prompt was too long, for example."""
+
+    number: int
+    agent: str
+    target: str
+    key: str
+    chat_end: MessageNode
+    """The last message of the request."""
+    code: str
+    status: int
+    message: str
+
+
 class EpisodeRecord:
     """Calls, trees and conversations of one attempt at an episode. Not thread-safe: the engine's loop
     owns it until it is closed."""
@@ -64,6 +79,7 @@ class EpisodeRecord:
         """The tools of each merging key that has any."""
         self.details: dict[int, Details] = {}
         """The details of each call, by its number."""
+        self.refused: list[RefusedCall] = []
         self.replayed_texts = 0
         """Calls that a recording answered and that continue text: they have neither messages nor tokens."""
         self.closed = False
@@ -100,6 +116,7 @@ class EpisodeRecord:
         self.closed = True
         self.calls.sort(key=lambda c: c.number)
         self.exchanges.sort(key=lambda e: e.number)
+        self.refused.sort(key=lambda r: r.number)
 
     @property
     def answered(self) -> int:
