@@ -420,7 +420,7 @@ def test_tokens_logprobs_and_usage_are_recorded_and_given_to_the_agent_again(
     )
     assert checked.code == 0, checked.err
     shown = project.program("show", "runs", "1.0", "--record", str(project.file))
-    assert shown.code == 0 and "with 1 of 1 episodes" in shown.out, shown.err
+    assert shown.code == 0 and "with 1 episode" in shown.out, shown.err
     replayed = project.replay(workflow, "agent.py:always")
     assert not replayed.differences and replayed.response == replayed.recorded.response
     (call,) = replayed.recorded.calls
@@ -547,13 +547,13 @@ def test_the_command_lists_what_differs_and_its_exit_code_says_so(project: Proje
     )
     same = project.program(*words)
     assert same.code == 0, same.err
-    assert same.out.endswith(f"2 episodes replayed, 0 of them differ from {project.file}\n")
+    assert same.out.endswith(f"2 episodes replayed from {project.file}, 0 different\n")
     project.edit("task.query}", "task.query.replace('3+3', '3+4')}")
     other = project.program(*words)
     assert other.code == 1
     assert re.search(r"^differs  1\.\d/b/0  failed: not_recorded", other.out, re.MULTILINE), other.out
     assert 'message 1 (user) is now "sum 3+4?", and was "sum 3+3?"' in other.out
-    assert other.out.endswith(f"2 episodes replayed, 1 of them differs from {project.file}\n")
+    assert other.out.endswith(f"2 episodes replayed from {project.file}, 1 different\n")
 
 
 def test_a_job_file_gives_the_rest_and_flags_without_effect_are_errors(project: Project) -> None:

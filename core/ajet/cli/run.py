@@ -166,15 +166,18 @@ def replay_file(
     for one in replayed:
         e = one.episode
         outcome = f"failed: {e.failure}" if e.failure else f"reward {e.reward:g}"
-        print(f"{'differs' if one.differences else 'same   '}  {e.id}  {outcome}  {e.record.answered} calls")
+        calls = _counted(e.record.answered, "call")
+        print(f"{'differs' if one.differences else 'same   '}  {e.id}  {outcome}  {calls}")
         for line in one.differences:
             print(f"         {line}")
     different = sum(bool(one.differences) for one in replayed)
-    print(
-        f"{len(replayed)} episodes replayed, {different} of them {'differs' if different == 1 else 'differ'} from {file}"
-    )
+    print(f"{_counted(len(replayed), 'episode')} replayed from {file}, {different} different")
     if different:
         raise typer.Exit(1)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> None:
@@ -185,7 +188,7 @@ def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> No
     run = read_run(run_dir)
     entries = run.entries if episode is None else [run.find(episode)]
     record(run, entries).write(file)
-    print(f"recorded: {file}, with {len(entries):,} of {len(run.entries):,} episodes")
+    print(f"recorded: {file}, with {_counted(len(entries), 'episode')}")
 
 
 def run_prepared(job: Job, recording: Path | None = None) -> Path:
