@@ -338,6 +338,27 @@ def judge(task, output):
 '''
 
 
+STREAMING = """
+import openai
+async def judge(task, output):
+    client = openai.AsyncOpenAI(base_url="URL/v1", api_key="sk-judges-secret", max_retries=0)
+    ask = [{"role": "user", "content": output.response}]
+    stream = await client.chat.completions.create(model="judge", messages=ask, stream=True)
+    return float("".join([chunk.choices[0].delta.content async for chunk in stream]))
+"""
+
+
+def test_a_judges_stream_is_replayed_too(project: Project, httpserver: HTTPServer) -> None:
+    pieces = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("0", ".5")]
+    events = "".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces) + "data: [DONE]\n\n"
+    answer = httpserver.expect_request("/v1/chat/completions")
+    answer.respond_with_data(events, content_type="text/event-stream")
+    project.write("agent_judge.py", STREAMING.replace("URL/v1", httpserver.url_for("/v1")))
+    project.record(judge="agent_judge.py:judge")
+    replayed = project.replay(judge="agent_judge.py:judge")
+    assert replayed.reward == 0.5 and not replayed.differences and len(httpserver.log) == 1
+
+
 def test_a_judges_calls_to_a_model_are_replayed_without_its_endpoint(
     project: Project, httpserver: HTTPServer
 ) -> None:

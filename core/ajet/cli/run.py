@@ -187,7 +187,7 @@ def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> No
 
     run = read_run(run_dir)
     entries = run.entries if episode is None else [run.find(episode)]
-    record(run, entries).write(file)
+    record(run.dir, map(run.line, entries)).write(file)
     print(f"recorded: {file}, with {_counted(len(entries), 'episode')}")
 
 

@@ -52,8 +52,8 @@ class Entry:
     @property
     def group(self) -> tuple[str, int, str] | None:
         """The key that episodes of one task in one step share; None if episodes have no group (validation)."""
-        found = _GROUP.match(self.id)
-        return (self.phase, self.step, found[0]) if found else None
+        group = group_of(self.id)
+        return (self.phase, self.step, group) if group else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +102,21 @@ class Run:
 
     def episode(self, entry: Entry) -> Episode:
         """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
-        line = self.line(entry)
-        found = _GROUP.match(entry.id)
-        given = line.get("given", {})
-        messages = tuple(given.get("messages", ()))
-        task = Task(entry.task, given.get("query", ""), messages, given.get("metadata", {}))
-        plan = Plan(entry.id, "", task, entry.member, int(found[2]) if found else 0)
-        return episode_from_json(line, plan)
+        return episode_of(self.line(entry))
+
+
+def group_of(episode_id: str) -> str | None:
+    """What the ids of a group's episodes have in common; None if an episode has no group."""
+    found = _GROUP.match(episode_id)
+    return found[0] if found else None
+
+
+def episode_of(line: Mapping[str, Any]) -> Episode:
+    """The whole episode of a journal line, its task, messages and tokens rebuilt."""
+    found, given = _GROUP.match(line["id"]), line.get("given", {})
+    messages = tuple(given.get("messages", ()))
+    task = Task(line["task"], given.get("query", ""), messages, given.get("metadata", {}))
+    return episode_from_json(line, Plan(line["id"], "", task, line["member"], int(found[2]) if found else 0))
 
 
 def find_run(path: Path) -> Path:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from ajet.reports.folder import Entry, Run, read_run
+from ajet.reports.folder import episode_of, group_of, read_run
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode
 from ajet.rollout.recording import (
@@ -31,23 +32,23 @@ def recording_of(run_dir: Path, episode: str) -> Recording:
     """The recording of one episode of a run folder, found by its id or a unique part of it; ``Recording.text()`` is its file.
     Raises ConfigError if there is no such episode, and AjetError if its journal line lacks the task."""
     run = read_run(run_dir)
-    return record(run, [run.find(episode)])
+    return record(run_dir, [run.line(run.find(episode))])
 
 
-def record(run: Run, entries: Iterable[Entry]) -> Recording:
-    """The recording of some episodes of a run. Raises AjetError as `recording_of` does."""
-    text_of = TokenText(run.dir)
-    return Recording(run=run.dir.name, episodes=[_episode(run, entry, text_of) for entry in entries])
+def record(run_dir: Path, lines: Iterable[Mapping[str, Any]]) -> Recording:
+    """The recording of some episodes of a run folder, given as lines of its journal. Raises AjetError for a line that lacks the
+    task."""
+    text_of = TokenText(run_dir)
+    return Recording(run=run_dir.name, episodes=[_episode(run_dir, line, text_of) for line in lines])
 
 
-def _episode(run: Run, entry: Entry, text_of: TokenText) -> RecordedEpisode:
-    line = run.line(entry)
+def _episode(run_dir: Path, line: Mapping[str, Any], text_of: TokenText) -> RecordedEpisode:
     if "given" not in line:
         raise AjetError(
-            f"{run.dir}: the journal has only the id of the task of {entry.id}, not what it holds: JSON cannot hold it, or an earlier "
-            "version wrote the journal. Give the task plain values, and run it again."
+            f"{run_dir}: the journal has only the id of the task of {line['id']}, not what it holds: JSON cannot hold it, or an "
+            "earlier version wrote the journal. Give the task plain values, and run it again."
         )
-    episode = run.episode(entry)
+    episode = episode_of(line)
     verdict = Verdict(
         reward=episode.reward,
         rewards=dict(episode.rewards),
@@ -56,10 +57,10 @@ def _episode(run: Run, entry: Entry, text_of: TokenText) -> RecordedEpisode:
         feedback=episode.feedback,
     )
     return RecordedEpisode(
-        id=entry.id,
-        group=entry.group[2].rstrip("/") if entry.group else entry.id,
-        member=entry.member,
-        task=GivenTask(id=entry.task, **line["given"]),
+        id=episode.id,
+        group=(group_of(episode.id) or episode.id).rstrip("/"),
+        member=episode.plan.member,
+        task=GivenTask(id=episode.plan.task.id, **line["given"]),
         calls=_calls(episode, text_of),
         judge_calls=[
             RecordedJudgeCall(url=c.url, request=c.request, response=c.response) for c in episode.judge_calls
