@@ -577,6 +577,15 @@ def test_the_command_lists_what_differs_and_its_exit_code_says_so(project: Proje
     assert other.out.endswith(f"2 episodes replayed from {project.file}, 1 different\n")
 
 
+def test_control_characters_of_models_and_tasks_are_printed_as_escapes(project: Project) -> None:
+    project.task(id="a", query="\x1b[2J\u202e")
+    project.record(judge="agent.py:always")
+    project.edit("task.query}", "task.query + '\\x9b!'}")
+    done = project.program("run", "--replay", str(project.file), "--workflow", "agent.py:tools")
+    assert done.code == 1
+    assert r'"\u001b[2J\u202e\x9b!", and was "\u001b[2J\u202e"' in done.out, done.out
+
+
 def test_a_job_file_gives_the_rest_and_flags_without_effect_are_errors(project: Project) -> None:
     project.record()
     project.write(
@@ -670,6 +679,17 @@ def test_ids_count_by_where_they_occur_again() -> None:
     one, two = "0123456789abcdef" * 2, "fedcba9876543210" * 2
     assert request(("user", f"{one} {two} {one}")) == request(("user", f"{two} {one} {two}"))
     assert request(("user", f"{one} {two} {one}")) != request(("user", f"{one} {two} {two}"))
+
+
+def test_an_answer_that_comes_back_in_another_form_is_the_same() -> None:
+    def chat(call_id: str, arguments: str, **more: Any) -> Any:
+        function = {"name": "add", "arguments": arguments}
+        call = {"id": call_id, "type": "function", "function": function}
+        said = {"role": "assistant", "content": None, "tool_calls": [call], **more}
+        return Form().chat([said, {"role": "tool", "tool_call_id": call_id, "content": "3"}], [])
+
+    recorded = chat("one", '{"a": 1.0}', reasoning_content="I add.", name="solver")
+    assert chat("two", '{"a":1}') == recorded != chat("two", '{"a":2}')
 
 
 def test_the_difference_is_to_the_recorded_request_that_shares_most_messages() -> None:

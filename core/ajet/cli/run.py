@@ -155,6 +155,7 @@ def replay_file(
     from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import told_to
     from ajet.job.prepare import prepare
+    from ajet.reports.token_text import readable
     from ajet.rollout.recording import Recording
     from ajet.runs.replay import replay, replay_layers
 
@@ -167,9 +168,9 @@ def replay_file(
         e = one.episode
         outcome = f"failed: {e.failure}" if e.failure else f"reward {e.reward:g}"
         calls = _counted(e.record.answered, "call")
-        print(f"{'differs' if one.differences else 'same   '}  {e.id}  {outcome}  {calls}")
+        print(readable(f"{'differs' if one.differences else 'same   '}  {e.id}  {outcome}  {calls}"))
         for line in one.differences:
-            print(f"         {line}")
+            print(readable(f"         {line}"))
     different = sum(bool(one.differences) for one in replayed)
     print(f"{_counted(len(replayed), 'episode')} replayed from {file}, {different} different")
     if different:
