@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.reports.folder import Entry, find_run, read_run
 from ajet.reports.folder import Run as Folder
+from ajet.reports.recording import record
 from ajet.reports.token_text import TokenText
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode as Recorded
@@ -191,6 +193,12 @@ class Run:
             entries = [e for e in entries if e.phase not in _VALIDATIONS]
         text_of = TokenText(self.dir)
         return [Episode(self._folder, e, text_of) for e in entries if step in (None, e.step)]
+
+    def record(self, file: str | os.PathLike[str], episode: str | None = None) -> None:
+        """Write a recording of the episodes that count, or of the one whose id is or contains ``episode``. Raises AjetError."""
+        folder = self._folder
+        entries = folder.entries if episode is None else [folder.find(episode)]
+        record(self.dir, map(folder.line, entries)).write(Path(file))
 
     def __repr__(self) -> str:
         steps = len([m for m in self._lines() if m["type"] == "train"])

@@ -20,6 +20,9 @@ passing_through: ContextVar[bool] = ContextVar("ajet_passthrough", default=False
 answering: ContextVar[str] = ContextVar("ajet_answering", default="")
 """The id of the episode one of whose calls a chat model answers."""
 
+replaying: ContextVar[bool] = ContextVar("ajet_replaying", default=False)
+"""Whether a recording answers all LLM calls, so that no endpoint is asked and no API key is needed."""
+
 
 @contextmanager
 def label(*, agent: str | None = None, target: str | None = None) -> Iterator[None]:

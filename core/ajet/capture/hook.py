@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import json
 import logging
 import threading
 from collections import Counter
@@ -21,6 +22,7 @@ from ajet.capture.clients import httpx, install_translated
 from ajet.capture.clients.translated import Ours
 from ajet.capture.context import current_label, passing_through
 from ajet.capture.gateway.address import Caller, split_path
+from ajet.capture.judge_calls import JudgeCalls, judge_calls
 from ajet.capture.portal import Portal
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import Reply, caller, find_wire, refuse, respond
@@ -128,7 +130,12 @@ class Capture:
 
     def match(self, request: Any) -> Wire | None:
         """The wire of a request that capture answers; None lets the request go to the network."""
-        if request.method != "POST" or passing_through.get():
+        if request.method != "POST":
+            return None
+        judging = judge_calls.get()
+        if judging and judging.replies:
+            return _place(tuple(self.wires), request.url.raw_path)[0]
+        if passing_through.get():
             return None
         wire, asked = _place(tuple(self.wires), request.url.raw_path)
         is_answered = not isinstance(wire, Unanswered)
@@ -138,6 +145,9 @@ class Capture:
 
     def begin(self, wire: Wire, request: Any, body: bytes, blocks_loop: bool) -> Coroutine[Any, Any, Reply]:
         """Everything that needs the caller's context, then the coroutine for the engine's loop."""
+        judging = judge_calls.get()
+        if judging and judging.replies:
+            return _recorded(wire, judging, body)
         headers, asked = _headers(request), _place(tuple(self.wires), request.url.raw_path)[1]
         session = self._find(headers, asked)
         is_dead = self._is_dead(asked.key, headers)
@@ -156,6 +166,12 @@ class Capture:
                 log.debug("ajet_resolve_agent: %r", error)
         target = named[1] or asked.target or label.target
         return respond(wire, session, body, agent or "agent", target, blocks_loop=blocks_loop)
+
+    def heard(self, request: Any) -> JudgeCalls | None:
+        """What keeps the reply to a request that goes to the network: the judge's calls, if a judge makes it."""
+        judging = judge_calls.get()
+        is_call = judging is not None and request.method == "POST" and self.is_llm_path(request.url.raw_path)
+        return judging if is_call else None
 
     def _find(self, headers: Mapping[str, str], asked: Caller) -> Session | None:
         for name in _KEY_HEADERS:
@@ -190,6 +206,16 @@ class Capture:
         asked = _place(tuple(self.wires), request.url.raw_path)[1]
         refusal.url = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}{asked.path}"
         refusal.location = self.location_of(self._find(_headers(request), asked))
+
+
+async def _recorded(wire: Wire, judging: JudgeCalls, body: bytes) -> Reply:
+    """What a recording answers a judge."""
+    try:
+        response = judging.reply(body)
+    except Refused as error:
+        return refuse(wire, error)
+    is_stream = isinstance(response, str)
+    return Reply(200, (response if is_stream else json.dumps(response)).encode(), is_stream=is_stream)
 
 
 @functools.lru_cache(512)

@@ -33,10 +33,13 @@ class Reply:
     """Set if the reply is an error: the reason."""
     retry_after: float = 1.0
     """See `Refused.retry_after`."""
+    is_stream: bool = False
+    """Whether ``body`` holds events, as those of a recorded stream."""
 
     @property
     def headers(self) -> dict[str, str]:
-        kind = "text/event-stream; charset=utf-8" if self.events else "application/json"
+        is_stream = self.events or self.is_stream
+        kind = "text/event-stream; charset=utf-8" if is_stream else "application/json"
         headers = {"content-type": kind}
         if self.status != 200:
             headers["x-should-retry"] = "false"  # it would fail again: SDKs must not wait and retry

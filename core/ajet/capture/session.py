@@ -23,6 +23,7 @@ from ajet.capture.context import answering, passthrough
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS, refuse_oversized
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
+from ajet.capture.replies import Form, NotRecorded, Replies, request_of
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.stream_buffer import Emit, StreamBuffer
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
@@ -35,10 +36,19 @@ from ajet.interfaces.engine import ChatModelFailed, Engine
 from ajet.tracker.call import Call, Message, MessageNode, new_root
 from ajet.tracker.conversations import recognise
 from ajet.tracker.prompt import TAIL, ClientChat, Prompt, as_sent, make_prompt
-from ajet.tracker.record import EpisodeRecord, Exchange, as_ids, check_generation, merging_key
+from ajet.tracker.record import (
+    Details,
+    EpisodeRecord,
+    Exchange,
+    RefusedCall,
+    as_ids,
+    check_generation,
+    merging_key,
+)
 from ajet.types import (
     AjetError,
     FinishReason,
+    Float32,
     GenerateRequest,
     Generation,
     GenerationDelta,
@@ -51,6 +61,8 @@ _KEY_PREFIX = "ajet-"
 _MOST_REFUSALS = 1_000
 _LONGEST_REFUSAL = 1_000
 """Maximum characters of a message that is kept."""
+_TOO_LONG, _FAILED = "context_length_exceeded", "engine_error"
+_SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "stop")
 _KEY = re.compile(rf"{_KEY_PREFIX}[\w-]{{32}}")
 
 
@@ -159,22 +171,32 @@ class Session:
         with self._in_flight():
             check_wanted(request)
             chosen = choose_target(self.answerer.targets, agent, target)
-            if not chosen.model:
+            if not chosen.model and chosen.replies is None:
                 await self._refuse_oversized(request)
             asked = self._understand(request, agent, chosen)
             first, self._numbers = self._numbers, self._numbers + request.n
-            await check_schema(request)
-            if asked.target.model:
-                choices = await _all(self._ask_model(asked, first + i, i, emit) for i in range(request.n))
-            else:
-                await self._render_apart(asked)
-                prompt = self._prompt(asked)
-                choices = await _all(
-                    self._sample(asked, prompt, first + i, i, blocks_loop, emit) for i in range(request.n)
-                )
+            try:
+                await check_schema(request)
+                choices = await self._answer_all(asked, first, blocks_loop, emit)
+            except Refused as error:
+                self._keep_refused(asked, first, error)
+                raise
             if not is_free(request):
                 choices = [replace(c, misfit=await misfit(request, c.answer)) for c in choices]
             return choices
+
+    async def _answer_all(
+        self, asked: _Asked, first: int, blocks_loop: bool, emit: Emit | None
+    ) -> list[Choice]:
+        n = asked.request.n
+        if asked.target.replies is not None:
+            replies = asked.target.replies[self.episode]
+            return [self._replay(asked, replies, first + i, i, emit) for i in range(n)]
+        if asked.target.model:
+            return await _all(self._ask_model(asked, first + i, i, emit) for i in range(n))
+        await self._render_apart(asked)
+        prompt = self._prompt(asked)
+        return await _all(self._sample(asked, prompt, first + i, i, blocks_loop, emit) for i in range(n))
 
     def take(
         self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None
@@ -298,7 +320,7 @@ class Session:
             raise Refused(
                 f"the prompt has {prompt.node.length} tokens, but the model's context holds {engine.context_length} with the "
                 "answer; shorten the history or use a model with a longer context",
-                code="context_length_exceeded",
+                code=_TOO_LONG,
             )
         self.counters["rendered_anew"] += bool(prompt.cause)
         self.counters["drift"] += prompt.drift
@@ -340,6 +362,26 @@ class Session:
             StreamBuffer(emit, index, None, ()).finish(message)
         reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
         return Choice(number, asked, Answer(message, reason, 0, 0))
+
+    def _replay(
+        self, asked: _Asked, replies: Replies[Answer | Refused], number: int, index: int, emit: Emit | None
+    ) -> Choice:
+        """The recorded reply. Raises the recorded error, and NotRecorded for an unknown request."""
+        messages = asked.chat_end.chat() if asked.chat_end else ()
+        try:
+            request = request_of(Form(replies.ignore), messages, asked.tools, asked.request.prompt)
+            answer = replies.take(asked.agent, request)
+        except NotRecorded as error:
+            self.counters["not_recorded"] += 1
+            self.engine_error = str(error)
+            raise
+        if isinstance(answer, Refused):
+            self.counters["context_overflow"] += answer.code == _TOO_LONG
+            self.engine_error = str(answer) if answer.code == _FAILED else self.engine_error
+            raise answer
+        if emit:
+            StreamBuffer(emit, index, None, ()).finish(answer.message)
+        return Choice(number, asked, answer if asked.request.logprobs else replace(answer, logprobs=None))
 
     async def _sample(
         self, asked: _Asked, prompt: Prompt, number: int, index: int, blocks_loop: bool, emit: Emit | None
@@ -407,7 +449,7 @@ class Session:
             name = "" if isinstance(error, AjetError) else f"{type(error).__name__}: "
             self.engine_error = f"{name}{error}"
             status = error.status if isinstance(error, ChatModelFailed) else 400
-            raise Refused(f"{who} failed: {self.engine_error}", code="engine_error", status=status) from error
+            raise Refused(f"{who} failed: {self.engine_error}", code=_FAILED, status=status) from error
 
     def _message(
         self, chat: Chat, asked: _Asked, prompt_tail: list[int], generation: Generation, number: int
@@ -446,6 +488,10 @@ class Session:
     def _record(self, choice: Choice) -> MessageNode | None:
         """Record an answer; return its node among the conversations."""
         asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
+        self._keep_details(choice)
+        if sampled is None and asked.chat_end is None:
+            self.record.replayed_texts += 1
+            return None
         if sampled is None:
             assert asked.chat_end
             answer = asked.chat_end.add(message)
@@ -476,6 +522,36 @@ class Session:
             node.last_reasoning = choice.answer.last_reasoning
         return node
 
+    def _keep_details(self, choice: Choice) -> None:
+        """Keep what recordings need of an answered call."""
+        request, answer = choice.asked.request, choice.answer
+        said = None if request.prompt is None else str(answer.message["content"])
+        details = Details(_sampling_of(request), request.prompt, said, answer.stop, answer.reasoning_tokens)
+        self._keep_request(choice.asked, choice.number, details)
+
+    def _keep_refused(self, asked: _Asked, number: int, error: Refused) -> None:
+        """Keep an error for recordings, except those that only repeat that the episode has ended."""
+        if asked.chat_end is None or self.record.closed or len(self.record.refused) >= _MOST_REFUSALS:
+            return
+        message = str(error)[:_LONGEST_REFUSAL]
+        refused = RefusedCall(
+            number,
+            asked.agent,
+            asked.target.name,
+            asked.key,
+            asked.chat_end,
+            error.code,
+            error.status,
+            message,
+        )
+        self.record.refused.append(refused)
+        self._keep_request(asked, number, Details(_sampling_of(asked.request)))
+
+    def _keep_request(self, asked: _Asked, number: int, details: Details) -> None:
+        self.record.details[number] = details
+        if asked.tools:
+            self.record.tools[asked.key] = asked.tools
+
     def _seed(self, number: int) -> int:
         digest = hashlib.blake2b(
             f"{self.seed_key}/{number}".encode(errors="surrogatepass"), digest_size=8
@@ -495,6 +571,13 @@ def _tools(target: str, written: str) -> tuple[Sequence[Message], str]:
     with each call, and normalising it costs more than all the rest. Raises BadMessage."""
     tools = normalise_tools(json.loads(written))
     return tools, merging_key(target, tools)
+
+
+def _sampling_of(request: ChatRequest) -> dict[str, Any]:
+    """The sampling parameters that a request sets."""
+    given = {name: getattr(request, name) for name in _SAMPLING}
+    several = {"n": request.n} if request.n > 1 else {}
+    return {name: value for name, value in given.items() if value not in (None, ())} | several
 
 
 def _mint(name: str) -> str:
@@ -532,9 +615,15 @@ def _concatenated(arrays: Sequence[Int32]) -> Int32:
 
 
 def _logprobs(chat: Chat, generation: Generation) -> tuple[tuple[str, float], ...]:
-    """(text, logprob) of each token; values that JSON cannot express become the API's lowest value."""
+    """(text, logprob) of each token."""
     texts = (chat.text_of(token) for token in generation.token_ids.tolist())
-    return tuple(zip(texts, np.clip(generation.logprobs, -9999.0, 0.0).tolist(), strict=True))
+    return tuple(zip(texts, logprobs_for_client(generation.logprobs), strict=True))
+
+
+def logprobs_for_client(logprobs: Float32) -> list[float]:
+    """Logprobs as a client gets them; values that JSON cannot express become the API's lowest value."""
+    given: list[float] = np.clip(logprobs, -9999.0, 0.0).tolist()
+    return given
 
 
 current_session: ContextVar[Session | None] = ContextVar("ajet_session", default=None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ajet.capture.wires import Refused
+from ajet.capture.replies import Replies
+from ajet.capture.wires import Answer, Refused
 from ajet.interfaces.engine import ChatModel
 
 
@@ -21,6 +22,8 @@ class Target:
     trained: bool = True
     adapter: str | None = None
     """Name of the adapter that our engine uses; None: the base weights."""
+    replies: Mapping[str, Replies[Answer | Refused]] | None = None
+    """The recorded replies of each episode, by its id, that answer in place of any model."""
 
 
 def choose_target(targets: Sequence[Target], agent: str, asked: str | None) -> Target:

@@ -1,4 +1,4 @@
-"""``ajet data``: files of tasks, written by a model or taken from production traces."""
+"""``ajet data``: files of tasks, written by a model or taken from production traces; feedback as data to learn from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ajet.job.config import Layers
     from ajet.types import Task
 
-app = typer.Typer(help="Make files of tasks.", rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(help="Make files of tasks and of examples.", rich_markup_mode=None, no_args_is_help=True)
 
 Endpoint = Annotated[
     str | None, typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible API, including /v1.")
@@ -103,6 +103,64 @@ def from_traces(
     tasks = _tasks(layers)
     added = _add(output, tasks)
     print(f"{added} new tasks added to {output}; {len(tasks) - added} were there before")
+
+
+@app.command()
+def from_feedback(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run folder with feedback.jsonl, or a folder of runs: its newest."
+        ),
+    ],
+    examples: Annotated[
+        Path | None, typer.Option(help="File for labelled responses: `ajet judge learn --examples FILE`.")
+    ] = None,
+    transcripts: Annotated[
+        Path | None, typer.Option(help="File for corrected and good chats: `ajet sft --transcripts FILE`.")
+    ] = None,
+    at_least: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATING", help="Lowest rating of a good chat; default: the best rating there is."
+        ),
+    ] = None,
+) -> None:
+    """Write what people said of a run's episodes as data to learn from."""
+    from ajet.reports import feedback
+    from ajet.reports.folder import find_run, read_run
+    from ajet.types import ConfigError
+
+    if examples is None and transcripts is None:
+        raise ConfigError("--examples FILE or --transcripts FILE is missing; give one of them, or both.")
+    for flag, path in (("--examples", examples), ("--transcripts", transcripts)):
+        if path is not None:
+            check_output(flag, path)
+    found = read_run(find_run(run))
+    said = feedback.read_feedback(found.dir)
+    unknown = said.keys() - {entry.id for entry in found.entries}
+    if unknown:
+        print(f"{len(unknown)} of {len(said)} rated episodes are not in {found.dir}, such as {min(unknown)}")
+    if examples is not None:
+        records = list(feedback.labelled_examples(found, said))
+        print(f"{_write_records(examples, records)} labelled responses in {examples}")
+    if transcripts is not None:
+        records = list(feedback.transcripts(found, said, at_least))
+        print(f"{_write_records(transcripts, records)} transcripts in {transcripts}")
+
+
+def _write_records(path: Path, records: Sequence[dict[str, Any]]) -> int:
+    """Write a file of JSON lines, completely or not at all; return their number. Raises ConfigError for none."""
+    import json
+
+    from ajet.types import ConfigError
+    from ajet.utils.files import write_whole
+
+    if not records:
+        raise ConfigError(f"{path}: nothing to write: no episode of the run has such feedback.")
+    lines = (_writable(json.dumps(record, ensure_ascii=False)) for record in records)
+    write_whole(path, "".join(f"{line}\n" for line in lines))
+    return len(records)
 
 
 def _layers(job_file: Path | None, kind: str) -> Layers:

@@ -38,6 +38,13 @@ def show(
             help="Write one HTML file instead: the run and some of its episodes (all with --all), or the one episode.",
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a recording of the episode, or of every episode, for `ajet run --replay` instead.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same data as one JSON object.")] = False,
 ) -> None:
     """Show a run, or one of its episodes: chat, tokens, mask, logprobs, advantage."""
@@ -48,6 +55,21 @@ def show(
     from ajet.reports.token_text import TokenText
     from ajet.types import ConfigError
 
+    if record is not None:
+        from ajet.cli.options import check_output
+        from ajet.cli.run import write_recording
+
+        for flag, given in (
+            ("--html", html),
+            ("--json", as_json),
+            ("--tokens", tokens),
+            ("--all", everything),
+        ):
+            if given:
+                raise ConfigError(f"--record and {flag} exclude each other; remove one.")
+        check_output("--record", record)
+        write_recording(find_run(run), record, episode)
+        return
     if as_json and html is not None:
         raise ConfigError("--json and --html exclude each other; remove one.")
     if episode is None and (tokens or (everything and html is None)):

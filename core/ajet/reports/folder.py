@@ -52,8 +52,8 @@ class Entry:
     @property
     def group(self) -> tuple[str, int, str] | None:
         """The key that episodes of one task in one step share; None if episodes have no group (validation)."""
-        found = _GROUP.match(self.id)
-        return (self.phase, self.step, found[0]) if found else None
+        group = group_of(self.id)
+        return (self.phase, self.step, group) if group else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +91,32 @@ class Run:
         """The episodes of an episode's step and phase, itself included."""
         return [e for e in self.entries if (e.phase, e.step) == (entry.phase, entry.step)]
 
-    def episode(self, entry: Entry) -> Episode:
-        """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
+    def line(self, entry: Entry) -> dict[str, Any]:
+        """An episode's line of the journal. Raises AjetError if it has changed."""
         with (self.dir / JOURNAL).open("rb") as file:
             file.seek(entry.offset)
             line = _parsed(file.readline(), self.dir / JOURNAL, 0)
         if line.get("id") != entry.id:
             raise AjetError(f"{self.dir / JOURNAL} changed while it was being read; try again.")
-        found = _GROUP.match(entry.id)
-        plan = Plan(entry.id, "", Task(entry.task), entry.member, int(found[2]) if found else 0)
-        return episode_from_json(line, plan)
+        return line
+
+    def episode(self, entry: Entry) -> Episode:
+        """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
+        return episode_of(self.line(entry))
+
+
+def group_of(episode_id: str) -> str | None:
+    """What the ids of a group's episodes have in common; None if an episode has no group."""
+    found = _GROUP.match(episode_id)
+    return found[0] if found else None
+
+
+def episode_of(line: Mapping[str, Any]) -> Episode:
+    """The whole episode of a journal line, its task, messages and tokens rebuilt."""
+    found, given = _GROUP.match(line["id"]), line.get("given", {})
+    messages = tuple(given.get("messages", ()))
+    task = Task(line["task"], given.get("query", ""), messages, given.get("metadata", {}))
+    return episode_from_json(line, Plan(line["id"], "", task, line["member"], int(found[2]) if found else 0))
 
 
 def find_run(path: Path) -> Path:

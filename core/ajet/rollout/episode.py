@@ -12,6 +12,7 @@ from typing import Any
 
 from ajet.capture.context import passing_through
 from ajet.capture.hook import BASE_URL, Capture
+from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.process.uncaptured import Listener, Missed
 from ajet.capture.session import Answerer, Session, current_session
 from ajet.environments.client import Leases, current_leases
@@ -63,6 +64,8 @@ class Episode:
     """Where a call could have continued a conversation, but did not."""
     missed: tuple[Missed, ...] = ()
     """Connections that capture does not see."""
+    judge_calls: Sequence[JudgeCall] = ()
+    """The LLM calls of its judge, or of the judge of its group."""
     seconds: float = 0.0
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
@@ -218,6 +221,8 @@ def _explain(
 ) -> Failure | None:
     """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error."""
     if failed and failed.kind is FailureKind.WORKFLOW:
+        if session.counters["not_recorded"]:
+            return Failure(FailureKind.NOT_RECORDED, text=session.engine_error or "")
         if session.engine_error:
             return Failure(FailureKind.ENGINE, text=session.engine_error)
         if session.counters["context_overflow"]:

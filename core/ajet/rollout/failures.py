@@ -29,6 +29,7 @@ _REMEDIES = {
     "(docs/frameworks.md).",
     FailureKind.CONTEXT_OVERFLOW: "Shorten the agent's histories, or use a model with a longer context.",
     FailureKind.ENGINE: "The model could not be asked; the error says why.",
+    FailureKind.NOT_RECORDED: "Undo what changed the agent's requests, or record the episode again.",
     FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
 }
 _REMEDIES_BY_CAUSE = {

@@ -16,13 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ajet.capture.judge_calls import JudgeCall
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure
+from ajet.rollout.recorded import RecordedTask
 from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, MessageNode
-from ajet.tracker.record import EpisodeRecord, Exchange
+from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
 from ajet.tracker.tree import Node, TokenTree
-from ajet.types import Generation, WorkflowOutput
+from ajet.types import Generation, Task, WorkflowOutput
+
+_REFUSED = ("number", "agent", "target", "key", "code", "status", "message")
 
 
 def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any]:
@@ -45,7 +49,10 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "seconds": round(episode.seconds, 4),
         **({"feedback": episode.feedback} if episode.feedback else {}),
         **({"prompts": dict(episode.prompts)} if episode.prompts else {}),
-        "response": _plain(episode.output.response),
+        **_given(episode.plan.task),
+        **({"judge_calls": [asdict(call) for call in episode.judge_calls]} if episode.judge_calls else {}),
+        **({"tools": episode.record.tools} if episode.record.tools else {}),
+        "response": plain_response(episode.output.response),
         "breaks": [asdict(b) for b in episode.breaks],
         "trees": {key: _tree_to_json(tree) for key, tree in episode.record.trees.items()},
         **_chats_to_json(episode.record),
@@ -87,6 +94,14 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
             record.calls.append(call)
             if answer:
                 answer.ends.append(call)
+        if "details" in data:
+            record.details[data["number"]] = Details(**data["details"])
+    for data in line.get("refused", ()):
+        if "details" in data:
+            record.details[data["number"]] = Details(**data["details"])
+        end = chat_end[data["key"]][data["chat_end"]]
+        record.refused.append(RefusedCall(chat_end=end, **{name: data[name] for name in _REFUSED}))
+    record.tools = dict(line.get("tools", {}))
     record.close()
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])
@@ -98,7 +113,15 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     )
     episode.seconds = line["seconds"]
     episode.feedback, episode.prompts = line.get("feedback", ""), line.get("prompts", {})
+    episode.judge_calls = tuple(JudgeCall(**call) for call in line.get("judge_calls", ()))
     return episode
+
+
+def _given(task: Task) -> dict[str, Any]:
+    """What a task holds besides its id, for recordings; nothing if JSON cannot hold it, or if no workflow ran on it."""
+    given = {"query": task.query, "messages": list(task.messages), "metadata": dict(task.metadata)}
+    held = not isinstance(task, RecordedTask) and plain_response(given) is given
+    return {"given": given} if held else {}
 
 
 def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
@@ -119,6 +142,10 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
             rows[key].append((before, node.message))
         return indices[chat_end]
 
+    def details_of(number: int) -> dict[str, Any]:
+        found = record.details.get(number)
+        return {k: v for k, v in asdict(found).items() if v not in (None, {})} if found else {}
+
     lines = []
     answered: list[Exchange | Call] = [*record.exchanges, *(c for c in record.calls if c.chat_end is None)]
     for one in answered:
@@ -131,11 +158,20 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
         if isinstance(one, Exchange):
             rows.setdefault(one.key, [])
             line["answer"] = index_of(one.answer, one.key)
+        if details := details_of(one.number):
+            line["details"] = details
         call = calls.get(one.number)
         if call:
             line["tokens"] = _call_to_json(call)
         lines.append(line)
-    return {"chats": rows, "calls": lines}
+    refused = []
+    for failed in record.refused:
+        rows.setdefault(failed.key, [])
+        given = {name: getattr(failed, name) for name in _REFUSED}
+        if found := details_of(failed.number):
+            given["details"] = found
+        refused.append({**given, "chat_end": index_of(failed.chat_end, failed.key)})
+    return {"chats": rows, "calls": lines, **({"refused": refused} if refused else {})}
 
 
 def _chat_from_json(root: MessageNode, rows: Sequence[tuple[int, Any]]) -> list[MessageNode]:
@@ -207,7 +243,7 @@ def _unpack(text: str, kind: str) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text), kind).astype(kind[1:])
 
 
-def _plain(value: Any) -> Any:
+def plain_response(value: Any) -> Any:
     """A workflow's response as JSON, or as text if it is not JSON."""
     try:
         json.dumps(value)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ajet.capture.context import passthrough
+from ajet.capture.judge_calls import JudgeCall, JudgeCalls, keeping
+from ajet.capture.replies import Replies
 from ajet.interfaces.judge import GroupJudge, Judge, RewardFromWorkflow
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
@@ -54,6 +56,8 @@ class Rollout:
     board: Board
     is_watched: bool = False
     """Whether the caller watches the board, once for all that it runs; otherwise each `run` does."""
+    judge_replies: Mapping[str, Replies[JudgeCall]] = field(default_factory=dict)
+    """Recorded replies to the judge's LLM calls, by episode id."""
     attempted: Callable[[Plan], None] = lambda plan: None
     """Called when an episode's attempts are over, before it is judged."""
 
@@ -142,8 +146,12 @@ class Rollout:
             async with limit:
                 judge = (_RECORDED if recorded else self.judge).judge
                 plan, name = episode.plan, _judging(episode.plan.id)
-                view = episode.view()
-                await self._ask_judge(episode, lambda: called(judge, plan.task, view.output, view, name=name))
+                view, calls = episode.view(), self._judge_calls(episode)
+                with keeping(calls):
+                    await self._ask_judge(
+                        episode, lambda: called(judge, plan.task, view.output, view, name=name)
+                    )
+                episode.judge_calls = calls.made
         done(episode)
         return episode
 
@@ -156,7 +164,8 @@ class Rollout:
         async with limit:
             for episode in live:
                 self.board.set(episode.plan.id, "judge")
-            with passthrough():
+            calls = self._judge_calls(members[0])
+            with passthrough(), keeping(calls):
                 asked = score(self.judge, members)
                 name = _judging(f"group {members[0].plan.group}")
                 scored = asyncio.ensure_future(within(self._judge_deadline(), asked, name=name))
@@ -164,6 +173,8 @@ class Rollout:
                 await asyncio.wait({scored})
             finally:
                 scored.cancel()
+            for episode in live:
+                episode.judge_calls = calls.made
             for index, episode in enumerate(members):
                 if episode.failure is None:
                     await self._ask_judge(episode, verdict_of(scored, index))
@@ -193,6 +204,9 @@ class Rollout:
             episode.feedback = str(verdict.feedback)
         finally:
             self.board.set(plan.id, None)
+
+    def _judge_calls(self, episode: Episode) -> JudgeCalls:
+        return JudgeCalls(self.judge_replies.get(episode.id))
 
     def _judge_deadline(self) -> float | None:
         return None if under_debugger() else self.settings.judge_timeout

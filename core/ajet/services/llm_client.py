@@ -18,7 +18,8 @@ from weakref import WeakValueDictionary
 
 from pydantic import AfterValidator, Field
 
-from ajet.capture.context import passthrough
+from ajet.capture.context import passthrough, replaying
+from ajet.capture.judge_calls import judge_calls
 from ajet.interfaces.base import Settings
 from ajet.interfaces.engine import ChatModelFailed
 from ajet.services.answers import AnswerStore
@@ -114,7 +115,7 @@ class Endpoint(Settings):
         named key is not set."""
         import httpx2
 
-        key = os.environ.get(self.api_key_env, "") if self.api_key_env else None
+        key = os.environ.get(self.api_key_env, "") if self.api_key_env and not replaying.get() else None
         if key == "":
             raise ConfigError(
                 f"endpoint.api_key_env: the environment variable {self.api_key_env} is not set."
@@ -161,6 +162,7 @@ class Client:
             kept = self._answers.get(key)
             if kept is not None:
                 value, usage = read(kept), Usage(cached=1)
+                self._keep(request(), kept)
             else:
                 (text, value), usage = await self._attempts(
                     "chat/completions", request, lambda body: _read_text(body, read)
@@ -168,6 +170,15 @@ class Client:
                 self._answers.put(key, text)
         self.spent += usage
         return value, usage
+
+    def _keep(self, request: Mapping[str, Any], text: str) -> None:
+        """Let a recording have a question that the cache answered."""
+        heard = judge_calls.get()
+        if heard is not None:
+            e = self.endpoint
+            said = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            body = {"model": e.model, **request, **e.parameters}
+            heard.add(f"{e.base_url}/chat/completions", body, {"choices": [said]})
 
     async def message(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The assistant message of an answer, not stored. Raises EndpointFailed."""

@@ -1,4 +1,7 @@
-"""AgentJet's pytest plugin: fixtures that check your plugin, one test for each part of its contract.
+"""AgentJet's pytest plugin: a fixture that replays recorded episodes of your agent, and fixtures that check your plugin, one
+test for each part of its contract.
+
+    def test_my_agent(recording): assert recording("failing.json").replay("my_agent:run", judge="my_agent:judge").reward == 1
 
     def test_my_judge(check_judge): check_judge(MyJudge())
     def test_my_reader(check_reader): check_reader(MyReader())
@@ -11,6 +14,7 @@ Nothing is imported before a test uses a fixture.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from ajet.interfaces.engine import Engine
     from ajet.interfaces.judge import Judge
     from ajet.interfaces.reader import Reader
+    from ajet.testing.recordings import RecordingFile
     from ajet.types import Task
 
 
@@ -43,6 +48,18 @@ def _checks(fixture: str) -> Sequence[Callable[..., Any]]:
     from ajet.testing.backbones import BACKBONE_CHECKS
 
     return BACKBONE_CHECKS
+
+
+@pytest.fixture
+def recording(request: pytest.FixtureRequest) -> Callable[..., RecordingFile]:
+    """``recording(file, ignore=[…])``: a recording to replay, see `ajet.testing.recordings.RecordingFile`. A relative path is
+    relative to the folder of the test's file."""
+    from ajet.testing.recordings import RecordingFile
+
+    def find(file: str | os.PathLike[str], ignore: Sequence[str] = ()) -> RecordingFile:
+        return RecordingFile(request.path.parent / file, ignore)
+
+    return find
 
 
 @pytest.fixture

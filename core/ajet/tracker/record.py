@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,37 @@ class Exchange:
         return self.answer.chat()
 
 
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What a recording needs of a call besides messages, tools and tokens."""
+
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """The sampling parameters that the request set."""
+    prompt: str | Sequence[int] | None = None
+    """Text or token ids that the request continues, if it has no messages."""
+    said: str | None = None
+    """The answer's text, if the request has no messages."""
+    stop: str | None = None
+    """The stop string of the request that ended the answer."""
+    reasoning_tokens: int | None = None
+    """How many of the answer's tokens are reasoning, if they were counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """A call with messages that got an error, because its engine failed or its prompt was too long, for example."""
+
+    number: int
+    agent: str
+    target: str
+    key: str
+    chat_end: MessageNode
+    """The last message of the request."""
+    code: str
+    status: int
+    message: str
+
+
 class EpisodeRecord:
     """Calls, trees and conversations of one attempt at an episode. Not thread-safe: the engine's loop
     owns it until it is closed."""
@@ -43,6 +75,13 @@ class EpisodeRecord:
         self.trees: dict[str, TokenTree] = {}
         self.chats: dict[str, MessageNode] = {}
         """The root of the conversations of each merging key."""
+        self.tools: dict[str, Sequence[Message]] = {}
+        """The tools of each merging key that has any."""
+        self.details: dict[int, Details] = {}
+        """The details of each call, by its number."""
+        self.refused: list[RefusedCall] = []
+        self.replayed_texts = 0
+        """Calls that a recording answered and that continue text: they have neither messages nor tokens."""
         self.closed = False
 
     def tree(self, key: str) -> TokenTree:
@@ -77,11 +116,13 @@ class EpisodeRecord:
         self.closed = True
         self.calls.sort(key=lambda c: c.number)
         self.exchanges.sort(key=lambda e: e.number)
+        self.refused.sort(key=lambda r: r.number)
 
     @property
     def answered(self) -> int:
         """How many calls were answered, with messages or without."""
-        return len(self.exchanges) + sum(call.chat_end is None for call in self.calls)
+        texts = sum(call.chat_end is None for call in self.calls)
+        return len(self.exchanges) + texts + self.replayed_texts
 
     @property
     def trained_calls(self) -> list[Call]:

@@ -17,6 +17,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, Protocol
 
+from ajet.capture.judge_calls import JudgeCalls, as_json
 from ajet.capture.portal import Portal
 from ajet.capture.refusals import Refusal
 from ajet.capture.respond import EventStream, Reply
@@ -41,6 +42,8 @@ class Answers(Protocol):
         self, wire: Wire, request: Any, body: bytes, blocks_loop: bool
     ) -> Coroutine[Any, Any, Reply]: ...
 
+    def heard(self, request: Any) -> JudgeCalls | None: ...
+
     def locate(self, refusal: Refusal, request: Any) -> None: ...
 
 
@@ -58,7 +61,13 @@ def _sync_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:
-            return original(client, request, **options)
+            heard = capture.heard(request)
+            body = request.read() if heard else b""
+            response = original(client, request, **options)
+            if heard:
+                response.read()
+                _keep(heard, request, body, response)
+            return response
         started = time.monotonic()
         blocks_loop = asyncio._get_running_loop() is not None
         if blocks_loop:
@@ -84,7 +93,13 @@ def _async_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     async def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:
-            return await original(client, request, **options)
+            heard = capture.heard(request)
+            body = await request.aread() if heard else b""
+            response = await original(client, request, **options)
+            if heard:
+                await response.aread()
+                _keep(heard, request, body, response)
+            return response
         started = time.monotonic()
         timeout = _Timeout(module, client, request)
         answering = capture.begin(wire, request, await request.aread(), False)
@@ -97,6 +112,12 @@ def _async_send(capture: Answers, module: ModuleType, original: Any) -> Any:
         return response
 
     return send
+
+
+def _keep(heard: JudgeCalls, request: Any, body: bytes, response: Any) -> None:
+    """Keep a judge's call whose response has been read; a failed one is repeated or fails the judge."""
+    if response.status_code == 200:
+        heard.add(str(request.url), as_json(body), as_json(response.content))
 
 
 class _Timeout:

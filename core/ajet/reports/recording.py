@@ -1,0 +1,145 @@
+"""Makes recordings of the episodes in a run folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ajet.reports.folder import episode_of, group_of, read_run
+from ajet.reports.token_text import TokenText
+from ajet.rollout.episode import Episode
+from ajet.rollout.recording import (
+    GivenTask,
+    RecordedCall,
+    RecordedEpisode,
+    RecordedError,
+    RecordedJudgeCall,
+    RecordedReply,
+    RecordedRequest,
+    Recording,
+    Tokens,
+    Usage,
+    Verdict,
+)
+from ajet.tracker.call import Call, Message
+from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
+from ajet.types import AjetError, FinishReason
+
+
+def recording_of(run_dir: Path, episode: str) -> Recording:
+    """The recording of one episode of a run folder, found by its id or a unique part of it; ``Recording.text()`` is its file.
+    Raises ConfigError if there is no such episode, and AjetError if its journal line lacks the task."""
+    run = read_run(run_dir)
+    return record(run_dir, [run.line(run.find(episode))])
+
+
+def record(run_dir: Path, lines: Iterable[Mapping[str, Any]]) -> Recording:
+    """The recording of some episodes of a run folder, given as lines of its journal. Raises AjetError for a line that lacks the
+    task."""
+    text_of = TokenText(run_dir)
+    return Recording(run=run_dir.name, episodes=[_episode(run_dir, line, text_of) for line in lines])
+
+
+def _episode(run_dir: Path, line: Mapping[str, Any], text_of: TokenText) -> RecordedEpisode:
+    if "given" not in line:
+        raise AjetError(
+            f"{run_dir}: the journal has only the id of the task of {line['id']}, not what it holds: JSON cannot hold it, or an "
+            "earlier version wrote the journal. Give the task plain values, and run it again."
+        )
+    episode = episode_of(line)
+    verdict = Verdict(
+        reward=episode.reward,
+        rewards=dict(episode.rewards),
+        is_success=episode.is_success,
+        metrics={name: value for name, value in episode.metrics.items() if math.isfinite(value)},
+        feedback=episode.feedback,
+    )
+    return RecordedEpisode(
+        id=episode.id,
+        group=(group_of(episode.id) or episode.id).rstrip("/"),
+        member=episode.plan.member,
+        task=GivenTask(id=episode.plan.task.id, **line["given"]),
+        calls=_calls(episode, text_of),
+        judge_calls=[
+            RecordedJudgeCall(url=c.url, request=c.request, response=c.response) for c in episode.judge_calls
+        ],
+        response=episode.output.response,
+        verdict=None if episode.failure else verdict,
+        failure=episode.failure,
+        error=episode.error,
+    )
+
+
+def _calls(episode: Episode, text_of: TokenText) -> list[RecordedCall]:
+    """The calls in the order of their requests."""
+    record = episode.record
+    sampled = {call.number: call for call in record.calls}
+    answered = {exchange.number: exchange for exchange in record.exchanges}
+    calls = {
+        n: _answered(record, n, answered.get(n), sampled.get(n), text_of) for n in sampled.keys() | answered
+    }
+    calls |= {refused.number: _refused(record, refused) for refused in record.refused}
+    return [call for _, call in sorted(calls.items())]
+
+
+def _answered(
+    record: EpisodeRecord, number: int, exchange: Exchange | None, sampled: Call | None, text_of: TokenText
+) -> RecordedCall:
+    of = exchange or sampled
+    assert of is not None
+    details = record.details.get(number, Details())
+    chat = exchange.chat() if exchange else []
+    message = chat[-1] if chat else {"role": "assistant", "content": details.said or ""}
+    usage = Usage(
+        prompt_tokens=sampled.prompt.length if sampled else 0,
+        completion_tokens=len(sampled.generation.token_ids) if sampled else 0,
+        reasoning_tokens=details.reasoning_tokens,
+    )
+    reply = RecordedReply(
+        message=dict(message),
+        finish_reason=_reason(message, sampled),
+        stop=details.stop,
+        usage=usage,
+        tokens=_tokens(sampled, text_of) if sampled else None,
+    )
+    return RecordedCall(
+        agent=of.agent, target=of.target, request=_request(record, number, of.key, chat[:-1]), reply=reply
+    )
+
+
+def _refused(record: EpisodeRecord, call: RefusedCall) -> RecordedCall:
+    return RecordedCall(
+        agent=call.agent,
+        target=call.target,
+        request=_request(record, call.number, call.key, call.chat_end.chat()),
+        error=RecordedError(code=call.code, status=call.status, message=call.message),
+    )
+
+
+def _request(record: EpisodeRecord, number: int, key: str, messages: Sequence[Message]) -> RecordedRequest:
+    details = record.details.get(number, Details())
+    prompt = details.prompt
+    return RecordedRequest(
+        messages=[dict(message) for message in messages],
+        tools=[dict(tool) for tool in record.tools.get(key, ())],
+        prompt=prompt if prompt is None or isinstance(prompt, str) else list(prompt),
+        sampling=dict(details.sampling),
+    )
+
+
+def _tokens(call: Call, text_of: TokenText) -> Tokens:
+    ids = call.generation.token_ids.tolist()
+    texts = text_of(ids)
+    known = [text for text in texts if text is not None]
+    return Tokens(
+        ids=ids,
+        logprobs=[float(str(logprob)) for logprob in call.generation.logprobs],  # the shortest equal float32
+        texts=known if len(known) == len(texts) else None,
+    )
+
+
+def _reason(message: Message, sampled: Call | None) -> FinishReason:
+    reason = sampled.generation.finish_reason if sampled else "stop"
+    return "tool_calls" if message.get("tool_calls") and reason == "stop" else reason
