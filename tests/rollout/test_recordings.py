@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -117,6 +118,8 @@ class Project:
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
+        # Python compares whole seconds, and these files are rewritten faster than that.
+        shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
 
     def task(self, *more: Mapping[str, Any], **one: Any) -> None:
         lines = [json.dumps(task) for task in ([one] if one else more)]
