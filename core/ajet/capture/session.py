@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -82,6 +83,8 @@ class _Asked:
     tools: Sequence[Message] = ()
     client_chat: ClientChat | None = None
     """None for a request without messages, which continues text."""
+    started: float = field(default_factory=time.time)
+    """When it arrived, in seconds since 1970."""
 
     @property
     def chat_end(self) -> MessageNode | None:
@@ -446,11 +449,20 @@ class Session:
     def _record(self, choice: Choice) -> MessageNode | None:
         """Record an answer; return its node among the conversations."""
         asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
+        seconds = max(time.time() - asked.started, 0.0)  # the clock may be set back
         if sampled is None:
             assert asked.chat_end
             answer = asked.chat_end.add(message)
             self.record.exchanges.append(
-                Exchange(choice.number, asked.agent, asked.target.name, asked.key, answer)
+                Exchange(
+                    choice.number,
+                    asked.agent,
+                    asked.target.name,
+                    asked.key,
+                    answer,
+                    asked.started,
+                    seconds,
+                )
             )
             return answer
         tree, policy = self.record.tree(asked.key), self.answerer.policy
@@ -471,6 +483,8 @@ class Session:
                 basis=sampled.prompt.basis,
             ),
             message,
+            started=asked.started,
+            seconds=seconds,
         )
         if node and choice.answer.last_reasoning:  # an equal reply may be sent without streaming
             node.last_reasoning = choice.answer.last_reasoning
