@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ajet import ConfigError, Task
 from ajet.interfaces.reader import read_all
+from ajet.job.config import Layers
+from ajet.job.prepare import build_plugin
 from ajet_readers import Traces
+from tests.pages import files, page
 
 DUMPS = Path(__file__).parent / "studio"
 FIRST, SECOND = "What grows in the woods?", "How old do they get?"
@@ -125,6 +129,21 @@ def test_what_our_logger_sends_comes_back_with_its_reward_as_feedback(database: 
         assert task.metadata["feedback"] == {"score": 0.25, "comments": []}
         assert task.metadata["response"] and "answer" not in task.metadata
     assert len({t.metadata["run"] for t in tasks}) == 1
+
+
+def test_the_reader_of_the_page_reads_studios_own_file(
+    database: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "AgentScope-Studio"
+    kept.mkdir()
+    database("agentscope_1").rename(kept / "database.sqlite")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    layers = Layers()
+    job = yaml.safe_load(files(page("docs/agentscope-studio.md"))["job.yaml"])
+    layers.add(job, "job.yaml", tmp_path)
+    reader = build_plugin(layers, "reader", layers.job().task.reader, "task.reader")
+    assert isinstance(reader, Traces)
+    assert len(read_all(reader.model_copy(update={"cache": tmp_path / "cache"}), "task.reader")) == 4
 
 
 def test_feedback_may_name_a_trace_a_conversation_or_a_reply(

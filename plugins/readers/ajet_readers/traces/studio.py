@@ -39,9 +39,7 @@ def read_studio(file: Path, found: Found, scale: Scale) -> None:
             add_span(found, _span(row, programs), scale)
         except (ValueError, AttributeError, TypeError) as error:
             raise ConfigError(f"{file}: span {row['spanId']}: cannot be read ({error}).") from None
-    traced = {
-        name for call in found.calls for name in call.names
-    }  # a run's id is the conversation id of its calls
+    traced = {name for call in found.calls for name in call.names}  # conversation ids among them
     told = [_said(file, row) for row in rows["message_table"] if row["run_id"] not in traced]
     told.sort(key=lambda said: (said["run"], said["at"]))
     for run, said in groupby(told, lambda said: str(said["run"])):
