@@ -39,6 +39,13 @@ def broken_text(task):
     httpx2.post(f"{CLOSED}/chat/completions", content=body)
     return "also \\ud83d"
 
+def two_agents(task):
+    import ajet
+    with ajet.label(agent="solver"):
+        ask_plainly(task.query)
+    with ajet.label(agent="critic"):
+        ask_plainly(task.query)
+
 async def agentscope(task):
     from agentscope.agent import Agent
     from agentscope.credential import OpenAICredential
@@ -76,10 +83,10 @@ def run(training: Training, tokenizer: Any) -> Any:  # noqa: F811
     (training.folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
 
     def run(url: str, workflow: str = "solve", **options: Any) -> RunResult:
-        resume = options.pop("resume", None)
+        resume, sets = options.pop("resume", None), options.pop("sets", {})
         logger = {"type": "agentscope_studio", "url": url, **options}
         return training.run(
-            workflow, steps=1, loggers=[logger], sets={"backbone.name": "solver"}, resume=resume
+            workflow, steps=1, loggers=[logger], sets={"backbone.name": "solver", **sets}, resume=resume
         )
 
     return run
@@ -188,6 +195,23 @@ def test_an_agent_of_agentscope_has_its_name(run: Any, studio: Studio) -> None:
         assert root.name == "invoke_agent solver"
         assert [s.name.split()[0] for s in below] == ["chat", "execute_tool", "chat"]
         assert chat(root, "gen_ai.output.messages") == [("assistant", [("text", "The result is 42.")])]
+
+
+def test_calls_of_a_frozen_target_name_its_model_and_no_tokens(
+    run: Any,
+    studio: Studio,
+    training: Training,  # noqa: F811
+) -> None:
+    (training.folder / "critic.yaml").write_text('- say: "Well done."')
+    frozen = {"type": "script", "path": str(training.folder / "critic.yaml")}
+    targets = {"policy": {"agents": ["solver"]}, "critic": {"agents": ["critic"], "frozen_model": frozen}}
+    run(studio.url, "two_agents", sets={"targets": targets})
+    for root, *below in studio.traces:
+        assert root.name == "invoke_agent solver, critic"
+        chats = [attributes(s) for s in below if s.name.startswith("chat")]
+        answered = [(facts["gen_ai.agent.name"], facts["gen_ai.request.model"]) for facts in chats]
+        assert answered == [("solver", "starter")] * 2 + [("critic", "script")] * 2
+        assert ["gen_ai.usage.input_tokens" in facts for facts in chats] == [True, True, False, False]
 
 
 def test_a_failed_episode_has_its_error_and_no_reward(run: Any, studio: Studio) -> None:

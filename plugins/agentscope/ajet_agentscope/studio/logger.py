@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,7 @@ class AgentScopeStudio(Logger):
             "pid": os.getpid(),
             "run_dir": str(event.run_dir),
         }
-        encode = partial(_encode, models=models_of(event.config), project=self.project)
+        encode = partial(_encode, model_of=partial(model_of, event.config), project=self.project)
         self._sender = Sender(self.url, run, encode, self.waiting, current_progress().say)
 
     def episode_end(self, event: EpisodeEnd) -> None:
@@ -69,16 +70,14 @@ def run_id(run_dir: Path) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"file://{socket.gethostname()}{run_dir}"))
 
 
-def models_of(config: Any) -> dict[str, str]:
-    """The model that answers for each target of a resolved job; ``""`` is for targets that the job does not name."""
-    models = {"": str(config["model"])}
-    for target, settings in (config.get("targets") or {}).items():
-        frozen = settings.get("frozen_model") or {}
-        models[target] = str(frozen.get("model") or frozen.get("type") or config["model"])
-    return models
+def model_of(config: Mapping[str, Any], target: str) -> str:
+    """The name of the model that answers for a target of a resolved job."""
+    settings = (config.get("targets") or {}).get(target) or {}
+    frozen = settings.get("frozen_model") or {}
+    return str(frozen.get("model") or frozen.get("type") or config["model"])
 
 
-def _encode(event: EpisodeEnd, models: dict[str, str], project: str) -> Any:
+def _encode(event: EpisodeEnd, model_of: Callable[[str], str], project: str) -> Iterator[bytes]:
     from ajet_agentscope.studio.spans import requests_of  # imports protobuf
 
-    return requests_of(event, conversation=run_id(event.run_dir), models=models, service=project)
+    return requests_of(event, conversation=run_id(event.run_dir), model_of=model_of, service=project)

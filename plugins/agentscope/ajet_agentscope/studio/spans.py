@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,11 @@ LARGEST_REQUEST = 8 << 20
 
 
 def requests_of(
-    event: EpisodeEnd, *, conversation: str, models: Mapping[str, str], service: str
+    event: EpisodeEnd, *, conversation: str, model_of: Callable[[str], str], service: str
 ) -> Iterator[bytes]:
-    """The bodies of the OTLP requests that hold an episode's spans, its root span first. ``models`` names the model of
-    each target, and under ``""`` that of the others."""
-    for spans in _within(LARGEST_REQUEST, _Trace(event, conversation, models).spans()):
+    """The bodies of the OTLP requests that hold an episode's spans, its root span first. ``model_of`` names a target's
+    model."""
+    for spans in _within(LARGEST_REQUEST, _Trace(event, conversation, model_of).spans()):
         scoped = ScopeSpans(scope=InstrumentationScope(name="ajet"), spans=spans)
         resource = Resource(attributes=_attributes({"service.name": service}))
         request = ExportTraceServiceRequest(
@@ -56,8 +56,8 @@ def _within(size: int, spans: Iterator[Span]) -> Iterator[list[Span]]:
 class _Trace:
     """The spans of an episode."""
 
-    def __init__(self, event: EpisodeEnd, conversation: str, models: Mapping[str, str]) -> None:
-        self._event, self._conversation, self._models = event, conversation, models
+    def __init__(self, event: EpisodeEnd, conversation: str, model_of: Callable[[str], str]) -> None:
+        self._event, self._conversation, self._model_of = event, conversation, model_of
         self._trace_id, self._root_id = secrets.token_bytes(16), secrets.token_bytes(8)
         began = event.started or time.time() - event.seconds
         last = max((call.started + call.seconds for call in event.calls), default=0.0)
@@ -112,7 +112,7 @@ class _Trace:
         return span
 
     def _call(self, call: EpisodeCall, prompt: Sequence[Message], answer: Message) -> Span:
-        model = self._models.get(call.target, self._models[""])
+        model = self._model_of(call.target)
         reason = "length" if call.truncated else "tool_call" if answer.get("tool_calls") else "stop"
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
