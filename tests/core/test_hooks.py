@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,7 +30,7 @@ from ajet import (
 from ajet import plugins as plugin_module
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.interfaces.backbone import Capabilities, RunResult
-from ajet.interfaces.progress import Silent
+from ajet.interfaces.progress import Silent, current_progress
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.prepare import prepare
@@ -78,11 +79,14 @@ class Lines(Silent):
         self.said.append(text)
 
 
+Script = Callable[[Any, str], str]
+
+
 class ScriptTrainer:
     """A trainer over a scripted engine: learns nothing, counts all."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.engine = ScriptedEngine(tokenizer, lambda request, prompt: "4")
+    def __init__(self, tokenizer: Any, script: Script = lambda request, prompt: "4") -> None:
+        self.engine = ScriptedEngine(tokenizer, script)
         self.version = 0
 
     def update(self, batch: Batch) -> Metrics:
@@ -144,17 +148,19 @@ class Training:
         return list(live_lines(result.run_dir / "episodes.jsonl"))
 
 
-def scripted_backbone(tokenizer: Any) -> type[Backbone]:
+def scripted_backbone(
+    tokenizer: Any, script: Script = lambda request, prompt: "4", called: str = "scripted"
+) -> type[Backbone]:
     class Scripted(Backbone):
         """Trains nothing."""
 
-        name = "scripted"
+        name = called
         capabilities = Capabilities()
 
         def run(self, job: Job) -> RunResult:
             from ajet.runs.train import train_job
 
-            return train_job(job, ScriptTrainer(tokenizer))
+            return train_job(job, ScriptTrainer(tokenizer, script))
 
     return Scripted
 
@@ -389,7 +395,7 @@ def test_the_events_of_a_run_arrive_in_order(training: Training) -> None:
 
 
 def test_an_episode_arrives_with_its_task_verdict_failure_chats_and_timelines(training: Training) -> None:
-    events = watch(training)
+    events, began = watch(training), time.time()
     result = training.run("half", steps=1)
     episodes = [event for event in events if isinstance(event, EpisodeEnd)]
     assert sorted(e.task.id for e in episodes) == ["t0", "t0", "t1", "t1"]
@@ -401,11 +407,20 @@ def test_an_episode_arrives_with_its_task_verdict_failure_chats_and_timelines(tr
         assert ("lost" in episode.error) == failed
         assert episode.response == (None if failed else "4")
         assert [m["content"] for m in episode.messages[0]] == ["?", "4"]
+        (call,) = episode.calls
+        assert (call.agent, call.target, call.truncated) == ("agent", "policy", False)
+        assert (call.prompt_tokens, call.sampled_tokens) == (len(prompt_of(episode)), 1 + 1), "4, end"
+        assert began <= episode.started <= call.started
         (line,) = episode.timelines
         assert line.mask.any() and not line.mask.all()
         assert np.isnan(line.logprobs[~line.mask]).all() and np.isfinite(line.logprobs[line.mask]).all()
         (recorded,) = [e for e in load_run(result.run_dir).episodes() if e.id == episode.id]
         assert recorded.timelines[0].token_ids.tolist() == line.token_ids.tolist()
+
+
+def prompt_of(episode: EpisodeEnd) -> Any:
+    (line,) = episode.timelines
+    return line.token_ids[~line.mask]
 
 
 def test_a_run_that_fails_ends_with_its_error(training: Training) -> None:
@@ -464,6 +479,21 @@ def test_a_logger_receives_the_resolved_job_and_the_episodes(training: Training)
     assert start.run_dir == result.run_dir and start.config["judge"] == {"type": "always"}
     assert sorted((e.task.id, e.reward) for e in episodes) == [("t0", 1.0)] * 2 + [("t1", 1.0)] * 2
     assert step == 1
+
+
+class Says(Keeps):
+    """Reports to the run's progress."""
+
+    name = "says"
+
+    def episode_end(self, event: EpisodeEnd) -> None:
+        current_progress().say(f"reward {event.reward}")
+
+
+def test_what_a_logger_reports_is_shown_by_the_run(training: Training) -> None:
+    training.attach("says", ajet_loggers=lambda: [Says])
+    training.run(steps=1, loggers=["says"])
+    assert training.lines.said.count("reward 1.0") == 4
 
 
 class Breaks(Keeps):

@@ -44,9 +44,14 @@ def weights(run_dir: Path) -> dict[str, bytes]:
 
 def story(run_dir: Path) -> list[Any]:
     """What happened, without times."""
-    lines = [line for line in live_lines(run_dir / JOURNAL)]
+
+    def timeless(record: dict[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in record.items() if k not in ("started", "seconds")}
+
+    lines = [timeless(line) for line in live_lines(run_dir / JOURNAL)]
     return sorted(
-        json.dumps({k: v for k, v in line.items() if k != "seconds"}, sort_keys=True) for line in lines
+        json.dumps({**line, "calls": [timeless(call) for call in line["calls"]]}, sort_keys=True)
+        for line in lines
     )
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -94,6 +95,8 @@ class _Asked:
     tools: Sequence[Message] = ()
     client_chat: ClientChat | None = None
     """None for a request without messages, which continues text."""
+    started: float = field(default_factory=time.time)
+    """When it arrived, in seconds since 1970."""
 
     @property
     def chat_end(self) -> MessageNode | None:
@@ -492,11 +495,20 @@ class Session:
         if sampled is None and asked.chat_end is None:
             self.record.replayed_texts += 1
             return None
+        seconds = max(time.time() - asked.started, 0.0)  # the clock may be set back
         if sampled is None:
             assert asked.chat_end
             answer = asked.chat_end.add(message)
             self.record.exchanges.append(
-                Exchange(choice.number, asked.agent, asked.target.name, asked.key, answer)
+                Exchange(
+                    choice.number,
+                    asked.agent,
+                    asked.target.name,
+                    asked.key,
+                    answer,
+                    asked.started,
+                    seconds,
+                )
             )
             return answer
         tree, policy = self.record.tree(asked.key), self.answerer.policy
@@ -517,6 +529,8 @@ class Session:
                 basis=sampled.prompt.basis,
             ),
             message,
+            started=asked.started,
+            seconds=seconds,
         )
         if node and choice.answer.last_reasoning:  # an equal reply may be sent without streaming
             node.last_reasoning = choice.answer.last_reasoning

@@ -30,6 +30,23 @@ class RunStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeCall:
+    """A recorded call of an episode."""
+
+    agent: str
+    target: str
+    started: float
+    """When its request arrived, in seconds since 1970; 0 if unknown."""
+    seconds: float
+    """From then until its answer was recorded."""
+    prompt_tokens: int | None
+    """None if a chat model answered, as for frozen targets."""
+    sampled_tokens: int | None
+    truncated: bool
+    """Whether the answer ended because it was as long as allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeEnd:
     """An episode has been recorded in the journal. A resumed run sends none for the episodes that it reuses."""
 
@@ -49,9 +66,13 @@ class EpisodeEnd:
     """The judge's."""
     response: Any = None
     """What the workflow returned."""
+    started: float = 0.0
+    """When the workflow began, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
     messages: Sequence[Sequence[Mapping[str, Any]]] = ()
     """The chat of each recorded call, its answer last."""
+    calls: Sequence[EpisodeCall] = ()
+    """The recorded calls, in the order of ``messages``."""
     timelines: Sequence[Timeline] = ()
     """The token sequences that its calls merge into, those of trained calls first: ``token_ids int32[T]``,
     ``mask bool[T]`` (sampled), ``logprobs float32[T]`` (NaN where not sampled)."""

@@ -49,7 +49,8 @@ _current: ContextVar[Progress] = ContextVar("ajet_progress", default=Silent())  
 
 
 def current_progress() -> Progress:
-    """Where plugins report long-running work before a job runs, such as a reader that generates tasks."""
+    """Where plugins report: long-running work before a job runs, such as a reader that generates tasks, and what happens
+    in loggers and hooks during a run."""
     return _current.get()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,8 @@ class Episode:
     """Connections that capture does not see."""
     judge_calls: Sequence[JudgeCall] = ()
     """The LLM calls of its judge, or of the judge of its group."""
+    started: float = 0.0
+    """When the attempt began, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
@@ -132,7 +135,7 @@ class EpisodeRunner:
         if isinstance(plan.task, RecordedTask):
             return _replayed(plan, plan.task, attempt)
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        began, started = time.time(), loop.time()
         session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer)
         session.on_change = lambda: self.board.set(plan.id, "engine" if session.in_flight else "workflow")
         self.capture.open(session)
@@ -176,6 +179,7 @@ class EpisodeRunner:
             failed,
             breaks=tuple(find_breaks(session.record)),
             missed=missed,
+            started=began,
             seconds=loop.time() - started,
             prompts=prompts.asked,
         )

@@ -46,6 +46,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "is_success": episode.is_success,
         "metrics": episode.metrics,
         "counters": dict(episode.counters),
+        "started": round(episode.started, 4),
         "seconds": round(episode.seconds, 4),
         **({"feedback": episode.feedback} if episode.feedback else {}),
         **({"prompts": dict(episode.prompts)} if episode.prompts else {}),
@@ -87,7 +88,15 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     for data in line["calls"]:
         answer = chat_end[data["key"]][data["answer"]] if "answer" in data else None
         if answer:
-            exchange = Exchange(data["number"], data["agent"], data["target"], data["key"], answer)
+            exchange = Exchange(
+                data["number"],
+                data["agent"],
+                data["target"],
+                data["key"],
+                answer,
+                data.get("started", 0.0),
+                data.get("seconds", 0.0),
+            )
             record.exchanges.append(exchange)
         if "tokens" in data:
             call = _call_from_json(data, record.tree(data["key"]), answer)
@@ -111,7 +120,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     episode.breaks = tuple(
         Break(**{**b, "recorded": tuple(b["recorded"]), "sent": tuple(b["sent"])}) for b in line["breaks"]
     )
-    episode.seconds = line["seconds"]
+    episode.started, episode.seconds = line.get("started", 0.0), line["seconds"]
     episode.feedback, episode.prompts = line.get("feedback", ""), line.get("prompts", {})
     episode.judge_calls = tuple(JudgeCall(**call) for call in line.get("judge_calls", ()))
     return episode
@@ -158,6 +167,7 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
         if isinstance(one, Exchange):
             rows.setdefault(one.key, [])
             line["answer"] = index_of(one.answer, one.key)
+            line["started"], line["seconds"] = round(one.started, 4), round(one.seconds, 4)
         if details := details_of(one.number):
             line["details"] = details
         call = calls.get(one.number)

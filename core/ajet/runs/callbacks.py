@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ajet.interfaces.backbone import RunResult
-from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
+from ajet.interfaces.events import CheckpointSaved, EpisodeCall, EpisodeEnd, RunEnd, RunStart, StepEnd
 from ajet.interfaces.logger import Logger
+from ajet.interfaces.progress import told_to
 from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
 from ajet.job.prepare import resolved
 from ajet.rollout.episode import Episode
+from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.timelines import all_timelines
 from ajet.types import Metrics
 
@@ -64,8 +66,10 @@ class Listeners:
             error=episode.error,
             metrics=episode.metrics,
             response=episode.output.response,
+            started=episode.started,
             seconds=episode.seconds,
             messages=episode.view().messages,
+            calls=_calls(episode.record),
             timelines=all_timelines(episode.record),
         )
         self._call_loggers("episode_end", event)
@@ -99,7 +103,8 @@ class Listeners:
 
     def _call(self, who: str, function: Callable[..., Any], *arguments: Any) -> None:
         try:
-            function(*arguments)
+            with told_to(self._job.progress):
+                function(*arguments)
         except Exception as error:
             if who not in self._reported:
                 self._reported.add(who)
@@ -107,3 +112,22 @@ class Listeners:
                 self._job.progress.say(
                     f"{who} failed: {type(error).__name__}: {error}{location}. The run continues."
                 )
+
+
+def _calls(record: EpisodeRecord) -> list[EpisodeCall]:
+    sampled = {call.number: call for call in record.calls}
+    found = []
+    for exchange in record.exchanges:
+        call = sampled.get(exchange.number)
+        found.append(
+            EpisodeCall(
+                agent=exchange.agent,
+                target=exchange.target,
+                started=exchange.started,
+                seconds=exchange.seconds,
+                prompt_tokens=call.prompt.length if call else None,
+                sampled_tokens=len(call.generation.token_ids) if call else None,
+                truncated=call is not None and call.generation.finish_reason == "length",
+            )
+        )
+    return found

@@ -28,6 +28,10 @@ class Exchange:
     target: str
     key: str
     answer: MessageNode
+    started: float = 0.0
+    """When its request arrived, in seconds since 1970; 0 if unknown."""
+    seconds: float = 0.0
+    """From then until its answer was recorded."""
 
     def chat(self) -> list[Message]:
         """The prompt's messages and the answer."""
@@ -96,16 +100,20 @@ class EpisodeRecord:
             self.chats[key] = new_root()
         return self.chats[key]
 
-    def add(self, call: Call, answer: Message | None = None) -> MessageNode | None:
+    def add(
+        self, call: Call, answer: Message | None = None, *, started: float = 0.0, seconds: float = 0.0
+    ) -> MessageNode | None:
         """Record a call and the conversation that ends with its answer; return the answer's node, if the call has
-        messages. Raises EpisodeClosed after `close`."""
+        messages. ``started`` and ``seconds`` are those of `Exchange`. Raises EpisodeClosed after `close`."""
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
         self.calls.append(call)
         if call.chat_end is None or answer is None:
             return None
         node = call.chat_end.add(answer)
-        self.exchanges.append(Exchange(call.number, call.agent, call.target, call.key, node))
+        self.exchanges.append(
+            Exchange(call.number, call.agent, call.target, call.key, node, started, seconds)
+        )
         for answered in (node, _prefilled(call.chat_end, answer)):
             if answered is not None:
                 answered.answered_by(call)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ajet import Workflow, hookimpl
+from ajet import Logger, Workflow, hookimpl
 from ajet.utils.patching import when_imported
 from ajet_agentscope.current_agent import replying
+from ajet_agentscope.studio import AgentScopeStudio
 
 if TYPE_CHECKING:
     from ajet import Tuner
@@ -46,6 +47,11 @@ def as_agentscope_model(
 @hookimpl
 def ajet_handles() -> Mapping[str, Callable[..., Any]]:
     return {"as_agentscope_model": as_agentscope_model}
+
+
+@hookimpl
+def ajet_loggers() -> Iterable[type[Logger]]:
+    return [AgentScopeStudio]
 
 
 @hookimpl

@@ -20,8 +20,9 @@ class Traces(SelectingReader):
     """One task per trace: the user's question in its first call. Tasks are in order of time.
 
     Reads a file or a folder of files: AgentScope Studio's database, OpenTelemetry spans of generative AI (OTLP JSON,
-    or one span per line) and logs of OpenAI's APIs. The task's ``metadata`` contains the ``response``, ``feedback``
-    (score from 0 to 1, comments) and, depending on ``answers``, an ``answer``.
+    or one span per line) and logs of OpenAI's APIs. The task's ``metadata`` contains the ``response``, the names of
+    the ``tools`` that were called, ``feedback`` (score from 0 to 1, comments) and, depending on ``answers``, an
+    ``answer``; from Studio also the ``project`` and the name of the ``run``.
     """
 
     name = "traces"
@@ -101,6 +102,9 @@ class Traces(SelectingReader):
         metadata: dict[str, Any] = {"trace": trace.id, "response": trace.response}
         if trace.calls[0].model:
             metadata["model"] = trace.calls[0].model
+        program = trace.calls[0].program
+        known = {"project": program.project, "run": program.run, "tools": trace.tools}
+        metadata |= {name: value for name, value in known.items() if value}
         if trace.feedback:
             comments = [f.comment for f in trace.feedback if f.comment]
             metadata["feedback"] = {"score": trace.score, "comments": comments}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +11,16 @@ from ajet import ConfigError
 from ajet.interfaces.reader import content_id
 from ajet_readers.jsonl import parse_line, read_lines
 from ajet_readers.traces.feedback import Scale, read_feedback
-from ajet_readers.traces.spans import EVALUATION, Span, add_evaluation, add_span, flat, seconds
+from ajet_readers.traces.spans import (
+    EVALUATION,
+    Span,
+    add_evaluation,
+    add_span,
+    flat,
+    seconds,
+    status_failed,
+)
+from ajet_readers.traces.studio import read_studio
 from ajet_readers.traces.trace import Call, Found, text_of
 
 Format = Literal["studio", "otel", "openai"]
@@ -45,45 +52,11 @@ def _reader_of(file: Path) -> Callable[[Path, Found, Scale], None]:
     """The reader for a file's content: a database, spans, or else logs."""
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) == _SQLITE:
-            return _studio
+            return read_studio
     for _, record in _records(file):
         spans = {"resourceSpans", "resourceLogs", "spans", "context", "span_id", "spanId"} & set(record)
         return _otel if spans else _openai
     return _openai  # empty
-
-
-# --------------------------------------------------------------------------- AgentScope Studio
-
-
-def _studio(file: Path, found: Found, scale: Scale) -> None:
-    """Read AgentScope Studio's table of spans."""
-    try:
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            database.row_factory = sqlite3.Row
-            rows = database.execute(
-                "SELECT traceId, spanId, name, startTimeUnixNano, attributes, events, status FROM span_table "
-                "ORDER BY startTimeUnixNano, spanId"
-            ).fetchall()
-    except sqlite3.Error as error:
-        raise ConfigError(f"{file}: not a database of AgentScope Studio ({error}).") from None
-    for row in rows:
-        place = f"{file}: span {row['spanId']}"
-        try:
-            attributes, events, status = (
-                json.loads(row[name] or "null") for name in ("attributes", "events", "status")
-            )
-            span = Span(
-                str(row["traceId"]),
-                str(row["spanId"]),
-                str(row["name"]),
-                seconds(row["startTimeUnixNano"]),
-                dict(flat(attributes or {})),
-                _status_failed(status),
-                tuple((str(e.get("name")), dict(flat(e.get("attributes") or {}))) for e in events or ()),
-            )
-            add_span(found, span, scale)
-        except (ValueError, AttributeError, TypeError) as error:
-            raise ConfigError(f"{place}: cannot be read ({error}).") from None
 
 
 # --------------------------------------------------------------------------- OpenTelemetry
@@ -128,7 +101,7 @@ def _otlp(span: Mapping[str, Any]) -> Span:
         str(span.get("name") or ""),
         seconds(span.get("startTimeUnixNano") or span.get("timeUnixNano")),
         _key_values(span.get("attributes")),
-        _status_failed(span.get("status")),
+        status_failed(span.get("status")),
         events,
     )
 
@@ -148,7 +121,7 @@ def _exported(span: Mapping[str, Any]) -> Span:
         str(span.get("name") or ""),
         seconds(span.get("start_time") or span.get("startTime") or span.get("startTimeUnixNano")),
         dict(flat(attributes or {})),
-        _status_failed(span.get("status")),
+        status_failed(span.get("status")),
         events,
     )
 
@@ -170,11 +143,6 @@ def _any_value(value: Mapping[str, Any]) -> Any:
     if "intValue" in value:
         return int(value["intValue"])
     return next((value[name] for name in ("stringValue", "doubleValue", "boolValue") if name in value), None)
-
-
-def _status_failed(status: Any) -> bool:
-    code = (status.get("code", status.get("status_code")) if isinstance(status, Mapping) else status) or 0
-    return code in (2, "2", "ERROR", "STATUS_CODE_ERROR")
 
 
 # --------------------------------------------------------------------------- logs of OpenAI calls
@@ -301,7 +269,7 @@ def _has_lines(file: Path) -> bool:
 
 
 _READERS: Mapping[Format, Callable[[Path, Found, Scale], None]] = {
-    "studio": _studio,
+    "studio": read_studio,
     "otel": _otel,
     "openai": _openai,
 }

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ajet_readers.traces.feedback import Scale, read_feedback
-from ajet_readers.traces.trace import Call, Found, Message
+from ajet_readers.traces.trace import UNKNOWN, Call, Found, Message, Program, text_of
 
 EVALUATION = "gen_ai.evaluation.result"
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -31,6 +31,7 @@ class Span:
     attributes: Mapping[str, Any]
     failed: bool = False
     events: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    program: Program = UNKNOWN
 
 
 def add_span(found: Found, span: Span, scale: Scale) -> None:
@@ -41,6 +42,8 @@ def add_span(found: Found, span: Span, scale: Scale) -> None:
             attributes |= fields
         elif name == EVALUATION:
             add_evaluation(found, span, fields, scale)
+    if "gen_ai.input.messages" not in attributes:
+        attributes = _agentscope_1(attributes) | attributes
     if "gen_ai.input.messages" not in attributes:
         attributes |= _older(attributes, span.events)
     operation = attributes.get("gen_ai.operation.name") or attributes.get("llm.request.type")
@@ -62,18 +65,30 @@ def add_span(found: Found, span: Span, scale: Scale) -> None:
             str(attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or ""),
             span.failed,
             frozenset(str(name) for name in names if name),
+            program=span.program,
         )
     )
 
 
 def add_evaluation(found: Found, span: Span, attributes: Mapping[str, Any], scale: Scale) -> None:
-    """Add the feedback of an evaluation event: on the response that it names, or else on the span."""
+    """Add the feedback of an evaluation event: on the response that it names, or else on the span and its trace. The
+    span of an agent is not a call, but its evaluation is one of the trace."""
     feedback = read_feedback(attributes, scale)
     if feedback is not None:
         response = attributes.get("gen_ai.response.id")
-        found.feedback.append(
-            (frozenset({str(response)} if response else {span.span or span.trace}), feedback)
-        )
+        names = {str(response)} if response else {span.span, span.trace} - {""}
+        found.feedback.append((frozenset(names), feedback))
+
+
+def _agentscope_1(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompt of a call of AgentScope 1, which records the arguments of its model instead of the messages."""
+    arguments = _loaded(attributes.get("agentscope.function.input")) or {
+        "args": attributes.get("agentscope.function.input.args"),
+        "kwargs": {"messages": attributes.get("agentscope.function.input.kwargs.messages")},
+    }
+    by_name = arguments.get("kwargs") or {}
+    messages = next(iter(arguments.get("args") or ()), None) or by_name.get("messages")
+    return {"gen_ai.input.messages": messages} if messages else {}
 
 
 def _older(
@@ -137,6 +152,12 @@ def seconds(value: Any) -> float:
     return number / 1e9 if number > 1e14 else number
 
 
+def status_failed(status: Any) -> bool:
+    """Whether a span's status is an error, in any exporter's form."""
+    code = (status.get("code", status.get("status_code")) if isinstance(status, Mapping) else status) or 0
+    return code in (2, "2", "ERROR", "STATUS_CODE_ERROR")
+
+
 def _loaded(value: Any) -> Any:
     """Structured attributes may be recorded as JSON strings."""
     return json.loads(value) if isinstance(value, str) else value
@@ -150,7 +171,14 @@ def _messages(value: Any) -> Iterator[Message]:
         if "parts" in item:
             yield from _from_parts(str(item.get("role", "user")), item["parts"] or [])
         elif "role" in item:
-            yield {key: item[key] for key in ("role", "content", "tool_calls", "tool_call_id") if key in item}
+            message = {k: item[k] for k in ("role", "content", "tool_calls", "tool_call_id") if k in item}
+            yield {**message, "content": _as_text(item.get("content"))}
+
+
+def _as_text(content: Any) -> Any:
+    """Content that consists of text parts as one text; other content as it is."""
+    is_text = isinstance(content, list) and all(isinstance(p, Mapping) and "text" in p for p in content)
+    return text_of({"content": content}) if is_text else content
 
 
 def _from_parts(role: str, parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:

@@ -19,6 +19,17 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """The run of a program that made calls, as a source names it; empty where it does not."""
+
+    project: str = ""
+    run: str = ""
+
+
+UNKNOWN = Program()
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One request to a model and its answer, as messages of chat completions."""
 
@@ -33,6 +44,7 @@ class Call:
     names: frozenset[str] = frozenset()
     """Other ids by which feedback may name the call: response id, conversation id."""
     feedback: tuple[Feedback, ...] = ()
+    program: Program = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,13 @@ class Trace:
         """The text of the last answer that has one."""
         texts = [text_of(c.answer) for c in self.calls if c.answer is not None]
         return next((text for text in reversed(texts) if text), "")
+
+    @property
+    def tools(self) -> list[str]:
+        """The tools that the answers call, by name, in the order of their first call."""
+        calls = (call for c in self.calls for call in (c.answer or {}).get("tool_calls") or ())
+        functions = (call.get("function") or {} for call in calls if isinstance(call, Mapping))
+        return list(dict.fromkeys(str(function["name"]) for function in functions if function.get("name")))
 
     @property
     def failed(self) -> bool:
