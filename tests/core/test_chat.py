@@ -852,5 +852,7 @@ def test_a_variable_that_the_template_does_not_read_is_an_error(name: str) -> No
         Chat(tokenizers.qwen3(), "qwen3", {name: True})
     without = copy.deepcopy(tokenizers.qwen3())
     without.chat_template = None
-    with pytest.raises(AjetError, match="^rollout.chat_template: the model's tokenizer has no chat template"):
+    with pytest.raises(
+        AjetError, match=r"^rollout\.chat_template: the model's tokenizer has no chat template"
+    ):
         Chat(without, "qwen3", {name: True})

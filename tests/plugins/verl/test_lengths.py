@@ -52,7 +52,7 @@ def test_1_a_job_may_limit_the_context(tmp_path: Path) -> None:
     config, lengths = composed(tmp_path, rollout={"context_length": 8192})
     assert config.actor_rollout_ref.rollout.max_model_len == 8192
     assert lengths["context"].why == "rollout.context_length"
-    with pytest.raises(ConfigError, match="rollout.context_length: .* more than the model's"):
+    with pytest.raises(ConfigError, match=r"rollout\.context_length: .* more than the model's"):
         composed(tmp_path, rollout={"context_length": CONTEXT + 1})
 
 
