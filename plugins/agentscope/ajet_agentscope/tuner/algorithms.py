@@ -19,7 +19,7 @@ merged into timelines: what `multi_step_grpo` adds to Trinity's `grpo`."""
 OTHERS: Mapping[str, tuple[str, str]] = {
     "ppo": ("needs a critic, which AgentJet does not train", "grpo"),
     "remax": ("needs a greedy answer for each task, which AgentJet does not sample", "rloo"),
-    "reinforce": ("has no baseline", "rloo"),
+    "reinforce": ("is in the plugin ajet-plugin-online, which is not installed", "rloo"),
     "opmd": ("is not in AgentJet", "grpo"),
     "topr": ("is not in AgentJet", "cispo"),
     "asymre": ("is not in AgentJet", "cispo"),
@@ -36,14 +36,13 @@ OTHERS: Mapping[str, tuple[str, str]] = {
 
 def algorithm(name: str) -> str:
     """The name of the same algorithm in AgentJet. Raises ConfigError that names the nearest one."""
-    where = f"AlgorithmConfig.algorithm_type: {name!r}"
+    found, where = SAME.get(name, name), f"AlgorithmConfig.algorithm_type: {name!r}"
+    installed = sorted(n for kind, n in load_plugins().classes if kind == "algorithm" and n != "sft")
+    if found in installed:
+        return found
     if name in OTHERS:
         why, instead = OTHERS[name]
         raise ConfigError(f"{where} {why}. The nearest algorithm is {instead!r}.")
-    found = SAME.get(name, name)
-    installed = sorted(n for kind, n in load_plugins().classes if kind == "algorithm" and n != "sft")
-    if found not in installed:
-        raise ConfigError(
-            f"{where}: unknown algorithm{nearest(name, {*installed, *SAME})}. Known: {', '.join(installed)}."
-        )
-    return found
+    raise ConfigError(
+        f"{where}: unknown algorithm{nearest(name, {*installed, *SAME})}. Known: {', '.join(installed)}."
+    )
