@@ -88,7 +88,7 @@ class Rollout:
             else watching(self.board, settings.stall_warning, settings.loop_timeout, self.say)
         ):
             try:
-                ends = [whole, judging.broken, *([stopped] if stopped else [])]
+                ends: list[asyncio.Future[Any]] = [whole, judging.broken, *([stopped] if stopped else [])]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 for end in (judging.broken, whole):
                     if end.done():

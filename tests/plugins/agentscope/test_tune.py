@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -73,24 +72,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def tuned(folder: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
     """`tune` with small settings; the fields of each class may be given by its name."""
-    handle = SimpleNamespace(as_agentscope_model=lambda tuner, **labels: labels)
-    monkeypatch.setattr("ajet_agentscope.as_agentscope_model", handle.as_agentscope_model)
+    monkeypatch.setattr("ajet_agentscope.models.chat_model", lambda *arguments, **options: None)
 
     def call(
         model: dict[str, Any] | None = None,
-        algorithm: dict[str, Any] | None = None,
+        algorithm: dict[str, Any] | AlgorithmConfig | None = None,
         train: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> TunedModel:
         asked = {"model_path": str(tiny), "max_model_len": 64, "max_tokens": 8, **(model or {})}
-        steps = {"learning_rate": 1e-3, "batch_size": 2, "group_size": 2, **(algorithm or {})}
+        if not isinstance(algorithm, AlgorithmConfig):
+            steps = {"learning_rate": 1e-3, "batch_size": 2, "group_size": 2, **(algorithm or {})}
+            algorithm = AlgorithmConfig(**steps)
         data = {"path": "data.jsonl", "total_steps": 1, **(train or {})}
         given: dict[str, Any] = {
             "workflow_func": run,
             "judge_func": judge,
             "train_dataset": DatasetConfig(**{k: v for k, v in data.items() if v is not None}),
             "model": TunerModelConfig(**asked),
-            "algorithm": AlgorithmConfig(**steps),
+            "algorithm": algorithm,
             "progress": False,
         }
         return tune(**given | arguments)
@@ -149,7 +149,7 @@ def test_closures_get_the_raw_record_and_are_judged(tuned: Tune) -> None:
 
     found = tuned(workflow_func=closure, judge_func=lambda task, response: JudgeOutput(reward=0.25))
     assert [e.reward for e in found.episodes(step=1)] == [0.25] * 4
-    assert found.metrics[0]["calls"] == 1.0
+    assert found.metrics[0]["judge/calls"] == 1.0
     assert all(record in RECORDS for record in seen) and len(seen) == 4
 
 
@@ -304,7 +304,7 @@ def test_fields_lie_over_the_job_file_and_their_defaults_below_it(tuned: Tune, f
     (folder / "job.yaml").write_text(
         "rollout: {group_size: 3}\ntrain: {batch_size: 1, keep_last: 7}\nrun: {dir: elsewhere}\n"
     )
-    found = tuned(config_path="job.yaml", algorithm=None, **{"algorithm": AlgorithmConfig(batch_size=2)})
+    found = tuned(config_path="job.yaml", algorithm=AlgorithmConfig(batch_size=2))
     assert found.job["train"]["keep_last"] == 7 and found.job["train"]["learning_rate"] == 1e-6
     assert len(found.episodes(step=1)) == 6
     assert found.dir.parent == folder / "elsewhere"
@@ -337,11 +337,7 @@ def test_auxiliary_models_answer_workflow_and_judge_and_are_not_trained(
     async def with_judge(task: dict[str, Any], response: Any, auxiliary_models: Any) -> JudgeOutput:
         return JudgeOutput(reward=len(await auxiliary_models["critic"](response)) % 2)
 
-    def as_model(tuner: Any, **labels: Any) -> Any:
-        return served(tuner.base_url, tuner.api_key, "policy", tuner.headers(**labels))
-
     monkeypatch.setattr("ajet_agentscope.models.chat_model", served)
-    monkeypatch.setattr("ajet_agentscope.as_agentscope_model", as_model)
     critic = TunerModelConfig(model_path=str(tiny), max_model_len=200, max_tokens=4, top_p=0.9)
     before = dict(os.environ)
     found = tuned(
@@ -471,7 +467,10 @@ def test_a_model_without_a_tokenizer_is_refused(tuned: Tune, without_tokenizer: 
             "AlgorithmConfig.algorithm_type: 'grop': unknown algorithm",
         ),
         ({"train_dataset": None}, "train_dataset: is missing"),
-        ({"train": {"split": "test["}}, "data.jsonl[test[]"),
+        (
+            {"train_dataset": DatasetConfig(path="data.jsonl", split=None)},
+            "DatasetConfig.split: name the split",
+        ),
         ({"train": {"path": "./no.jsonl"}}, "./no.jsonl: no such file"),
         (
             {"eval_dataset": DatasetConfig(path="data.jsonl", total_epochs=2)},

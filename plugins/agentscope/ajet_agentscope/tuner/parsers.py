@@ -42,7 +42,7 @@ def check_parsers(config: TunerModelConfig, seed: int = 0) -> None:
             )
     check_model(config.model_path, "TunerModelConfig.model_path")
     engine = own_engine(load_plugins(), "")
-    tokenizer, model_type = validated(engine, {}, "TunerModelConfig").tokenizer(config.model_path, seed)  # type: ignore[attr-defined]
+    tokenizer, model_type = validated(engine, {}, "TunerModelConfig").tokenizer(config.model_path, seed)
     chat = Chat(tokenizer, model_type)
     for field, known in asked.items():
         name = getattr(config, field)
