@@ -23,7 +23,7 @@ from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
-from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
+from ajet.types import EpisodeView, Metrics, Spent, Task, WorkflowOutput
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import in_thread
 
@@ -64,6 +64,8 @@ class Episode:
     missed: tuple[Missed, ...] = ()
     """Connections that capture does not see."""
     seconds: float = 0.0
+    spent: Spent = Spent()
+    """What the LLM calls of all its attempts used."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
 
@@ -174,6 +176,7 @@ class EpisodeRunner:
             breaks=tuple(find_breaks(session.record)),
             missed=missed,
             seconds=loop.time() - started,
+            spent=session.spent,
             prompts=prompts.asked,
         )
 

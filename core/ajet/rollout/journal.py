@@ -22,7 +22,7 @@ from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.record import EpisodeRecord, Exchange
 from ajet.tracker.tree import Node, TokenTree
-from ajet.types import Generation, WorkflowOutput
+from ajet.types import Generation, Spent, WorkflowOutput
 
 
 def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "metrics": episode.metrics,
         "counters": dict(episode.counters),
         "seconds": round(episode.seconds, 4),
+        **({"spent": asdict(episode.spent)} if episode.spent != Spent() else {}),
         **({"feedback": episode.feedback} if episode.feedback else {}),
         **({"prompts": dict(episode.prompts)} if episode.prompts else {}),
         "response": _plain(episode.output.response),
@@ -97,6 +98,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
         Break(**{**b, "recorded": tuple(b["recorded"]), "sent": tuple(b["sent"])}) for b in line["breaks"]
     )
     episode.seconds = line["seconds"]
+    episode.spent = Spent(**line.get("spent", {}))
     episode.feedback, episode.prompts = line.get("feedback", ""), line.get("prompts", {})
     return episode
 
