@@ -11,6 +11,11 @@ from ajet_agentscope.tuner.config import (
     WorkflowType,
 )
 from ajet_agentscope.tuner.data import DatasetConfig
+from ajet_agentscope.tuner.model_selection import (
+    avg_time_judge,
+    avg_token_consumption_judge,
+    select_model,
+)
 from ajet_agentscope.tuner.prompts import tune_prompt
 from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
 from ajet_agentscope.tuner.tune import TunedModel, tune
@@ -26,8 +31,11 @@ __all__ = [
     "TunerModelConfig",
     "WorkflowOutput",
     "WorkflowType",
+    "avg_time_judge",
+    "avg_token_consumption_judge",
     "check_judge_function",
     "check_workflow_function",
+    "select_model",
     "tune",
     "tune_prompt",
 ]
