@@ -112,7 +112,7 @@ class _Run:
         self._ray, self._job, self._settings, self._run_dir = ray, job, settings, run_dir
         self.done = step_of(newest(run_dir, job.progress.say))
         """The step of the checkpoint to continue from, 0 without one."""
-        self.listeners = Listeners(_with_tensorboard(job), run_dir)
+        self.listeners = Listeners(job, run_dir)
         shutil.rmtree(run_dir / "checkpoints" / STAGED, ignore_errors=True)
         attempt = uuid.uuid4().hex[:8]  # of an earlier one, actors may not have ended yet
         name, self._trainer = f"recorder {run_dir} {attempt}", f"trainer {run_dir} {attempt}"
@@ -301,16 +301,6 @@ def _on_this_node(ray: Any, cls: type[Any], name: str | None = None) -> Any:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     named = {"name": name, "namespace": NAMESPACE} if name else {}
     return ray.remote(num_cpus=0, scheduling_strategy=here, **named)(cls)
-
-
-def _with_tensorboard(job: Job) -> Job:
-    """The job with TensorBoard among its loggers, if a plugin with that logger is installed."""
-    found = job.plugins.classes.get(("logger", "tensorboard"))
-    if found is None or any(logger.name == found.name for logger in job.loggers):
-        return job
-    logger = found.cls()
-    assert isinstance(logger, Logger)
-    return replace(job, loggers=(*job.loggers, logger))
 
 
 def _reference(job: Job, model: str, trusted: bool) -> str | None:
