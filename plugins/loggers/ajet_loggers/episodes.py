@@ -39,7 +39,9 @@ class Sample:
 
     def take(self) -> list[tuple[str, int, list[Row]]]:
         """(phase, step, rows) of all that is kept; nothing is kept afterwards."""
-        taken = [(phase, step, [kept[rank] for rank in sorted(kept)]) for (phase, step), kept in self._kept.items()]
+        taken = [
+            (phase, step, [kept[rank] for rank in sorted(kept)]) for (phase, step), kept in self._kept.items()
+        ]
         self._kept = {}
         return taken
 

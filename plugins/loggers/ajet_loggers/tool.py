@@ -83,7 +83,9 @@ class Tool(Logger):
         """Begin or continue the run in the tool, with its configuration."""
         self._connected = cache(partial(self.connect, event))
         self._sample, self._failed = Sample(self.episodes), False
-        self._outbox = Outbox(f"logger {self.name}", self.where(), current_progress().say, first=self._connected)
+        self._outbox = Outbox(
+            f"logger {self.name}", self.where(), current_progress().say, first=self._connected
+        )
 
     def episode_end(self, event: EpisodeEnd) -> None:
         """Keep the episode, if it is one of the sample."""
@@ -128,7 +130,9 @@ def needs(package: str, extra: str) -> None:
     """Raises ValueError with the command that installs a package, if it is not installed."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:  # a folder of that name, such as the one that wandb makes
-        raise ValueError(f"{package} is not installed; it comes with pip install 'ajet-plugin-loggers[{extra}]'")
+        raise ValueError(
+            f"{package} is not installed; it comes with pip install 'ajet-plugin-loggers[{extra}]'"
+        )
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:

@@ -72,7 +72,9 @@ class _TrackioRun:
     def checkpoint(self, step: int, path: Path) -> None:
         from trackio import Artifact
 
-        artifact = Artifact(f"checkpoint-{self._run.name}", "model", metadata={"step": step, "path": str(path)})
+        artifact = Artifact(
+            f"checkpoint-{self._run.name}", "model", metadata={"step": step, "path": str(path)}
+        )
         if self._upload:
             artifact.add_dir(path)
         else:

@@ -12,12 +12,11 @@ import time
 import traceback
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet.interfaces.backbone import MachineFailed, RunResult
-from ajet.interfaces.logger import Logger
 from ajet.job.models import check_vocabulary, model_source
 from ajet.job.spec import JobSpec
 from ajet.rollout.checkpoints import checkpoints, newest, step_of

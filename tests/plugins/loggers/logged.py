@@ -49,7 +49,9 @@ def same_as_the_run_folder(logged: Logged, run_dir: Path) -> None:
     assert logged.metrics.keys() == {0, 1, 2} and "reward" in logged.metrics[2]
     episodes = {line["id"]: line for line in live_lines(run_dir / JOURNAL)}
     phases = {(line["phase"], line["step"]) for line in episodes.values()}
-    assert logged.tables.keys() == phases == {("train", 1), ("train", 2), *(("validation", s) for s in range(3))}
+    assert (
+        logged.tables.keys() == phases == {("train", 1), ("train", 2), *(("validation", s) for s in range(3))}
+    )
     for (phase, step), rows in logged.tables.items():
         assert len(rows) == {"train": 4, "validation": 2}[phase]
         for row in rows:

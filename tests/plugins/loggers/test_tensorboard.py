@@ -54,7 +54,9 @@ def test_every_run_has_event_files_with_all_figures_the_job_and_the_checkpoints(
     assert same(scalars(result.run_dir), result.run_dir) and len(recorded(result.run_dir)) == 3
     written = texts(result.run_dir)
     last = str(result.checkpoint)
-    assert written[("checkpoint", 2)] == last and written[("checkpoint", 1)] == last.replace("000002", "000001")
+    assert written[("checkpoint", 2)] == last and written[("checkpoint", 1)] == last.replace(
+        "000002", "000001"
+    )
     job = (result.run_dir / "job.yaml").read_text()
     assert re.sub("^    ", "", written[("job", 0)], flags=re.M) == job.rstrip("\n") and job_of(result.run_dir)
     assert {tag for tag, _ in written} == {"job", "checkpoint"}, "episodes only if the job names it"
@@ -109,7 +111,14 @@ def test_markup_in_an_episode_is_text(tmp_path: Path) -> None:
     task = Task(id="<b>", query=hostile)
     logger.episode_end(
         EpisodeEnd(
-            run_dir=tmp_path, id="e", phase="train", step=1, task=task, reward=0.5, response=hostile, messages=[chat]
+            run_dir=tmp_path,
+            id="e",
+            phase="train",
+            step=1,
+            task=task,
+            reward=0.5,
+            response=hostile,
+            messages=[chat],
         )
     )
     logger.log(tmp_path, 1, {"reward": 0.5})

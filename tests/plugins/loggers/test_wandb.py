@@ -50,7 +50,9 @@ def read(run_dir: Path) -> Logged:
         step = row.pop("step")
         for name, value in row.items():
             if name.startswith("episodes/"):
-                tables[(name.removeprefix("episodes/"), step)] = rows_of(load(files / "files" / value["path"]))
+                tables[(name.removeprefix("episodes/"), step)] = rows_of(
+                    load(files / "files" / value["path"])
+                )
             else:
                 metrics.setdefault(step, {})[name] = value
     return Logged(config, metrics, tables, checkpoints)
