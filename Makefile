@@ -5,7 +5,7 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-BASE := $(addprefix plugins/,openai_sdk readers judges local vllm)
+BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) plugins/online plugins/prompts $(FRAMEWORKS)
 # It needs Ray and verl, which have an environment of their own; here it shows what it says where they are missing.
@@ -49,8 +49,8 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	touch $@
 
 $(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER)/pyproject.toml
-	@echo "Installing what the tests need: agent frameworks and development tools, about 145 packages more and 1 GB on disk."
-	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' -e 'plugins/online[postgres]' anthropic langchain openai reasoning-gym -c constraints.txt
+	@echo "Installing what the tests need: agent frameworks and development tools, about 160 packages more and 1 GB on disk."
+	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
 	@touch $@
 
@@ -94,7 +94,7 @@ test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in 
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 1200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
-OF_VERL := openai_sdk readers judges local verl online
+OF_VERL := openai_sdk readers judges local loggers verl online
 .venv-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml) $(VERL_TESTS:%=%/pyproject.toml) tests/plugins/verl/requirements.txt tests/plugins/vllm/overrides.txt
 	$(call uv_environment,-r tests/plugins/verl/requirements.txt $(OF_VERL:%=-e plugins/%) $(VERL_TESTS:%=-e %))
 

@@ -317,7 +317,6 @@ def train(work: Work, agent: str, clock: Clock, steps: int, seed: int) -> None:
     from ajet.job.config import Layers
     from ajet.job.prepare import prepare
     from ajet.runs.train import train_job
-    from ajet_local.tensorboard import TensorBoard
 
     values = {
         "task.reader": f"{work.folder}/tasks.jsonl",
@@ -347,7 +346,7 @@ def train(work: Work, agent: str, clock: Clock, steps: int, seed: int) -> None:
     clock.watch(trainer)
     clock.begin()
     with suppress(Enough):
-        train_job(replace(job, loggers=(TensorBoard(), ToClock(clock=clock))), trainer)
+        train_job(replace(job, loggers=(*job.loggers, ToClock(clock=clock))), trainer)
 
 
 def new_folder(parent: Path, name: str) -> Path:

@@ -1,5 +1,5 @@
-"""The capture tests under other releases of the SDKs, and the quick starts of agent frameworks that do not fit
-beside each other in .venv: each group in an environment of its own.
+"""The capture tests under other releases of the SDKs, and the quick starts of agent frameworks and the loggers'
+tools that do not fit beside each other in .venv: each group in an environment of its own.
 
     python tests/matrix.py                 # all of them; `make test-matrix`
     python tests/matrix.py openai-1.66     # one
@@ -112,6 +112,12 @@ ENVIRONMENTS = {
             "openai<3",
         ),
         *("google_adk", "litellm", "instructor", "llama_index", "strands"),
+    ),
+    "loggers": Environment(  # MLflow and Trackio want older versions of what constraints.txt pins
+        ("mlflow==3.17.2", "trackio==0.43.0", "opentelemetry-exporter-otlp-proto-http", "openai"),
+        ("loggers",),
+        ("tests/plugins/loggers",),
+        constrained=False,
     ),
     "crewai": frameworks(("crewai==1.15.30", "openai<3"), "crewai"),
 }

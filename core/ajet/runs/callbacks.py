@@ -9,7 +9,6 @@ from typing import Any
 
 from ajet.interfaces.backbone import RunResult
 from ajet.interfaces.events import CheckpointSaved, EpisodeCall, EpisodeEnd, RunEnd, RunStart, StepEnd
-from ajet.interfaces.logger import Logger
 from ajet.interfaces.progress import told_to
 from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
@@ -30,7 +29,7 @@ class Listeners:
         self.result: RunResult | None = None
         """Set before the block of `run` ends."""
         self.wants_episodes = bool(self._hook("ajet_episode_end").get_hookimpls()) or any(
-            type(logger).episode_end is not Logger.episode_end for logger in job.loggers
+            logger.wants_episodes for logger in job.loggers
         )
         """Whether any of them receives episodes, whose timelines take time to build."""
 
@@ -43,10 +42,10 @@ class Listeners:
         try:
             yield
         except BaseException as error:
-            self._call_hook("ajet_run_end", RunEnd(run_dir=self._run_dir, error=error))
+            self._run_end(RunEnd(run_dir=self._run_dir, error=error))
             raise
         else:
-            self._call_hook("ajet_run_end", RunEnd(run_dir=self._run_dir, result=self.result))
+            self._run_end(RunEnd(run_dir=self._run_dir, result=self.result))
         finally:
             self._call_loggers("close")
 
@@ -86,7 +85,13 @@ class Listeners:
 
     def checkpoint_saved(self, step: int, path: Path) -> None:
         """A checkpoint is complete on the disk."""
-        self._call_hook("ajet_checkpoint_saved", CheckpointSaved(run_dir=self._run_dir, step=step, path=path))
+        event = CheckpointSaved(run_dir=self._run_dir, step=step, path=path)
+        self._call_loggers("checkpoint_saved", event)
+        self._call_hook("ajet_checkpoint_saved", event)
+
+    def _run_end(self, event: RunEnd) -> None:
+        self._call_loggers("run_end", event)
+        self._call_hook("ajet_run_end", event)
 
     def _call_loggers(self, method: str, *arguments: Any) -> None:
         for logger in self._job.loggers:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable
 
-from ajet import Backbone, EnginePlugin, Logger, Recipe, hookimpl
+from ajet import Backbone, EnginePlugin, Recipe, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
 from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
-from ajet_local.tensorboard import TensorBoard
 
 
 @hookimpl
@@ -23,11 +22,6 @@ def ajet_backbones() -> Iterable[type[Backbone]]:
 @hookimpl
 def ajet_engines() -> Iterable[type[EnginePlugin]]:
     return [LocalEnginePlugin]
-
-
-@hookimpl
-def ajet_loggers() -> Iterable[type[Logger]]:
-    return [TensorBoard]
 
 
 @hookimpl

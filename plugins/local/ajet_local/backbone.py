@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,7 +15,6 @@ from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin,
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.job.models import check_vocabulary, find_recipe, model_source
 from ajet_local.sizes import format_size, parse_size
-from ajet_local.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     import torch
@@ -177,8 +175,6 @@ class Local(OnDevice, Backbone):
             adapters={target.name: target.lora for target in job.targets if target.lora},
             trained=[target.name for target in job.targets if target.trained],
         )
-        if not any(isinstance(logger, TensorBoard) for logger in job.loggers):
-            job = replace(job, loggers=(*job.loggers, TensorBoard()))
         return train_job(job, trainer)
 
     def trainer(

@@ -12,12 +12,11 @@ import time
 import traceback
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet.interfaces.backbone import MachineFailed, RunResult
-from ajet.interfaces.logger import Logger
 from ajet.job.models import check_vocabulary, model_source
 from ajet.job.spec import JobSpec
 from ajet.rollout.checkpoints import checkpoints, newest, step_of
@@ -112,7 +111,7 @@ class _Run:
         self._ray, self._job, self._settings, self._run_dir = ray, job, settings, run_dir
         self.done = step_of(newest(run_dir, job.progress.say))
         """The step of the checkpoint to continue from, 0 without one."""
-        self.listeners = Listeners(_with_tensorboard(job), run_dir)
+        self.listeners = Listeners(job, run_dir)
         shutil.rmtree(run_dir / "checkpoints" / STAGED, ignore_errors=True)
         attempt = uuid.uuid4().hex[:8]  # of an earlier one, actors may not have ended yet
         name, self._trainer = f"recorder {run_dir} {attempt}", f"trainer {run_dir} {attempt}"
@@ -301,16 +300,6 @@ def _on_this_node(ray: Any, cls: type[Any], name: str | None = None) -> Any:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     named = {"name": name, "namespace": NAMESPACE} if name else {}
     return ray.remote(num_cpus=0, scheduling_strategy=here, **named)(cls)
-
-
-def _with_tensorboard(job: Job) -> Job:
-    """The job with TensorBoard among its loggers, if a plugin with that logger is installed."""
-    found = job.plugins.classes.get(("logger", "tensorboard"))
-    if found is None or any(logger.name == found.name for logger in job.loggers):
-        return job
-    logger = found.cls()
-    assert isinstance(logger, Logger)
-    return replace(job, loggers=(*job.loggers, logger))
 
 
 def _reference(job: Job, model: str, trusted: bool) -> str | None:

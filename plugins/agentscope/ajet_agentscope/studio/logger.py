@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, PrivateAttr, StringConstraints
 
 from ajet import EpisodeEnd, Logger, RunStart
 from ajet.interfaces.progress import current_progress
+from ajet.reports.spans import episode_spans, model_of
 from ajet.types import Metrics
 from ajet_agentscope.studio.sending import Sender
 
@@ -70,14 +71,8 @@ def run_id(run_dir: Path) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"file://{socket.gethostname()}{run_dir}"))
 
 
-def model_of(config: Mapping[str, Any], target: str) -> str:
-    """The name of the model that answers for a target of a resolved job."""
-    settings = (config.get("targets") or {}).get(target) or {}
-    frozen = settings.get("frozen_model") or {}
-    return str(frozen.get("model") or frozen.get("type") or config["model"])
-
-
 def _encode(event: EpisodeEnd, model_of: Callable[[str], str], project: str) -> Iterator[bytes]:
     from ajet_agentscope.studio.spans import requests_of  # imports protobuf
 
-    return requests_of(event, conversation=run_id(event.run_dir), model_of=model_of, service=project)
+    spans = episode_spans(event, conversation=run_id(event.run_dir), model_of=model_of)
+    return requests_of(spans, service=project)

@@ -1,16 +1,13 @@
-"""A thread that sends a run to Studio, one episode after the other, and never holds up the run."""
+"""What Studio is sent: the record of a run, then its episodes."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ajet import EpisodeEnd
+from ajet.utils.outbox import Outbox
 
 if TYPE_CHECKING:
     from httpx2 import Client
@@ -22,11 +19,10 @@ FLUSHING = 5.0
 
 
 class Sender:
-    """Registers a run, then sends the episodes that it is given, in their order.
+    """Registers a run, then sends the episodes that it is given, in their order, and never holds up the run.
 
     ``run`` is Studio's record of the run without its status. ``encode`` returns the bodies of an episode's OTLP requests; it
-    is called in the thread. ``say`` receives at most two lines: that Studio cannot be reached, and at the end how many
-    episodes were not sent.
+    is called in the thread that sends. ``waiting`` and ``say`` are those of `Outbox`.
     """
 
     def __init__(
@@ -37,61 +33,45 @@ class Sender:
         waiting: int,
         say: Callable[[str], None],
     ) -> None:
-        self._url, self._run, self._encode, self._say = url.rstrip("/"), run, encode, say
-        self._waiting: queue.Queue[EpisodeEnd | None] = queue.Queue(waiting)
-        self._given = self._sent = 0
-        self._registered = self._reported = False
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._send_all, name="ajet-agentscope-studio", daemon=True)
-        self._thread.start()
+        self._url, self._run, self._encode = url.rstrip("/"), run, encode
+        self._client: Client | None = None
+        self._registered = False
+        self._outbox = Outbox(
+            "logger agentscope_studio",
+            self._url,
+            say,
+            first=self._register,
+            hint="Is AgentScope Studio running there?",
+            unit="episodes",
+            waiting=waiting,
+        )
 
     def give(self, event: EpisodeEnd) -> None:
         """Queue an episode; it is left out if too many wait. Returns at once."""
-        self._given += 1
-        with suppress(queue.Full):
-            self._waiting.put_nowait(event)
+        self._outbox.put(partial(self._send, event))
 
     def close(self) -> None:
         """Wait at most ``FLUSHING`` seconds until all episodes are sent, then stop; say how many were not."""
-        deadline = time.monotonic() + FLUSHING
-        with suppress(queue.Full):
-            self._waiting.put(None, timeout=FLUSHING)
-        self._thread.join(max(deadline - time.monotonic(), 0.0))
-        self._stopped.set()
-        if unsent := self._given - self._sent:
-            self._say(
-                f"logger agentscope_studio: {unsent} of {self._given} episodes were not sent to {self._url}"
-            )
+        self._outbox.close(FLUSHING, last=self._done)
 
-    def _send_all(self) -> None:
-        from httpx2 import Client
-
-        with Client(base_url=self._url, timeout=TIMEOUT) as client:
-            self._attempt(partial(self._register, client))
-            while (event := self._waiting.get()) is not None and not self._stopped.is_set():
-                self._attempt(partial(self._send, client, event))
-            self._attempt(partial(self._register, client, "done"))
-
-    def _attempt(self, send: Callable[[], None]) -> None:
-        try:
-            send()
-        except Exception as error:  # whatever it is, the run and the next episodes go on
-            if not self._reported and not self._stopped.is_set():
-                self._reported = True
-                cause = " ".join(f"{type(error).__name__}: {error}".split("\n")[0].split())
-                self._say(
-                    f"logger agentscope_studio: sending to {self._url} failed ({cause}). Is AgentScope Studio running there? "
-                    "The run continues."
-                )
-
-    def _register(self, client: Client, status: str = "running") -> None:
-        client.post("/trpc/registerRun", json={**self._run, "status": status}).raise_for_status()
+    def _register(self, status: str = "running") -> None:
+        self._post("/trpc/registerRun", json={**self._run, "status": status})
         self._registered = True
 
-    def _send(self, client: Client, event: EpisodeEnd) -> None:
+    def _send(self, event: EpisodeEnd) -> None:
         if not self._registered:
-            self._register(client)
+            self._register()
         for body in self._encode(event):
-            headers = {"content-type": "application/x-protobuf"}
-            client.post("/v1/traces", content=body, headers=headers).raise_for_status()
-        self._sent += 1
+            self._post("/v1/traces", content=body, headers={"content-type": "application/x-protobuf"})
+
+    def _done(self) -> None:
+        self._register("done")
+        assert self._client is not None
+        self._client.close()
+
+    def _post(self, path: str, **body: Any) -> None:
+        if self._client is None:
+            from httpx2 import Client
+
+            self._client = Client(base_url=self._url, timeout=TIMEOUT)
+        self._client.post(path, **body).raise_for_status()

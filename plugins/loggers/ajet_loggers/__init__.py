@@ -1,0 +1,19 @@
+"""Loggers: a run in TensorBoard, Weights & Biases, MLflow or Trackio, and its episodes in any OpenTelemetry collector.
+
+Importing this package imports none of them; each is imported when a run begins that logs to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ajet import Logger, hookimpl
+from ajet_loggers.mlflow import MLflow
+from ajet_loggers.tensorboard import TensorBoard
+from ajet_loggers.trackio import Trackio
+from ajet_loggers.wandb import WandB
+
+
+@hookimpl
+def ajet_loggers() -> Iterable[type[Logger]]:
+    return [TensorBoard, WandB, MLflow, Trackio]
