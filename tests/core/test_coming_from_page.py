@@ -40,7 +40,7 @@ def test_B13_its_logger_is_taken_by_a_job_with_its_fields(tmp_path: Path) -> Non
     (tmp_path / "tasks.jsonl").write_text('{"query": "q"}\n')
     job = {"workflow": "agent.py:run", "task": {"reader": "tasks.jsonl"}, **yaml.safe_load(run)}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    (logger,) = prepare(job_layers(tmp_path / "job.yaml")).loggers
+    logger = prepare(job_layers(tmp_path / "job.yaml")).loggers[0]
     assert logger.model_dump() == {"project": "my-agent"}
     logger.close()  # of a run that never came to a step
 
