@@ -1,4 +1,4 @@
-"""Write data/train.jsonl and data/test.jsonl: questions on differences and sums of one-digit numbers.
+"""Write data/train.jsonl and data/test.jsonl: questions on differences and sums of numbers up to five.
 
 Most are differences, which the starter model mostly answers with the sum. No question is in both files.
 """
@@ -9,14 +9,23 @@ import json
 import zlib
 from pathlib import Path
 
-WORDINGS = ("What is {}?", "How much is {}?", "Compute {}.", "{} =")
-PAIRS = [(a, b) for a in range(10) for b in range(a + 1)]
+WORDINGS = (
+    "What is {}?",
+    "How much is {}?",
+    "Compute {}.",
+    "{} =",
+    "What does {} make?",
+    "Calculate {}.",
+    "Please compute {}.",
+    "Can you tell me what {} is?",
+)
+PAIRS = [(a, b) for a in range(6) for b in range(a + 1)]
 
 
 def records(held_out: bool) -> list[dict[str, str]]:
     """The questions for training, or those that are held out: a checksum of the question decides."""
     differences = [(wording.format(f"{a} - {b}"), a - b) for a, b in PAIRS for wording in WORDINGS]
-    sums = [(WORDINGS[b % 4].format(f"{a} + {b}"), a + b) for a, b in PAIRS if a + b < 10]
+    sums = [(WORDINGS[b].format(f"{a} + {b}"), a + b) for a, b in PAIRS]
     return [
         {"question": question, "answer": str(answer)}
         for question, answer in [*differences, *sums]

@@ -45,7 +45,7 @@ async def judge_answer(task: dict[str, Any], response: str) -> JudgeOutput:
     return JudgeOutput(reward=float(numbers[-1:] == [task["answer"]]))
 
 
-def main(steps: int = 40) -> TunedModel:
+def main(steps: int = 80) -> TunedModel:
     """Preview the data, train, and show what has changed."""
     train = DatasetConfig(path=str(DATA / "train.jsonl"), total_steps=steps)
     train.preview(2)
@@ -56,7 +56,7 @@ def main(steps: int = 40) -> TunedModel:
         eval_dataset=DatasetConfig(path=str(DATA / "test.jsonl")),
         model=TunerModelConfig(model_path=MODEL, max_model_len=256, max_tokens=32),
         algorithm=AlgorithmConfig(
-            algorithm_type="multi_step_grpo", learning_rate=4e-4, group_size=8, batch_size=16
+            algorithm_type="multi_step_grpo", learning_rate=1e-4, group_size=8, batch_size=16
         ),
         project_name="math",
     )

@@ -35,6 +35,7 @@ async def run_math_agent(task: dict[str, Any], model: ChatModelBase) -> Workflow
     agent = ReActAgent(
         name="math", sys_prompt="Solve the math problem.", model=model, formatter=OpenAIChatFormatter()
     )
+    agent.set_console_output_enabled(False)
     answer = await agent.reply(Msg("user", task["question"], role="user"))
     return WorkflowOutput(response=answer)
 
@@ -45,7 +46,7 @@ async def judge_answer(task: dict[str, Any], response: Msg) -> JudgeOutput:
     return JudgeOutput(reward=float(numbers[-1:] == [task["answer"]]))
 
 
-def main(steps: int = 40) -> Any:
+def main(steps: int = 80) -> Any:
     """Preview the data, and train."""
     train = DatasetConfig(path=str(DATA / "train.jsonl"), total_steps=steps)
     train.preview(2)
@@ -56,7 +57,7 @@ def main(steps: int = 40) -> Any:
         eval_dataset=DatasetConfig(path=str(DATA / "test.jsonl")),
         model=TunerModelConfig(model_path=MODEL, max_model_len=256, max_tokens=32),
         algorithm=AlgorithmConfig(
-            algorithm_type="multi_step_grpo", learning_rate=4e-4, group_size=8, batch_size=16
+            algorithm_type="multi_step_grpo", learning_rate=1e-4, group_size=8, batch_size=16
         ),
         project_name="math",
     )
