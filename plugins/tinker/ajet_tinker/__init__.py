@@ -1,0 +1,33 @@
+"""The backbone `tinker`: a hosted service samples and trains; agents, judges and losses are computed here.
+
+Importing this package imports neither tinker nor torch; its modules import them when a job runs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterable
+
+from ajet import Backbone, EnginePlugin, Finding, hookimpl
+from ajet_tinker.backbone import Tinker, TinkerEnginePlugin
+from ajet_tinker.service import API_KEY
+
+
+@hookimpl
+def ajet_backbones() -> Iterable[type[Backbone]]:
+    return [Tinker]
+
+
+@hookimpl
+def ajet_engines() -> Iterable[type[EnginePlugin]]:
+    return [TinkerEnginePlugin]
+
+
+@hookimpl
+def ajet_doctor() -> Iterable[Finding]:
+    """The version of Tinker's client, and whether there is a key for the service."""
+    found = f"client {importlib.metadata.version('tinker')}"
+    if os.environ.get(API_KEY, "").strip():
+        return [Finding("backbone tinker", f"{found}, {API_KEY} is set")]
+    return [Finding("backbone tinker", f"{found}, no API key", f"set {API_KEY}", optional=True)]

@@ -1,0 +1,131 @@
+"""`ajet.interfaces.engine.Engine` over Tinker's sampling client: token ids go out, token ids and logprobs come back."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ajet.interfaces.engine import room_for
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet_tinker.service import Service, ServiceFailed
+
+if TYPE_CHECKING:
+    from tinker import SamplingClient
+
+SEEDS = 2**31 - 1
+"""Seeds are sent modulo this prime: a service may read them as 32-bit integers."""
+
+
+class TinkerEngine:
+    """See the module. ``open_sampler`` gives the first sampling client and may block; `load` gives later ones.
+
+    Tinker's logprobs are those at temperature 1, or greedy ones. At other temperatures it samples, but its logprobs are
+    not checked and not trained.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        tokenizer: Any,
+        model_type: str,
+        context_length: int,
+        open_sampler: Callable[[], SamplingClient],
+    ) -> None:
+        self.service = service
+        self.tokenizer = tokenizer
+        self.model_type = model_type
+        self.context_length = context_length
+        self.adapters: tuple[str, ...] = ()
+        """Always empty: the one LoRA of a run is not chosen by name."""
+        self.version = 0
+        self._open_sampler = open_sampler
+        self._sampler: SamplingClient | None = None
+        self._vocabulary = max(tokenizer.get_vocab().values()) + 1
+
+    async def start(self) -> None:
+        """Open the first sampling client, if `load` has given none. Raises ServiceFailed."""
+        if self._sampler is None:
+            self._sampler = await asyncio.to_thread(self._open_sampler)
+
+    def load(self, sampler: SamplingClient, version: int) -> None:
+        """Answer later requests with these weights; those in progress keep theirs."""
+        self._sampler, self.version = sampler, version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one completion (see `ajet.interfaces.engine.Engine.generate`). Tinker samples on after a stop string;
+        what comes after it is cut off here. Raises ServiceFailed."""
+        from tinker import ModelInput, SamplingParams
+
+        sampling = request.sampling
+        if request.adapter is not None:
+            raise ValueError(f"adapter {request.adapter!r}: this engine serves no adapters by name")
+        params = SamplingParams(
+            max_tokens=room_for(request, self.context_length, self._vocabulary),
+            seed=None if sampling.seed is None else sampling.seed % SEEDS,
+            stop=[token for token in sampling.stop_token_ids if 0 <= token < self._vocabulary],
+            temperature=sampling.temperature,
+            top_k=sampling.top_k or -1,
+            top_p=sampling.top_p,
+        )
+        sampler, version = self._running(), self.version
+        prompt = ModelInput.from_ints(request.prompt_ids.tolist())
+        reply = await self.service.result(sampler.sample(prompt, 1, params), "sampling")
+        [sequence] = reply.sequences
+        ids, logprobs = sequence.tokens_np, sequence.logprobs_np
+        if ids is None or logprobs is None:
+            raise ServiceFailed("Tinker: a sampled reply came without its logprobs.")
+        end = self._end(ids.tolist(), sampling.stop)
+        return Generation(
+            ids[:end].astype(np.int32),
+            logprobs[:end].astype(np.float32),
+            np.full(len(ids[:end]), version, dtype=np.int32),
+            sequence.stop_reason if end is None else "stop",
+        )
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """Like `generate`, in one piece: Tinker answers when all tokens are sampled."""
+        got = await self.generate(request)
+        yield GenerationDelta(got.token_ids, got.logprobs, got.weight_versions, got.finish_reason)
+
+    async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
+        """Logprobs of the tokens ``ids`` (int32[T]), float32[T]; the first is NaN. Temperature 0 means 1, as for greedy
+        calls. Raises ValueError for ids that cannot be scored and for other temperatures, and ServiceFailed."""
+        from tinker import ModelInput
+
+        ids = np.asarray(ids, dtype=np.int32)
+        if temperature not in (0.0, 1.0):
+            raise ValueError(f"temperature {temperature}: Tinker scores at temperature 1")
+        if not 0 < len(ids) <= self.context_length:
+            raise ValueError(f"cannot score {len(ids)} tokens: the engine accepts 1 to {self.context_length}")
+        if int(ids.min()) < 0 or int(ids.max()) >= self._vocabulary:
+            raise ValueError(f"there are token ids outside 0..{self._vocabulary - 1}")
+        if len(ids) == 1:
+            return np.array([np.nan], dtype=np.float32)
+        asked = self._running().compute_logprobs(ModelInput.from_ints(ids.tolist()))
+        found = await self.service.result(asked, "scoring")
+        return np.array([np.nan if logprob is None else logprob for logprob in found], dtype=np.float32)
+
+    async def close(self) -> None:
+        """End the session at Tinker. Open and later requests fail with RuntimeError. Closing twice is allowed."""
+        await asyncio.to_thread(self.service.close)
+
+    def _running(self) -> SamplingClient:
+        if self._sampler is None:
+            raise RuntimeError("the engine is not running: await engine.start() first")
+        return self._sampler
+
+    def _end(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
+        """The number of tokens up to the one that completes a stop string; None if there is none in the text."""
+        strings = [text for text in stop if text]
+
+        def stopped(count: int) -> bool:
+            text = self.tokenizer.decode(ids[:count], skip_special_tokens=False)
+            return any(string in text for string in strings)
+
+        if not strings or not stopped(len(ids)):
+            return None
+        return bisect_left(range(len(ids)), True, key=stopped)

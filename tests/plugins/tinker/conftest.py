@@ -1,0 +1,54 @@
+"""A tiny random model behind `LocalService`, which the real client of Tinker talks to."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tinker")
+
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from ajet_local.starter.calculator import Calculator  # noqa: E402
+from tests.plugins.tinker.local_service import LocalService  # noqa: E402
+
+torch.set_num_threads(1)
+KEY = "tml-a-key-of-the-tests"
+NAME = "tiny/calculator"
+
+
+@pytest.fixture(scope="session")
+def base():
+    """A model with the tokenizer of the starter recipes and random weights."""
+    tokenizer = Calculator().tokenizer(0)[0]
+    config = Calculator().architecture(tokenizer)
+    config.hidden_size, config.intermediate_size = 64, 96
+    config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 2
+    config.layer_types = config.layer_types[:2]
+    config.max_position_embeddings = 160
+    config.initializer_range = 0.2  # distributions with some shape, so that wrong tokens are noticed
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval(), tokenizer
+
+
+@pytest.fixture(scope="session")
+def folder(base, tmp_path_factory):
+    """A folder with the model's tokenizer and config.json, as a user would have it."""
+    path = tmp_path_factory.mktemp("tokenizer")
+    model, tokenizer = base
+    tokenizer.save_pretrained(path)
+    model.config.save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def service(base, monkeypatch):
+    """The running service, with the key in the environment."""
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    with LocalService(base[0], NAME, KEY, context_length=161) as running:
+        yield running
+
+
+@pytest.fixture
+def section(service):
+    """The keys of `backbone.tinker` that lead to the service."""
+    return {"base_model": NAME, "base_url": service.url, "rank": 4, "timeout": 60}
