@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
+from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.interfaces.base import Seconds
 from ajet.job.models import find_recipe
-from ajet_tinker.saved import Saved, saved_in
+from ajet_tinker.saved import SAVED_FILE, Saved, saved_in
 from ajet_tinker.service import Service
 
 if TYPE_CHECKING:
     from ajet.interfaces.progress import Progress
     from ajet.job.job import Job
     from ajet.learning.settings import LoraSettings, TrainSettings
+    from ajet_tinker.trainer import TinkerTrainer
 
 DAY = 24 * 60 * 60
 MOST_DAYS = 3650
@@ -89,7 +90,9 @@ class Tinker(AtTinker, Backbone):
     """Trains LoRA at the hosted trainer Tinker, through its public client. Needs TINKER_API_KEY."""
 
     name = "tinker"
-    capabilities: ClassVar[Capabilities] = Capabilities(keys=OPTIONAL_KEYS - {"train.entropy", "train.reference"})
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        keys=OPTIONAL_KEYS - {"train.entropy", "train.reference"}
+    )
     rank: int = Field(32, ge=1, description="Rank of the LoRA.")
     train_mlp: bool = Field(True, description="Adapt the MLP layers.")
     train_attn: bool = Field(True, description="Adapt the attention layers.")
@@ -104,7 +107,9 @@ class Tinker(AtTinker, Backbone):
     @model_validator(mode="after")
     def _something_is_trained(self) -> Self:
         if not (self.train_mlp or self.train_attn or self.train_unembed):
-            raise ValueError("train_mlp, train_attn and train_unembed are all false; nothing would be trained")
+            raise ValueError(
+                "train_mlp, train_attn and train_unembed are all false; nothing would be trained"
+            )
         return self
 
     def run(self, job: Job) -> RunResult:
@@ -135,7 +140,7 @@ class Tinker(AtTinker, Backbone):
         progress: Progress,
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
-    ) -> Trainer:
+    ) -> TinkerTrainer:
         """A `TinkerTrainer` over one of Tinker's models or a checkpoint. Raises ConfigError and ServiceFailed."""
         from ajet_tinker.trainer import Optimizer, TinkerTrainer
 
@@ -186,6 +191,11 @@ class TinkerEnginePlugin(AtTinker, EnginePlugin):
     name = "tinker"
     backbone = "tinker"
     binding = frozenset({"base_model", "base_url"})
+
+    @classmethod
+    def preferred(cls, model: str) -> bool:
+        """Whether the model is a checkpoint of this backbone, whose weights no other engine has."""
+        return (Path(model).expanduser() / SAVED_FILE).is_file()
 
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """A `TinkerEngine` over one of Tinker's models or a checkpoint. Raises ConfigError and ServiceFailed."""

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 def datum(sample: Sample) -> Datum:
     """The inputs and targets of a sample: its tokens without the last one, and without the first one. Tokens after the
-    last trained one are left out, because they change nothing and cost time."""
+    last trained one are left out, because they change nothing and cost time. The weights of Tinker's own loss are 0."""
     from tinker import Datum, ModelInput, TensorData
 
     ids = sample.token_ids[: length(sample)].astype(np.int64)
     return Datum(
         model_input=ModelInput.from_ints(ids[:-1].tolist()),
-        loss_fn_inputs={"target_tokens": TensorData.from_numpy(ids[1:])},
+        loss_fn_inputs={
+            "target_tokens": TensorData.from_numpy(ids[1:]),
+            "weights": TensorData.from_numpy(np.zeros(len(ids) - 1, dtype=np.float32)),
+        },
     )
 
 

@@ -163,7 +163,7 @@ class Service:
             with suppress(InvalidStateError):  # nobody waits any more
                 try:
                     found.set_result(function())
-                except BaseException as error:  # noqa: BLE001 - it is raised where the result is waited for
+                except BaseException as error:
                     found.set_exception(error)
 
         threading.Thread(target=run, name="ajet-tinker", daemon=True).start()

@@ -24,6 +24,7 @@ def base():
     config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 2
     config.layer_types = config.layer_types[:2]
     config.max_position_embeddings = 160
+    config.tie_word_embeddings = False  # merging a LoRA of a tied head would change the embedding
     config.initializer_range = 0.2  # distributions with some shape, so that wrong tokens are noticed
     with torch.random.fork_rng():
         torch.manual_seed(0)

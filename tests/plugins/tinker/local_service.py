@@ -52,13 +52,14 @@ class Run:
 class LocalService:
     """The service on a port of this machine; use it as a context manager. ``calls`` counts requests by kind.
 
-    ``fail[kind]`` is the error (text, category) of the next request of a kind; kinds in ``silent`` are never answered.
+    ``fail[kind, n]`` is the error (text, category) of the n-th request of a kind; kinds in ``silent`` are never answered.
     """
 
     def __init__(self, base, name: str, key: str, context_length: int) -> None:
         self.base, self.name, self.key, self.context_length = base, name, key, context_length
         self.calls: Counter[str] = Counter()
-        self.fail: dict[str, tuple[str, str]] = {}
+        self.fail: dict[tuple[str, int], tuple[str, str]] = {}
+        self._executed: Counter[str] = Counter()
         self.silent: set[str] = set()
         self.steps: list[dict] = []
         self.lora_configs: list[dict] = []
@@ -70,7 +71,7 @@ class LocalService:
         self.runs: dict[str, Run] = {}
         self.under_way = 0
         self._futures: dict[str, Future] = {}
-        self._cancelled: set[str] = set()
+        self.cancelled: set[str] = set()
         self._numbers = itertools.count()
         self._work: queue.Queue = queue.Queue()
         self._lock = threading.Lock()
@@ -224,7 +225,10 @@ class LocalService:
         number = f"future-{next(self._numbers)}"
         model = self.samplers[body["sampling_session_id"]]
         return self._promise(
-            "sample", lambda: self._completion(model, body, number), number, sample_sequence_ids=[f"{number}:0"]
+            "sample",
+            lambda: self._completion(model, body, number),
+            number,
+            sample_sequence_ids=[f"{number}:0"],
         )
 
     async def _retrieve(self, body):
@@ -233,12 +237,10 @@ class LocalService:
         if not done:
             return JSONResponse({"type": "try_again", "queue_state": "active"}, 408)
         result = future.result()
-        return (
-            Response(result, media_type=PROTO) if isinstance(result, bytes) else JSONResponse(result)
-        )
+        return Response(result, media_type=PROTO) if isinstance(result, bytes) else JSONResponse(result)
 
     async def _cancel(self, body):
-        self._cancelled.add(body["request_id"])
+        self.cancelled.add(body["request_id"])
         return Response(status_code=204)
 
     # ------------------------------------------------------------------ order
@@ -274,9 +276,10 @@ class LocalService:
             kind, future, function = work
             if kind in self.silent:
                 continue
+            self._executed[kind] += 1
             try:
-                if kind in self.fail:
-                    text, category = self.fail.pop(kind)
+                if (kind, self._executed[kind]) in self.fail:
+                    text, category = self.fail[kind, self._executed[kind]]
                     future.set_result({"error": text, "category": category})
                 else:
                     future.set_result(function())
@@ -322,7 +325,11 @@ class LocalService:
             data += found.detach().numpy().tobytes()
             offsets.append(len(data))
         tensor = record.fields["logprobs"]
-        tensor.dtype, tensor.data, tensor.offsets = pb.DTYPE_FLOAT32, data, np.array(offsets, np.int64).tobytes()
+        tensor.dtype, tensor.data, tensor.offsets = (
+            pb.DTYPE_FLOAT32,
+            data,
+            np.array(offsets, np.int64).tobytes(),
+        )
         return pb.ForwardBackwardOutput(
             loss_fn_output_type="ArrayRecord", loss_fn_outputs=[record], metrics={"loss:sum": total}
         ).SerializeToString()
@@ -369,8 +376,10 @@ class LocalService:
         generator = torch.Generator().manual_seed(how["seed"]) if "seed" in how else None
         ids, logprobs, reason, cache = [], [], pb.STOP_REASON_LENGTH, DynamicCache(config=model.config)
         given = torch.tensor([prompt])
-        while len(ids) < how["max_tokens"] and number not in self._cancelled:
-            logits = model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+        while len(ids) < how["max_tokens"] and number not in self.cancelled:
+            logits = (
+                model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+            )
             token = _draw(logits, how, generator)
             ids.append(token)
             logprobs.append(torch.log_softmax(logits, -1)[token].item())
