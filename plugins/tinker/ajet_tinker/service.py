@@ -176,7 +176,7 @@ class Service:
         found: Future[T] = Future()
 
         def run() -> None:
-            with suppress(InvalidStateError):  # nobody waits any more
+            with suppress(InvalidStateError):  # the wait has ended
                 try:
                     found.set_result(function())
                 except BaseException as error:

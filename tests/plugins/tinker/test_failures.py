@@ -121,7 +121,10 @@ def test_what_tinker_cannot_do_is_refused_by_name(subject, service, keys, named)
 def test_a_run_that_the_service_failed_is_resumed_after_its_last_checkpoint(subject, service):
     service.fail["optim_step", 2] = ("the cluster is restarting\nwith a long trace", "server")
     text = error_of(subject, {})
-    assert text == "Tinker: optim_step of mini-batch 1 of 1 failed: the cluster is restarting." and service.finished
+    assert (
+        text == "Tinker: optim_step of mini-batch 1 of 1 failed: the cluster is restarting."
+        and service.finished
+    )
     assert service.finished[-1] == "errored"
     run_dir = run_dir_of(subject)
     assert steps_in(run_dir) == [1]
@@ -168,7 +171,9 @@ def test_a_checkpoint_that_tinker_has_deleted_is_skipped(subject, service):
     del service.states[Saved.read(result.checkpoint).state]
     resumed = subject.run({"train.steps": 3}, resume=result.run_dir)
     assert resumed.steps == 3 and steps_in(result.run_dir) == [1, 2, 3]
-    assert any("is damaged and is skipped" in line and "not found" in line for line in subject.said), subject.said
+    assert any("is damaged and is skipped" in line and "not found" in line for line in subject.said), (
+        subject.said
+    )
 
 
 def test_a_checkpoint_file_that_cannot_be_read_is_skipped(subject, service):
@@ -198,7 +203,12 @@ def start(subject, *arguments):
     )
     program = [sys.executable, "-m", "ajet", "run", *arguments]
     return subprocess.Popen(
-        program, cwd=subject.folder, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        program,
+        cwd=subject.folder,
+        env=os.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
