@@ -16,7 +16,7 @@ from ajet.plugins import Plugins
 ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
 HEAVY = ("numpy", "torch", "transformers", "vllm", "openai", "httpx", "httpx2")
-HEAVY += ("ray", "verl", "gepa", "hydra", "omegaconf", "transfer_queue")
+HEAVY += ("ray", "tinker", "verl", "gepa", "hydra", "omegaconf", "transfer_queue")
 HEAVY += ("agents", "agentscope", "autogen_core", "langchain_core", "langgraph")
 HEAVY += ("bs4", "datasets", "datasketch", "docx", "gymnasium", "pyarrow", "pypdf", "reasoning_gym")
 folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ajet.types import AjetError, ConfigError
 from ajet.utils.suggest import nearest
@@ -47,7 +47,7 @@ class Service:
         self.base_url = base_url
         self.timeout = timeout
         self._client: ServiceClient | None = None
-        self._pending: set[Future[object]] = set()
+        self._pending: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._failed = False
@@ -58,6 +58,7 @@ class Service:
         """Maximum tokens of prompt and reply together. Raises ConfigError for a model that the service does not have."""
         import tinker
 
+        self._check_address()
         what = "asking for its models"
         client = self._call(lambda: tinker.RestClient(base_url=self.base_url, api_key=self._key), what)
         models = self.wait(client.get_server_capabilities(), what).supported_models
@@ -71,6 +72,21 @@ class Service:
         if found is None:
             raise ServiceFailed(f"Tinker does not say how long a context {base_model!r} takes.")
         return found
+
+    def _check_address(self) -> None:
+        """Raise ServiceFailed if nothing answers at an address that the user gave. The client would try for minutes, and
+        meanwhile no other session of this process could begin."""
+        import httpx
+
+        address = (self.base_url or os.environ.get("TINKER_BASE_URL", "")).rstrip("/")
+        if not address:
+            return
+        try:
+            httpx.get(f"{address}/api/v1/healthz", timeout=min(CONNECT_SECONDS, self.timeout))
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServiceFailed(
+                f"Tinker: no service answers at {address} ({_line(error)}). Check backbone.tinker.base_url or TINKER_BASE_URL."
+            ) from error
 
     def create(
         self, base_model: str, *, rank: int, seed: int, train_mlp: bool, train_attn: bool, train_unembed: bool
@@ -160,7 +176,7 @@ class Service:
         found: Future[T] = Future()
 
         def run() -> None:
-            with suppress(InvalidStateError):  # nobody waits any more
+            with suppress(InvalidStateError):  # the wait has ended
                 try:
                     found.set_result(function())
                 except BaseException as error:
@@ -184,12 +200,12 @@ class Service:
             if self._closed:
                 future.cancel()
                 raise RuntimeError("the engine was closed")
-            self._pending.add(future)  # type: ignore[arg-type]
+            self._pending.add(future)
         try:
             yield
         finally:
             with self._lock:
-                self._pending.discard(future)  # type: ignore[arg-type]
+                self._pending.discard(future)
 
     def _explain(self, error: BaseException, what: str, seconds: float) -> NoReturn:
         """Raise an error of the client as one of ours, in one line."""
@@ -205,19 +221,19 @@ class Service:
         if isinstance(error, tinker.RequestFailedError):
             refused = error.category == tinker.types.RequestErrorCategory.User
             reason = str(error).partition(" for self.request_id=")[0].removeprefix("Request failed: ")
-            raise ServiceFailed(f"Tinker: {what} failed: {_line(reason)}", refused=refused) from error
+            raise ServiceFailed(f"Tinker: {what} failed: {_line(reason)}.", refused=refused) from error
         if isinstance(error, tinker.AuthenticationError):
             raise ConfigError(
                 f"Tinker: the service does not accept the key in {API_KEY} ({_line(error)})."
             ) from error
         if isinstance(error, tinker.APIStatusError):
             refused = 400 <= error.status_code < 500
-            raise ServiceFailed(f"Tinker: {what} failed: {_line(error)}", refused=refused) from error
+            raise ServiceFailed(f"Tinker: {what} failed: {_line(error)}.", refused=refused) from error
         if isinstance(error, tinker.TinkerError | ValueError):
-            raise ServiceFailed(f"Tinker: {what} failed: {_line(error)}") from error
+            raise ServiceFailed(f"Tinker: {what} failed: {_line(error)}.") from error
         raise error
 
 
 def _line(error: object) -> str:
-    """The first line of an error's text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an error's text, without its full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

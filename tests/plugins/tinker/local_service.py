@@ -118,6 +118,9 @@ class LocalService:
             }
             return JSONResponse({"supported_models": [model]})
 
+        async def healthz(request):
+            return JSONResponse({"status": "ok"})
+
         async def sampler(request):
             return JSONResponse({"sampler_id": request.path_params["id"], "base_model": self.name})
 
@@ -146,6 +149,7 @@ class LocalService:
                 post("asample", self._sample),
                 post("retrieve_future", self._retrieve),
                 post("cancel_future", self._cancel),
+                Route("/api/v1/healthz", healthz),
                 Route("/api/v1/get_server_capabilities", models),
                 Route("/api/v1/samplers/{id}", sampler),
                 Route("/api/v1/sessions/{id}/finish", finish, methods=["POST"]),
