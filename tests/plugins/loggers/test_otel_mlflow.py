@@ -69,9 +69,11 @@ def test_mlflow_shows_episodes_as_traces(
     run_to: RunTo,  # noqa: F811
     server: str,
     said: Callable[[], list[str]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from mlflow import MlflowClient
 
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")  # seconds: the server's first request takes it many
     client = MlflowClient(server)
     experiment = client.create_experiment("episodes")
     run_to(f"{server}/v1/traces", headers={"x-mlflow-experiment-id": experiment}, flush_seconds=60)
