@@ -65,7 +65,8 @@ def episode_spans(
     """Yield the spans of an episode: ``invoke_agent``, with the reward as an event, then ``chat`` for each call and
     ``execute_tool`` for each tool call whose result is in a later call.
 
-    ``conversation`` is their ``gen_ai.conversation.id``. ``model_of`` names a target's model. Without ``contents`` the attributes in `CONTENTS` and the words of errors are left out.
+    ``conversation`` is their ``gen_ai.conversation.id``. ``model_of`` names a target's model. Without ``contents`` the
+    attributes in `CONTENTS` and the words of errors are left out.
     """
     for span in _Trace(event, conversation, model_of).spans():
         if contents:

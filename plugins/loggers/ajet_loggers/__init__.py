@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from ajet import Logger, hookimpl
 from ajet_loggers.mlflow import MLflow
+from ajet_loggers.otel import OpenTelemetry
 from ajet_loggers.tensorboard import TensorBoard
 from ajet_loggers.trackio import Trackio
 from ajet_loggers.wandb import WandB
@@ -16,4 +17,4 @@ from ajet_loggers.wandb import WandB
 
 @hookimpl
 def ajet_loggers() -> Iterable[type[Logger]]:
-    return [TensorBoard, WandB, MLflow, Trackio]
+    return [TensorBoard, WandB, MLflow, Trackio, OpenTelemetry]

@@ -128,7 +128,10 @@ def _send_episodes(phase: str, step: int, rows: Sequence[Row], destination: Dest
 
 def needs(package: str, extra: str) -> None:
     """Raises ValueError with the command that installs a package, if it is not installed."""
-    found = importlib.util.find_spec(package)
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # its parent
+        found = None
     if found is None or found.origin is None:  # a folder of that name, such as the one that wandb makes
         raise ValueError(
             f"{package} is not installed; it comes with pip install 'ajet-plugin-loggers[{extra}]'"
