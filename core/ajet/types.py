@@ -107,6 +107,28 @@ class EpisodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What LLM calls used: the tokens that an engine counted or a chat model reported, and their cost where the model has
+    prices."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cost + other.cost,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of prompts and answers together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are drawn. ``temperature`` 0 means greedy; its logprobs are those at temperature 1."""
 

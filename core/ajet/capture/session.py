@@ -55,6 +55,7 @@ from ajet.types import (
     GenerationDelta,
     Int32,
     Sampling,
+    Spent,
 )
 
 T = TypeVar("T")
@@ -139,6 +140,8 @@ class Session:
     counters: Counter[str] = field(default_factory=Counter)
     refusals: list[Refusal] = field(default_factory=list)
     """The first refusals; `counters` count all."""
+    spent: Spent = Spent()
+    """What the answered calls used."""
     engine_error: str | None = None
     in_flight: int = 0
     on_change: Callable[[], None] = lambda: None
@@ -361,10 +364,12 @@ class Session:
         with passthrough():
             answer = model.complete(asked.chat_end.chat(), asked.tools, sampling)
             message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
+        used = Spent(**message.pop("usage", None) or {})
+        self.spent += used
         if emit:
             StreamBuffer(emit, index, None, ()).finish(message)
         reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
-        return Choice(number, asked, Answer(message, reason, 0, 0))
+        return Choice(number, asked, Answer(message, reason, used.prompt_tokens, used.completion_tokens))
 
     def _replay(
         self, asked: _Asked, replies: Replies[Answer | Refused], number: int, index: int, emit: Emit | None
@@ -405,6 +410,7 @@ class Session:
             reader = chat.text_reader() if asked.chat_end is None else chat.reader(tail)
             buffer = StreamBuffer(emit, index, reader, asked.request.stop)
         generation = await self._or_refuse(self._generate(wanted, buffer), "the engine")
+        self.spent += Spent(len(ids), len(generation.token_ids))
         message, reason, reasoning = self._message(chat, asked, tail, generation, number)
         if buffer:
             buffer.finish(message)

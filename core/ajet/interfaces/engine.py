@@ -66,8 +66,8 @@ class ChatModel(Protocol):
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
     ) -> Mapping[str, Any]:
-        """The assistant message, in the chat completions form (``role``, ``content``, ``tool_calls``). May raise
-        ChatModelFailed."""
+        """The assistant message, in the chat completions form (``role``, ``content``, ``tool_calls``). It may also hold
+        ``usage`` ({prompt_tokens, completion_tokens, cost}): what this answer used. May raise ChatModelFailed."""
         ...
 
 

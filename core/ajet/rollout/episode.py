@@ -25,7 +25,7 @@ from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
-from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
+from ajet.types import EpisodeView, Metrics, Spent, Task, WorkflowOutput
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import in_thread
 
@@ -70,6 +70,8 @@ class Episode:
     started: float = 0.0
     """When the attempt began, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
+    spent: Spent = Spent()
+    """What the LLM calls of all its attempts used."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
 
@@ -181,6 +183,7 @@ class EpisodeRunner:
             missed=missed,
             started=began,
             seconds=loop.time() - started,
+            spent=session.spent,
             prompts=prompts.asked,
         )
 

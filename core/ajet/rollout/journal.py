@@ -24,7 +24,7 @@ from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
 from ajet.tracker.tree import Node, TokenTree
-from ajet.types import Generation, Task, WorkflowOutput
+from ajet.types import Generation, Spent, Task, WorkflowOutput
 
 _REFUSED = ("number", "agent", "target", "key", "code", "status", "message")
 
@@ -48,6 +48,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "counters": dict(episode.counters),
         "started": round(episode.started, 4),
         "seconds": round(episode.seconds, 4),
+        **({"spent": asdict(episode.spent)} if episode.spent != Spent() else {}),
         **({"feedback": episode.feedback} if episode.feedback else {}),
         **({"prompts": dict(episode.prompts)} if episode.prompts else {}),
         **_given(episode.plan.task),
@@ -121,6 +122,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
         Break(**{**b, "recorded": tuple(b["recorded"]), "sent": tuple(b["sent"])}) for b in line["breaks"]
     )
     episode.started, episode.seconds = line.get("started", 0.0), line["seconds"]
+    episode.spent = Spent(**line.get("spent", {}))
     episode.feedback, episode.prompts = line.get("feedback", ""), line.get("prompts", {})
     episode.judge_calls = tuple(JudgeCall(**call) for call in line.get("judge_calls", ()))
     return episode

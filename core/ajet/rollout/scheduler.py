@@ -21,7 +21,7 @@ from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watching
-from ajet.types import JudgeOutput
+from ajet.types import JudgeOutput, Spent
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import called
 
@@ -125,11 +125,14 @@ class Rollout:
             plan = following
 
     async def _attempts(self, plan: Plan) -> Episode:
+        spent = Spent()
         for attempt in range(self.settings.retries + 1):
             episode = await self.runner.run(plan, attempt)
+            spent += episode.spent
             # Failures that would repeat are not retried.
             if episode.failed is None or episode.failed.repeats:
                 break
+        episode.spent = spent
         return episode
 
     async def _judge(

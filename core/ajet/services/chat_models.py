@@ -62,12 +62,14 @@ class OpenAIChatModel(ChatModelPlugin):
         body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
         body |= {"max_tokens": sampling.max_tokens} if sampling.max_tokens else {}
         body |= {"stop": list(sampling.stop)} if sampling.stop else {}
-        message = await self._client.message(body)
-        return {
-            k: v
-            for k, v in message.items()
-            if k in ("role", "content", "tool_calls", "reasoning_content") and v is not None
+        message, usage = await self._client.message(body)
+        used = {
+            "prompt_tokens": int(usage.prompt_tokens),
+            "completion_tokens": int(usage.completion_tokens),
+            "cost": usage.cost,
         }
+        kept = ("role", "content", "tool_calls", "reasoning_content")
+        return {k: v for k, v in message.items() if k in kept and v is not None} | {"usage": used}
 
 
 class ScriptChatModel(ChatModelPlugin):

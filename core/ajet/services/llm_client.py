@@ -180,11 +180,11 @@ class Client:
             body = {"model": e.model, **request, **e.parameters}
             heard.add(f"{e.base_url}/chat/completions", body, {"choices": [said]})
 
-    async def message(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The assistant message of an answer, not stored. Raises EndpointFailed."""
+    async def message(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], Usage]:
+        """The assistant message of an answer, not stored, and what it used. Raises EndpointFailed."""
         message, usage = await self._attempts("chat/completions", lambda: request, _read_message)
         self.spent += usage
-        return message
+        return message, usage
 
     async def embed(self, texts: Sequence[str], keys: Sequence[str]) -> list[list[float]]:
         """The embedding of each text, stored under its key. Raises EndpointFailed."""
