@@ -39,6 +39,7 @@ _WHERE = {
     "RunEnd": "interfaces.events",
     "RunStart": "interfaces.events",
     "Scores": "api.results",
+    "Selection": "api.selection",
     "Server": "api.serving",
     "Service": "interfaces.service",
     "Settings": "interfaces.base",
@@ -53,6 +54,7 @@ _WHERE = {
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
     "arun": "api.jobs",
+    "aselect_model": "api.selection",
     "atune_prompt": "api.prompts",
     "breakpoint": "utils.breakpoints",
     "check": "api.jobs",
@@ -64,6 +66,7 @@ _WHERE = {
     "passthrough": "capture.context",
     "prompt": "interfaces.prompts",
     "run": "api.jobs",
+    "select_model": "api.selection",
     "serve": "api.serving",
     "sft": "api.jobs",
     "tune_prompt": "api.prompts",
@@ -91,6 +94,9 @@ if TYPE_CHECKING:
     from ajet.api.results import Scores as Scores
     from ajet.api.results import Timeline as Timeline
     from ajet.api.results import load_run as load_run
+    from ajet.api.selection import Selection as Selection
+    from ajet.api.selection import aselect_model as aselect_model
+    from ajet.api.selection import select_model as select_model
     from ajet.api.serving import Server as Server
     from ajet.api.serving import serve as serve
     from ajet.capture.context import label as label

@@ -115,6 +115,15 @@ class Spent:
     completion_tokens: int = 0
     cost: float = 0.0
 
+    @classmethod
+    def reported(cls, usage: Mapping[str, Any]) -> Spent:
+        """The ``usage`` of a chat model's answer; what it leaves out counts as 0."""
+        return cls(
+            int(usage.get("prompt_tokens") or 0),
+            int(usage.get("completion_tokens") or 0),
+            float(usage.get("cost") or 0),
+        )
+
     def __add__(self, other: Spent) -> Spent:
         return Spent(
             self.prompt_tokens + other.prompt_tokens,

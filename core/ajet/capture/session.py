@@ -140,7 +140,7 @@ class Session:
     counters: Counter[str] = field(default_factory=Counter)
     refusals: list[Refusal] = field(default_factory=list)
     """The first refusals; `counters` count all."""
-    spent: Spent = Spent()
+    spent: Spent = field(default_factory=Spent)
     """What the answered calls used."""
     engine_error: str | None = None
     in_flight: int = 0
@@ -364,7 +364,7 @@ class Session:
         with passthrough():
             answer = model.complete(asked.chat_end.chat(), asked.tools, sampling)
             message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
-        used = Spent(**message.pop("usage", None) or {})
+        used = Spent.reported(message.pop("usage", None) or {})
         self.spent += used
         if emit:
             StreamBuffer(emit, index, None, ()).finish(message)

@@ -103,6 +103,10 @@ class JobConfig(Settings):
     model: PathOrName = Field(
         "starter", description="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name."
     )
+    models: dict[str, ChatModelSpec] = Field(
+        {},
+        description="Chat models by name, for `ajet eval --models`: {type: openai, base_url: …, model: …}.",
+    )
     targets: dict[str, TargetSettings] = Field(
         {}, description="Which agents share weights; default: one target, all trained."
     )

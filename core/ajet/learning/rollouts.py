@@ -80,11 +80,16 @@ def rounded_up(number: float) -> int:
     return math.ceil(round(number, 6))
 
 
-def plan_validation(tasks: Sequence[Task], step: int, kind: str, *, limit: int, seed: int) -> list[Plan]:
-    """One episode for each of the first ``limit`` tasks. The seeds do not depend on the step, so that the result of a
-    checkpoint can be reproduced separately."""
+def plan_validation(
+    tasks: Sequence[Task], step: int, kind: str, *, limit: int, repeats: int = 1, seed: int
+) -> list[Plan]:
+    """``repeats`` episodes for each of the first ``limit`` tasks. The seeds do not depend on the step, so that the result
+    of a checkpoint can be reproduced separately."""
     return [
-        Plan(f"{kind}@{step}/{t.id}", f"{seed}/{kind}/{t.id}", t, 0, i) for i, t in enumerate(tasks[:limit])
+        Plan(f"{kind}@{step}/{name}", f"{seed}/{kind}/{name}", task, member, position)
+        for position, task in enumerate(tasks[:limit])
+        for member in range(repeats)
+        for name in [task.id if repeats == 1 else f"{task.id}/{member}"]
     ]
 
 
@@ -303,13 +308,14 @@ async def validate(
     *,
     kind: str,
     limit: int,
+    repeats: int = 1,
     seed: int,
     record: Callable[[str, int, Metrics], object],
 ) -> Metrics:
     """Metrics of one validation, whose episodes ``run`` runs and journals; ``record`` stores the metrics. Raises AjetError
     if all episodes failed."""
     started = time.monotonic()
-    episodes = await run(plan_validation(tasks, step, kind, limit=limit, seed=seed))
+    episodes = await run(plan_validation(tasks, step, kind, limit=limit, repeats=repeats, seed=seed))
     if all(e.failure for e in episodes):
         raise AjetError(
             f"{kind} at step {step}: all {len(episodes)} episodes failed: {describe_failures(episodes)}"

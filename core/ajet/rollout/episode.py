@@ -70,7 +70,7 @@ class Episode:
     started: float = 0.0
     """When the attempt began, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
-    spent: Spent = Spent()
+    spent: Spent = field(default_factory=Spent)
     """What the LLM calls of all its attempts used."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""

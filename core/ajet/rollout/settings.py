@@ -112,7 +112,8 @@ class EvalSettings(Settings):
     every: int = Field(
         0, ge=0, description="Validate every this many steps; 0: only before and after training."
     )
-    episodes: int = Field(128, ge=1, description="Maximum number of validation tasks, one episode each.")
+    episodes: int = Field(128, ge=1, description="Maximum number of validation tasks.")
+    repeats: int = Field(1, ge=1, description="Episodes of each validation task.")
     greedy: bool = Field(False, description="Validate a second time at temperature 0.")
     engine: str = Field(
         "auto",

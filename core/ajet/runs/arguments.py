@@ -125,12 +125,18 @@ def evaluate_layers(
     endpoint: str | None = None,
     greedy: bool = False,
     episodes: int | None = None,
+    repeats: int | None = None,
     seed: int | None = None,
     run_dir: str | None = None,
     sets: Sets = None,
+    several: bool = False,
+    resume: Path | None = None,
 ) -> Layers:
-    """The job to evaluate. Raises ConfigError, also if nothing names the model: the default one is for training."""
-    layers = job_layers(job_file)
+    """The job to evaluate, with one model or with ``several``, or the comparison of several to go on with. Raises
+    ConfigError, also if nothing names the one model: the default one is for training."""
+    if resume is not None and job_file is not None:
+        raise ConfigError(f"{flag('resume')} uses the job in {resume}; remove {job_file}.")
+    layers = resumed_layers(resume, _with(flag, "resume")) if resume is not None else job_layers(job_file)
     if tasks is not None:  # they replace the job's own validation tasks
         layers.set("task.validation", None, flag("tasks"), Path.cwd())
     lay_flag(layers, flag("workflow"), "workflow", workflow)
@@ -138,6 +144,7 @@ def evaluate_layers(
     lay_flag(layers, flag("judge"), "judge", judge)
     lay_flag(layers, flag("model"), "model", model)
     lay_flag(layers, flag("episodes"), "eval.episodes", episodes)
+    lay_flag(layers, flag("repeats"), "eval.repeats", repeats)
     lay_flag(layers, flag("seed"), "run.seed", seed)
     if greedy:
         lay_flag(layers, flag("greedy"), "eval.sampling.temperature", 0.0)
@@ -145,7 +152,7 @@ def evaluate_layers(
     lay_flag(layers, flag("run_dir"), "run.dir", run_dir)
     lay_flag(layers, "ajet eval", "backbone", "debug")  # nothing is trained, so no backbone is needed
     lay_sets(layers, sets)
-    if job_file is None and endpoint is None and "model" not in layers.values:
+    if job_file is None and endpoint is None and not several and "model" not in layers.values:
         raise ConfigError(
             f"{flag('model')} is missing: name the checkpoint or the model to evaluate, or give a job file, whose model it is, "
             f"or {flag('endpoint')}."
@@ -192,6 +199,13 @@ def endpoint_answers(
     if model is not None:
         raise ConfigError(f"{flag('model')} and {flag('endpoint')} exclude each other; leave one out.")
     return validated(OpenAIChatModel, {"base_url": url, "model": name}, flag("endpoint"))
+
+
+def check_several(flag: Flag, several: bool, **single: str | None) -> None:
+    """Raise ConfigError for an argument that names one model beside those that name several."""
+    for name, value in single.items():
+        if several and value is not None:
+            raise ConfigError(f"{flag(name)} names one model, and {flag('models')} several; leave one out.")
 
 
 def require_answers(flag: Flag, answers: Path | None, context_length: int | None) -> None:

@@ -47,15 +47,20 @@ def new_run_dir(job: Job) -> Path:
                 run_dir.mkdir()
             except FileExistsError:
                 continue
-            data = resolved(job)
-            for name, tasks in (("reader", job.tasks), ("validation", job.validation)):
-                _keep_given(run_dir, data["task"], name, tasks)
-            written = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-            (run_dir / "job.yaml").write_text(written, encoding="utf-8")
-            (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
+            keep_job(run_dir, job)
             job.progress.started(run_dir)
             return run_dir
     raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
+
+
+def keep_job(run_dir: Path, job: Job) -> None:
+    """Write the resolved job and the versions that take part into a run folder."""
+    data = resolved(job)
+    for name, tasks in (("reader", job.tasks), ("validation", job.validation)):
+        _keep_given(run_dir, data["task"], name, tasks)
+    written = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    (run_dir / "job.yaml").write_text(written, encoding="utf-8")
+    (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
 
 
 def _keep_given(run_dir: Path, section: dict[str, Any], name: str, tasks: Sequence[Task]) -> None:

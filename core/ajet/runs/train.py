@@ -160,6 +160,7 @@ async def validation(
             step,
             kind=kind,
             limit=settings.episodes,
+            repeats=settings.repeats,
             seed=job.config.run.seed,
             record=record,
         )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-ALL_SIGNS = 14
+ALL_SIGNS = 16
 """Up to this many pairs that differ, all combinations of signs are counted."""
 DRAWS = 20_000
 """Combinations drawn for more pairs."""
