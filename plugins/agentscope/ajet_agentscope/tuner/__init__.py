@@ -11,6 +11,11 @@ from ajet_agentscope.tuner.config import (
     WorkflowType,
 )
 from ajet_agentscope.tuner.data import DatasetConfig
+from ajet_agentscope.tuner.model_selection import (
+    avg_time_judge,
+    avg_token_consumption_judge,
+    select_model,
+)
 from ajet_agentscope.tuner.prompts import tune_prompt
 
 __all__ = [
@@ -23,5 +28,8 @@ __all__ = [
     "TunerModelConfig",
     "WorkflowOutput",
     "WorkflowType",
+    "avg_time_judge",
+    "avg_token_consumption_judge",
+    "select_model",
     "tune_prompt",
 ]

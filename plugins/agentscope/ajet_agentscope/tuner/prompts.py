@@ -49,8 +49,8 @@ def tune_prompt(
     ``eval_reward_before`` and ``valset_improvement``, in percent. Raises AjetError.
     """
     settings = ours(PromptTuneConfig, config or PromptTuneConfig())
-    _check_parameters(workflow, "workflow", ("task", _NAME))
-    _check_parameters(judge_func, "judge_func", ("task", "response"))
+    check_parameters(workflow, "workflow", ("task", _NAME))
+    check_parameters(judge_func, "judge_func", ("task", "response"))
     if settings.optimization_level is None:
         raise ConfigError(
             "PromptTuneConfig.optimization_level: choose light, medium or heavy; None is not supported."
@@ -157,7 +157,7 @@ def _chat_model(name: str) -> dict[str, Any]:
     return {"type": "openai", "base_url": address, "model": model, "api_key_env": key}
 
 
-def _check_parameters(function: Any, name: str, needed: tuple[str, ...]) -> None:
+def check_parameters(function: Any, name: str, needed: tuple[str, ...]) -> None:
     """Raises ConfigError unless a function has exactly these parameters."""
     found = tuple(inspect.signature(function).parameters)
     if set(found) != set(needed):
