@@ -1,6 +1,7 @@
 """The program ``ajet``: builds the commands, and turns each failure into one line and an exit code.
 
-0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 130 Ctrl-C · 143 SIGTERM.
+0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 3 compared models do not differ ·
+130 Ctrl-C · 143 SIGTERM.
 
 Command modules import nothing at their top but typer, so that ``ajet --help`` is quick.
 """

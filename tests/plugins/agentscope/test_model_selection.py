@@ -8,7 +8,7 @@ import json
 import logging
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,16 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None: ...
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """AgentScope's clients leave their connections open until the process ends."""
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
@@ -104,7 +110,7 @@ async def ask(model: Any, text: str) -> str:
 
         messages = [UserMsg("user", text)]
     answer = await model(messages)
-    if hasattr(answer, "__aiter__"):
+    if isinstance(answer, AsyncIterator):
         chunks = [chunk async for chunk in answer]
         answer = chunks[-1]
     blocks = answer.content

@@ -43,7 +43,7 @@ def counted(model: Any) -> tuple[Any, Usage]:
 def _counting(method: Any, usage: Usage) -> Any:
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         response = await method(self, *args, **kwargs)
-        if hasattr(response, "__aiter__"):
+        if isinstance(response, AsyncIterator):
             return _streamed(response, usage)
         usage.add(getattr(response, "usage", None))
         return response
