@@ -81,8 +81,8 @@ ENVIRONMENTS = {
     "openai-3": Environment(("openai>=3,<4",), *SDK),
     "agentscope-1": Environment(
         ("agentscope==1.0.21", "openai<3", "mcp<2", "greenlet", "tqdm"),
-        ("agentscope",),
-        ("tests/plugins/agentscope",),
+        ("agentscope", "local", "readers[huggingface]"),
+        ("tests/plugins/agentscope", "tests/examples/test_agentscope_tuner.py"),
     ),
     "frameworks-openai-3": frameworks(
         (

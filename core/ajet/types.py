@@ -34,6 +34,11 @@ class ConfigError(AjetError):
     """The job, its flags or a plugin's fields are wrong."""
 
 
+class ContractBroken(AjetError):
+    """A workflow or a judge does something that is wrong in every episode, such as returning an object of the wrong class.
+    It ends the run at once; any other exception fails one episode."""
+
+
 class Finding(NamedTuple):
     """A line of `ajet doctor`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 import ajet
@@ -22,7 +24,7 @@ from ajet.capture.gateway.connections import Connections
 from ajet.capture.gateway.http_server import MOST_HEAD_BYTES
 from ajet.capture.gateway.server import Gateway
 from ajet.capture.respond import Reply, respond
-from ajet.capture.session import Session
+from ajet.capture.session import Session, current_session
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.testing import ScriptedEngine
@@ -194,6 +196,32 @@ def test_C4_a_chat_that_a_template_might_shorten_is_measured_by_its_rendering(
 ) -> None:
     status, code, message = error(answer(bench(engine), chat("a few words " * 1_000)))
     assert (status, code) == (400, "context_length_exceeded") and "the prompt has" in message
+
+
+def test_a_job_may_allow_less_than_the_models_context(bench: Any, tokenizer: Any) -> None:
+    b = bench(
+        ScriptedEngine(tokenizer, lambda request, prompt: "one two three four five", context_length=CONTEXT)
+    )
+    client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+
+    def ask(limit: int, **options: Any) -> Any:
+        chat: Any = [{"role": "user", "content": "count"}]
+        session = Session("e", "e", dataclasses.replace(b.answerer(), limit=limit))
+        b.capture.open(session)
+        token = current_session.set(session)
+        try:
+            return client.chat.completions.create(model="m", messages=chat, **options)
+        finally:
+            current_session.reset(token)
+
+    whole = ask(CONTEXT)
+    prompt, answer = whole.usage.prompt_tokens, whole.usage.completion_tokens
+    assert whole.choices[0].finish_reason == "stop"
+    cut = ask(prompt + answer - 2)
+    assert (cut.choices[0].finish_reason, cut.usage.completion_tokens) == ("length", answer - 2)
+    assert ask(prompt + answer - 2, max_tokens=1).usage.completion_tokens == 1
+    with pytest.raises(openai.BadRequestError, match=f"the model's context holds {prompt} with the answer"):
+        ask(prompt)
 
 
 def test_C4_spaces_of_which_many_fit_are_not_refused_by_their_length(bench: Any, tokenizer: Any) -> None:

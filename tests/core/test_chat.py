@@ -818,3 +818,41 @@ def test_a_template_that_is_not_the_familys_goes_the_generic_way(template: str) 
     stored, increment = continued(chat, sampled(chat, "It is 2."), [QUESTION])
     assert increment.ids is not None and stored + increment.ids == chat.render(told, [])
     assert chat.parse(sampled(chat, "It is 2."), stored).content == "It is 2."
+
+
+# ------------------------------------------------------------------ variables of the template
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", ""])
+def test_variables_of_the_template_are_those_that_the_user_sets(model_type: str) -> None:
+    tokenizer = tokenizers.qwen3()
+    for thinks in (True, False):
+        chat = Chat(tokenizer, model_type, {"enable_thinking": thinks})
+        by_template = tokenizer.apply_chat_template(
+            ASK, tokenize=False, add_generation_prompt=True, enable_thinking=thinks
+        )
+        prompt = chat.render(ASK, [])
+        assert tokenizer.decode(prompt) == by_template
+        assert ("</think>" in by_template) is not thinks
+        answer = tokenizer.encode("It is 2.<|im_end|>")
+        turn = Turn(prompt[-64:], answer, ANSWER, [ANOTHER], 4, lambda: [*ASK, ANSWER, ANOTHER])
+        following = chat.next_turn(turn, [])
+        whole = tokenizer.apply_chat_template(
+            [*ASK, ANSWER, ANOTHER], tokenize=False, add_generation_prompt=True, enable_thinking=thinks
+        )
+        if following.ids is not None:
+            assert tokenizer.decode([*prompt, *answer, *following.ids]) == whole
+
+
+@pytest.mark.parametrize("name", ["enable_thinkin", "messages"])
+def test_a_variable_that_the_template_does_not_read_is_an_error(name: str) -> None:
+    with pytest.raises(
+        AjetError, match=rf"^rollout\.chat_template\.{name}: the model's chat template does not"
+    ):
+        Chat(tokenizers.qwen3(), "qwen3", {name: True})
+    without = copy.deepcopy(tokenizers.qwen3())
+    without.chat_template = None
+    with pytest.raises(
+        AjetError, match=r"^rollout\.chat_template: the model's tokenizer has no chat template"
+    ):
+        Chat(without, "qwen3", {name: True})

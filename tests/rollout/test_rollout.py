@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 import openai
+import pytest
 
 from ajet.interfaces.judge import Judge
 from ajet.rollout.summary import failures, summarize
 from ajet.testing import ScriptedEngine
-from ajet.types import JudgeOutput
+from ajet.types import ContractBroken, JudgeOutput
 from tests.engines import Meeting, Waiting
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
@@ -130,6 +131,23 @@ def test_a_judge_that_hangs_fails_its_episode_only(bench, tokenizer) -> None:
     episodes = bench(ScriptedEngine(tokenizer, echo)).run(asks_once, Slow(), tasks=3, judge_timeout=0.3)
     assert [e.failure for e in episodes] == ["judge:timeout", None, None]
     assert episodes[1].metrics == {"calls": 1}
+
+
+@pytest.mark.parametrize("who", ["workflow", "judge"])
+def test_a_broken_contract_ends_the_run_while_other_episodes_still_wait(bench, tokenizer, who: str) -> None:
+    async def agent(task: Any) -> str:
+        if task.id == "t0" and who == "workflow":
+            raise ContractBroken("the workflow is wrong in every episode")
+        answer = await ask(task.query)
+        if task.id != "t0":
+            await asyncio.sleep(60)
+        return answer
+
+    def judge(task: Any, output: Any) -> float:
+        raise ContractBroken("the judge is wrong in every episode")
+
+    with pytest.raises(ContractBroken, match=f"the {who} is wrong"):
+        bench(ScriptedEngine(tokenizer, echo)).run(agent, judge, tasks=3, retries=3)
 
 
 def test_a_judges_own_llm_calls_are_not_recorded(bench, tokenizer) -> None:

@@ -13,6 +13,8 @@ from ajet.api.jobs import argument
 from ajet.capture.sampling import SamplingPolicy
 from ajet.cli.layers import tell
 from ajet.interfaces.progress import Silent
+from ajet.plugins import validated
+from ajet.rollout.settings import RolloutSettings
 from ajet.runs.serve import checked_key, served, serving, warn_of_network
 
 
@@ -36,14 +38,20 @@ def serve(
     key: str | None = None,
     engine: str = "auto",
     temperature: float = 1.0,
+    top_p: float = 1.0,
     max_tokens: int | None = None,
+    context_length: int | None = None,
+    chat_template: Mapping[str, Any] | None = None,
     most_calls: int = 256,
     seed: int = 0,
     set: Mapping[str, Any] | None = None,
 ) -> Iterator[Server]:
     """A block in which a checkpoint, a Hugging Face id or a recipe is served, as by `ajet serve`; port 0 is a free one,
-    ``set`` are fields of the engine. Raises AjetError."""
+    ``set`` are fields of the engine. ``context_length`` and ``chat_template`` are a job's keys of these names in ``rollout``.
+    Raises AjetError."""
     api_key = checked_key(key, argument)
+    limits = {"context_length": context_length, "chat_template": dict(chat_template or {})}
+    settings = validated(RolloutSettings, limits, "serve")
     warn_of_network(host, tell)
     what = anywhere(served)(os.fspath(checkpoint), engine, set or {}, seed, Silent(), argument)
     with serving(
@@ -53,6 +61,7 @@ def serve(
         host=host,
         port=port,
         most_calls=most_calls,
-        policy=SamplingPolicy(False, temperature, max_tokens=max_tokens),
+        policy=SamplingPolicy(False, temperature, top_p, max_tokens=max_tokens),
+        settings=settings,
     ) as (url, _):
         yield Server(f"{url}/v1", api_key, what.name)

@@ -82,6 +82,14 @@ class Answerer:
     policy: SamplingPolicy
     by_text: bool = False
     """Policy ``text``: messages that differ in spacing or reasoning only continue a conversation too."""
+    limit: int | None = None
+    """Maximum number of tokens of a prompt and its answer together, if it is below what the engine allows."""
+
+    @property
+    def context_length(self) -> int:
+        """Maximum number of tokens of a prompt and its answer together; for an answerer with an engine."""
+        assert self.engine
+        return self.limit or self.engine.context_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +254,13 @@ class Session:
 
     async def _refuse_oversized(self, request: ChatRequest) -> None:
         """Refuse what cannot fit in the engine's context, before anything is kept of it. Raises Refused."""
-        chat, engine = self.answerer.chat, self.answerer.engine
-        assert chat and engine
+        chat, most = self.answerer.chat, self.answerer.context_length
+        assert chat
         try:
             if request.apart and request.size > LARGE_BODY:
-                await off_loop(refuse_oversized, request, chat, engine.context_length)
+                await off_loop(refuse_oversized, request, chat, most)
             else:
-                refuse_oversized(request, chat, engine.context_length)
+                refuse_oversized(request, chat, most)
         except Refused:
             self.counters["context_overflow"] += 1
             raise
@@ -308,8 +316,6 @@ class Session:
 
     def _prompt(self, asked: _Asked) -> Prompt:
         """The engine's prompt. Raises Refused if there can be none."""
-        chat, engine = self.answerer.chat, self.answerer.engine
-        assert chat and engine
         try:
             prompt = (
                 self._chat_prompt(asked, asked.client_chat) if asked.client_chat else self._text_prompt(asked)
@@ -318,10 +324,11 @@ class Session:
             if isinstance(error, Refused):
                 raise
             raise Refused(str(error), code="unrenderable_chat") from error
-        if prompt.node.length >= engine.context_length:
+        most = self.answerer.context_length
+        if prompt.node.length >= most:
             self.counters["context_overflow"] += 1
             raise Refused(
-                f"the prompt has {prompt.node.length} tokens, but the model's context holds {engine.context_length} with the "
+                f"the prompt has {prompt.node.length} tokens, but the model's context holds {most} with the "
                 "answer; shorten the history or use a model with a longer context",
                 code=_TOO_LONG,
             )
@@ -397,6 +404,9 @@ class Session:
         for name in overridden:
             self.counters[f"overridden:{name}"] += 1
         ids = prompt.node.ids()
+        if self.answerer.limit:
+            room = self.answerer.limit - len(ids)
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
         tail = ids[-TAIL:].tolist()
         key = (self.episode, number)
         wanted = GenerateRequest(ids, sampling, key, blocks_loop, asked.target.adapter)

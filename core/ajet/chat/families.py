@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from ajet.chat.templates import STUB_CALL, STUB_RESULT, STUB_TOOL
@@ -71,10 +73,12 @@ class _Remembering:
         return getattr(self._tokenizer, name)
 
 
-def find_family(tokenizer: Any, plain: Any, model_type: str) -> Family | None:
-    """The renderers of a model's family; None if there are none or if they do not render probe chats as
-    the tokenizer's own template does. ``plain`` is a `plain_copy` of the tokenizer. Raises AjetError
-    if `renderers` is not installed."""
+def find_family(
+    tokenizer: Any, plain: Any, model_type: str, variables: Mapping[str, Any] = MappingProxyType({})
+) -> Family | None:
+    """The renderers of a model's family; None if there are none, if they lack one of the template's ``variables``, or if they
+    do not render probe chats as the tokenizer's own template does. ``plain`` is a `plain_copy` of the tokenizer. Raises
+    AjetError if `renderers` is not installed."""
     try:
         import renderers
     except ImportError as error:
@@ -85,10 +89,11 @@ def find_family(tokenizer: Any, plain: Any, model_type: str) -> Family | None:
     if not name:
         return None
     try:
-        writer, reader = (
-            renderers.create_renderer(_Remembering(t), renderers.config_from_name(name))
-            for t in (plain, tokenizer)
-        )
+        usual = renderers.config_from_name(name)
+        if not variables.keys() <= type(usual).template_field_names():
+            return None
+        config = type(usual)(**variables)
+        writer, reader = (renderers.create_renderer(_Remembering(t), config) for t in (plain, tokenizer))
     except (AssertionError, ValueError, KeyError):
         return None  # same architecture, but another chat format
     family = Family(writer, reader)

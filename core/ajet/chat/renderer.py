@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from ajet.chat.families import find_family
 from ajet.chat.harmony import find_harmony
 from ajet.chat.messages import canonical_tool_arguments
 from ajet.chat.streaming import CLOSE, OPEN, AnswerReader, Reader, Rules
-from ajet.chat.templates import Template, given, plain_copy, refusal
+from ajet.chat.templates import Template, check_variables, given, plain_copy, refusal
 from ajet.types import AjetError, Int32
 
 Message = Mapping[str, Any]
@@ -109,19 +110,24 @@ class Increment:
 
 
 class Chat:
-    """Renders chats for one model. Messages and tools are in normal form, see `ajet.chat.messages`."""
+    """Renders chats for one model. Messages and tools are in normal form, see `ajet.chat.messages`. ``variables`` are those
+    of the chat template that the user sets. Raises AjetError if there is no template, or if it does not read one of them."""
 
-    def __init__(self, tokenizer: Any, model_type: str = "") -> None:
+    def __init__(
+        self, tokenizer: Any, model_type: str = "", variables: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self.tokenizer = tokenizer
         self._plain = plain_copy(tokenizer)
-        self._family = find_family(tokenizer, self._plain, model_type)
+        if variables:
+            check_variables(tokenizer, variables)
+        self._family = find_family(tokenizer, self._plain, model_type, variables)
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if not has_template and self._family is None:
             raise AjetError(
                 f"the tokenizer of {getattr(tokenizer, 'name_or_path', 'the model')!r} has no chat template, so chats cannot be "
                 "rendered. Use an instruction-tuned model or set tokenizer.chat_template."
             )
-        options = self._family.template_options() if self._family else {}
+        options = self._family.template_options() if self._family else variables
         self._template = Template(tokenizer, self._plain, options) if has_template else None
         by_template = self._template if self._family is None else None
         self._harmony = find_harmony(tokenizer, by_template) if by_template else None

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ajet.types import AjetError
+from ajet.types import AjetError, ConfigError
+from ajet.utils.suggest import nearest
 
 Message = Mapping[str, Any]
 
@@ -27,6 +28,8 @@ _FIRST = 0xF0000
 _HIDDEN = re.compile(f"{_LITERAL}[\U000f0000-\U000ffffd]")
 _OPENED = re.compile(r"<think>\s*\Z")
 _CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
+_SET_BY_US = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables that every template gets."""
 _ANCHORS = ("\n", "a", ".")
 """Texts after which tokenizers add no prefix space of their own."""
 
@@ -64,6 +67,22 @@ def plain_copy(tokenizer: Any) -> Any:
     copy = deepcopy(tokenizer)
     copy.split_special_tokens = True
     return copy
+
+
+def check_variables(tokenizer: Any, variables: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a variable that a tokenizer's chat template does not mention, or that AgentJet sets itself."""
+    source = tokenizer.chat_template
+    if not isinstance(source, str):
+        raise ConfigError(
+            "rollout.chat_template: the model's tokenizer has no chat template, or several; remove the key."
+        )
+    mentioned = set(re.findall(r"[A-Za-z_]\w*", source)) - _SET_BY_US
+    for name in variables:
+        if name not in mentioned:
+            raise ConfigError(
+                f"rollout.chat_template.{name}: the model's chat template does not read this variable{nearest(name, mentioned)}. "
+                "Correct its name, or remove it."
+            )
 
 
 # --------------------------------------------------------------------------- text to tokens

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.reader import Reader, content_id
@@ -169,11 +170,11 @@ def _spec_of_plugin(plugin: Plugin) -> dict[str, Any] | None:
     cls = type(plugin)
     names = [found.name for found in load_plugins().classes.values() if found.cls is cls]
     name = names[0] if names else importable(cls)
-    fields = plugin.model_dump(mode="json", exclude_unset=True)
     try:
+        fields = plugin.model_dump(mode="json", exclude_unset=True)
         same = name is not None and cls(**fields) == plugin
-    except (ValidationError, TypeError):  # a field holds an object
-        same = False
+    except (PydanticSerializationError, ValidationError, TypeError):  # a field holds an object
+        return None
     return {"type": name, **fields} if same else None
 
 

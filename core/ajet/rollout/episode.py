@@ -25,7 +25,7 @@ from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.record import EpisodeRecord, Exchange
-from ajet.types import EpisodeView, Metrics, Task, WorkflowOutput
+from ajet.types import ContractBroken, EpisodeView, Metrics, Task, WorkflowOutput
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import in_thread
 
@@ -111,7 +111,7 @@ class _Chats(Sequence[Sequence[Mapping[str, Any]]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRunner:
-    """Runs attempts at episodes with one workflow and one answerer. Raises only on cancellation."""
+    """Runs attempts at episodes with one workflow and one answerer. Raises only on cancellation, and what ends the whole run."""
 
     workflow: Workflow
     answerer: Answerer
@@ -155,6 +155,8 @@ class EpisodeRunner:
         except DeadlinePassed:
             text = f"no result within {self.timeout:g} s; {self.board.describe(1)}"
             failed = Failure(FailureKind.TIMEOUT, text=text)
+        except ContractBroken:
+            raise
         except Exception as exception:
             failed = workflow_failure(exception)
         finally:

@@ -21,7 +21,7 @@ from ajet.rollout.groups import Groups, score, verdict_of
 from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watching
-from ajet.types import JudgeOutput
+from ajet.types import ContractBroken, JudgeOutput
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import called
 
@@ -66,10 +66,11 @@ class Rollout:
     ) -> list[Episode]:
         """Run and judge all; ``done`` is called as each ends. Results are in the order of ``plans``.
 
-        Once ``enough`` is set, all running episodes are cancelled and only those that have ended are returned.
+        Once ``enough`` is set, all running episodes are cancelled and only those that have ended are returned. Raises
+        ContractBroken, at once.
         """
         queue = deque(plans)
-        judging: dict[str, asyncio.Task[Episode]] = {}
+        judging = _JudgeTasks(asyncio.get_running_loop().create_future())
         groups = Groups(plans) if isinstance(self.judge, GroupJudge) else None
         first = [queue.popleft() for _ in range(min(self.settings.concurrency, len(queue)))]
         if self.batching:
@@ -79,7 +80,7 @@ class Rollout:
 
         async def finish() -> None:
             await asyncio.gather(*workers)
-            await asyncio.gather(*judging.values())
+            await asyncio.gather(*judging.tasks.values())
 
         whole = asyncio.ensure_future(finish())
         stopped = asyncio.ensure_future(enough.wait()) if enough else None
@@ -91,14 +92,14 @@ class Rollout:
             else watching(self.board, settings.stall_warning, settings.loop_timeout, self.say)
         ):
             try:
-                await asyncio.wait(
-                    [whole, stopped] if stopped else [whole], return_when=asyncio.FIRST_COMPLETED
-                )
-                if whole.done():
-                    whole.result()
-                ended = [judging[p.id] for p in plans if p.id in judging and judging[p.id].done()]
+                ends: list[asyncio.Future[Any]] = [whole, judging.broken, *([stopped] if stopped else [])]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for end in (judging.broken, whole):
+                    if end.done():
+                        end.result()
+                ended = [t for p in plans if (t := judging.tasks.get(p.id)) and t.done()]
             finally:
-                pending = [whole, *([stopped] if stopped else []), *workers, *judging.values()]
+                pending = [*ends, *workers, *judging.tasks.values()]
                 for task in pending:
                     task.cancel()
                 await asyncio.gather(*pending, return_exceptions=True)
@@ -108,7 +109,7 @@ class Rollout:
         self,
         plan: Plan,
         queue: deque[Plan],
-        judging: dict[str, asyncio.Task[Episode]],
+        judging: _JudgeTasks,
         groups: Groups | None,
         limit: asyncio.Semaphore,
         done: Callable[[Episode], None],
@@ -116,7 +117,7 @@ class Rollout:
         while True:
             episode = await self._attempts(plan)
             self.attempted(plan)
-            judging[plan.id] = asyncio.ensure_future(self._judge(episode, groups, limit, done))
+            judging.start(plan.id, self._judge(episode, groups, limit, done))
             following = queue.popleft() if queue else None
             if self.batching:
                 self._swap({plan.id}, {following.id} if following else set())
@@ -196,6 +197,8 @@ class Rollout:
         except DeadlinePassed:
             text = f"no verdict within {self.settings.judge_timeout:g} s"
             episode.failed = Failure(FailureKind.JUDGE, "timeout", text)
+        except ContractBroken:
+            raise
         except Exception as error:
             episode.failed = judge_failure(self.judge.name, episode.output, error)
         else:
@@ -214,6 +217,24 @@ class Rollout:
     def _swap(self, leave: set[str], enter: set[str]) -> None:
         assert self.batching and self.portal
         self.portal.loop.call_soon_threadsafe(self.batching.swap, leave, enter)
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgeTasks:
+    """The episodes that are being judged, by id."""
+
+    broken: asyncio.Future[None]
+    """Raises what a judge raised that fails more than its own episode."""
+    tasks: dict[str, asyncio.Task[Episode]] = field(default_factory=dict)
+
+    def start(self, episode: str, judge: Coroutine[Any, Any, Episode]) -> None:
+        """Judge an episode beside the others."""
+        task = self.tasks[episode] = asyncio.ensure_future(judge)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Episode]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not self.broken.done():
+            self.broken.set_exception(error)
 
 
 def _judging(what: str) -> str:

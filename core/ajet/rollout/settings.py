@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -95,6 +95,15 @@ class RolloutSettings(Settings):
     )
     workdir: Path | None = Field(
         None, description="Folder in which a cmd: workflow runs; default: where the job names the workflow."
+    )
+    context_length: int | None = Field(
+        None,
+        ge=2,
+        description="Maximum number of tokens of a prompt and its answer together; default: what the model allows.",
+    )
+    chat_template: dict[str, Any] = Field(
+        {},
+        description="Variables for the model's chat template, such as {enable_thinking: false}. Templates differ in theirs.",
     )
     merge: Literal["token", "text"] = Field(
         "token",

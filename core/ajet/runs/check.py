@@ -98,7 +98,7 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
 
     try:
         async with open_runtime(job, engine=engine) as runtime:
-            context_length = engine.context_length
+            context_length = job.config.rollout.context_length or engine.context_length
             episodes = await runtime.rollout(training_policy(job)).run(plans, done)
         unseen = runtime.installed
         seconds = time.monotonic() - started

@@ -28,6 +28,7 @@ from ajet.plugins import Plugins, validated
 from ajet.rollout.deterministic_batching import DeterministicBatching
 from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.scheduler import Rollout
+from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board
 from ajet.types import ConfigError, GenerateRequest
 
@@ -74,6 +75,7 @@ class Runtime:
             self.targets,
             policy,
             by_text=settings.merge == "text",
+            limit=settings.context_length,
         )
         return EpisodeRunner(
             workflow=self.job.workflow,
@@ -112,7 +114,7 @@ async def open_runtime(
             live = await portal.run(models.enter_async_context(model.open())) if model else None
             adapter = None if model or not engine else adapter_of(plan.name, engine, named=bool(plan.lora))
             targets.append(Target(plan.name, plan.agents, live, plan.trained, adapter))
-        chat = Chat(engine.tokenizer, engine.model_type) if engine else None
+        chat = chat_of(engine, job.config.rollout) if engine else None
         batching = DeterministicBatching(engine) if engine and job.config.run.deterministic else None
         async with job.judge.open() as judge:
             with (
@@ -154,6 +156,17 @@ async def open_runtime(
         if engine:
             await portal.run(engine.close())
         portal.close()
+
+
+def chat_of(engine: Engine, settings: RolloutSettings) -> Chat:
+    """The chats of an engine's model as a job wants them. Raises ConfigError for a context that the model does not have, and
+    for a variable that its chat template does not read."""
+    asked = settings.context_length
+    if asked is not None and asked > engine.context_length:
+        raise ConfigError(
+            f"rollout.context_length: {asked} tokens are more than the model's {engine.context_length}. Lower it, or remove it."
+        )
+    return Chat(engine.tokenizer, engine.model_type, settings.chat_template)
 
 
 @contextmanager

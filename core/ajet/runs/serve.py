@@ -21,14 +21,15 @@ from ajet.capture.session import Answerer, Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
-from ajet.chat.renderer import Chat
 from ajet.interfaces.engine import Engine, EnginePlugin
 from ajet.interfaces.progress import Progress
 from ajet.plugins import load_plugins, validated
+from ajet.rollout.settings import RolloutSettings
 from ajet.runs.arguments import Flag
-from ajet.runs.runtime import adapter_of, preferred_engine
+from ajet.runs.runtime import adapter_of, chat_of, preferred_engine
 from ajet.types import ConfigError
 
+DEFAULT = RolloutSettings()
 MOST_CALLS = 1_000
 MOST_TOKENS = 4_000_000
 """What one session is asked for and keeps at most; then the next one begins, and conversations are rendered anew."""
@@ -122,9 +123,11 @@ def serving(
     most_calls: int,
     policy: SamplingPolicy,
     wires: Sequence[Wire] = BUILTIN_WIRES,
+    settings: RolloutSettings = DEFAULT,
 ) -> Iterator[tuple[str, Gateway]]:
-    """A block in which calls are answered, on the engine's own loop: the URL without ``/v1``, and the gateway."""
-    with answering(engine, policy) as (portal, answerer):
+    """A block in which calls are answered, on the engine's own loop: the URL without ``/v1``, and the gateway. ``settings`` are
+    those of `answering`."""
+    with answering(engine, policy, settings) as (portal, answerer):
         sessions = Sessions(key, answerer)
         gateway = Gateway(
             portal, sessions.find, wires, models=models, host=host, port=port, most_calls=most_calls
@@ -137,13 +140,17 @@ def serving(
 
 
 @contextlib.contextmanager
-def answering(engine: Engine, policy: SamplingPolicy) -> Iterator[tuple[Portal, Answerer]]:
-    """A block in which an engine is started on a loop of its own; what answers calls there."""
+def answering(
+    engine: Engine, policy: SamplingPolicy, settings: RolloutSettings = DEFAULT
+) -> Iterator[tuple[Portal, Answerer]]:
+    """A block in which an engine is started on a loop of its own; what answers calls there. Of ``settings`` the context and the
+    chat template apply. Raises ConfigError if the model does not have them."""
     portal = Portal()
     try:
         portal.submit(engine.start()).result()
         target = Target("policy", adapter=adapter_of("policy", engine, named=False))
-        yield portal, Answerer(engine, Chat(engine.tokenizer, engine.model_type), (target,), policy)
+        chat = chat_of(engine, settings)
+        yield portal, Answerer(engine, chat, (target,), policy, limit=settings.context_length)
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             portal.submit(engine.close()).result()

@@ -7,7 +7,6 @@ at the HTTP transport.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ajet import Logger, Workflow, hookimpl
 from ajet.utils.patching import when_imported
 from ajet_agentscope.current_agent import replying
+from ajet_agentscope.layout import Layout
 from ajet_agentscope.studio import AgentScopeStudio
 
 if TYPE_CHECKING:
@@ -31,17 +31,10 @@ def as_agentscope_model(
     ``agent`` and ``target`` label every call that the model makes; ``options`` are those of
     ``OpenAIChatModel`` in the installed AgentScope, 1.x or 2.x (``stream``, ``context_size``, …).
     """
-    from agentscope.model import OpenAIChatModel
+    from ajet_agentscope.models import chat_model
 
-    headers = {"default_headers": tuner.headers(agent=agent, target=target)}
-    if importlib.util.find_spec("agentscope.credential") is None:  # 1.x
-        named = {"model_name": "policy", **options}
-        address = {"base_url": tuner.base_url, **headers}
-        return OpenAIChatModel(api_key=tuner.api_key, client_kwargs=address, **named)
-    from agentscope.credential import OpenAICredential
-
-    credential = OpenAICredential(api_key=tuner.api_key, base_url=tuner.base_url)
-    return OpenAIChatModel(credential=credential, client_kwargs=headers, **{"model": "policy", **options})
+    headers = tuner.headers(agent=agent, target=target)
+    return chat_model(tuner.base_url, tuner.api_key, "policy", headers, **options)
 
 
 @hookimpl
@@ -51,7 +44,7 @@ def ajet_handles() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def ajet_loggers() -> Iterable[type[Logger]]:
-    return [AgentScopeStudio]
+    return [AgentScopeStudio, Layout]
 
 
 @hookimpl

@@ -18,6 +18,7 @@ from ajet.job.config import Layers, parse_set
 from ajet.job.layers import job_layers, lay_sets
 from ajet.job.objects import lay_object
 from ajet.plugins import load_plugins, validated
+from ajet.rollout.settings import RolloutSettings
 from ajet.runs.runtime import preferred_engine
 from ajet.runs.serve import answering
 from ajet.types import Task
@@ -41,6 +42,8 @@ class Exploring:
     settings: OnlineSettings
     build: Callable[[str], Engine]
     policy: SamplingPolicy
+    rollout: RolloutSettings
+    """Of the job: the context and the chat template apply."""
 
 
 def given(
@@ -82,7 +85,7 @@ def given(
         sampling.top_k,
         max_tokens or sampling.max_tokens,
     )
-    return Exploring(source, settings, lambda path: plugin.build(path, seed, progress), policy)
+    return Exploring(source, settings, lambda path: plugin.build(path, seed, progress), policy, job.rollout)
 
 
 def explore(
@@ -105,7 +108,7 @@ def explore(
         serving = versions.serving()
         assert serving
         engine = SwitchingEngine(loaded(serving, what.build))
-        portal, answerer = stack.enter_context(answering(engine, what.policy))
+        portal, answerer = stack.enter_context(answering(engine, what.policy, what.rollout))
         name = Path(what.model).name
         explorer = exploring(
             portal,

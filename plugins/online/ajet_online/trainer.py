@@ -257,7 +257,11 @@ class OnlineTrainer:
         from transformers import AutoConfig, AutoTokenizer
 
         source = model_source(self.job.model, self.job.config.run.seed, self.job.progress)
-        return Chat(AutoTokenizer.from_pretrained(source), AutoConfig.from_pretrained(source).model_type)
+        tokenizer, model_type = (
+            AutoTokenizer.from_pretrained(source),
+            AutoConfig.from_pretrained(source).model_type,
+        )
+        return Chat(tokenizer, model_type, self.job.config.rollout.chat_template)
 
     # ---------------------------------------------------------------- versions and checkpoints
 

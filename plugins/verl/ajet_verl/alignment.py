@@ -156,6 +156,9 @@ OURS: Mapping[str, str] = {
     "rollout.threads": "by capture, in the episode runners",
     "rollout.workdir": "the same folder on every node",
     "rollout.merge": "by the tracker, in the episode runners",
+    "rollout.context_length": "vLLM's max_model_len, unless `actor_rollout_ref.rollout.max_model_len` is set; also by capture, in the "
+    "episode runners",
+    "rollout.chat_template": "by the episode runners, which render all chats",
     "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
     "`actor_rollout_ref.rollout.full_determinism` is set in mode `sync`",
     "train.algorithm": "advantages and loss are AgentJet's; verl's worker computes logprobs and gradients",

@@ -27,10 +27,10 @@ from ajet.rollout.journal import JournalLine
 from ajet.rollout.summary import Ended, rewards_differ, totals
 from ajet.runs.runtime import training_policy
 from ajet.runs.train import validation
-from ajet.types import AjetError, Metrics, Task
+from ajet.types import AjetError, ContractBroken, Metrics, Task
 from ajet_verl import queue
 from ajet_verl.dataset import STEPS, PlannedGroup
-from ajet_verl.failures import why
+from ajet_verl.failures import broken_contract, why
 from ajet_verl.pool import MAX_LOST, Pool
 from ajet_verl.runner import RemoteProgress
 from ajet_verl.spec import read_spec, recorder_of
@@ -80,6 +80,8 @@ class Conductor:
         """Of further groups, since the last step has learned."""
         self._failed = ""
         """Why the last group without rows has none."""
+        self._broken: ContractBroken | None = None
+        """What ends the run."""
         self._rowless_in_turn = 0
         """How many groups in turn had no rows."""
         self._step_is_known = config.trainer.v1.trainer_mode == "sync"
@@ -110,7 +112,9 @@ class Conductor:
 
     async def take(self, groups: Sequence[tuple[str, PlannedGroup]]) -> None:
         """Start these groups, each given with its key in the queue; returns at once. Raises AjetError if too many groups in
-        turn had no rows."""
+        turn had no rows, and ContractBroken if a group has raised it."""
+        if self._broken:
+            raise self._broken
         if self._rowless_in_turn > max(ROWLESS_LIMIT, 2 * self._job.config.train.batch_size):
             raise AjetError(
                 f"nothing to train on: {self._rowless_in_turn} groups in turn had no rows. The last one: {self._failed}"
@@ -172,7 +176,7 @@ class Conductor:
             useful = useful or rewards_differ(group.members)
         except Exception as error:
             log.exception("group %s", uid)
-            self._failed = why(error)
+            self._failed, self._broken = why(error), self._broken or broken_contract(error)
             self._tally.drop([uid])
             self._progress.say(f"group {planned.step}.{planned.index}: {self._failed}")
         self._rowless_in_turn = 0 if has_rows else self._rowless_in_turn + 1

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from ray import exceptions as ray_errors
 
+from ajet.types import ContractBroken
+
 LOST = (
     ray_errors.RayActorError,
     ray_errors.WorkerCrashedError,
@@ -59,6 +61,11 @@ def why(error: BaseException) -> str:
         useful = [line for line in lines if not line.startswith(("actor_id:", "namespace:", "pid:"))]
         return f"{name}: {', '.join(useful)}"[:LONGEST]
     return f"{name}: {lines[0]}"
+
+
+def broken_contract(error: BaseException) -> ContractBroken | None:
+    """The broken contract of the user's code in an error that Ray has brought from another process, if it is one."""
+    return next((cause for cause in _causes(error) if isinstance(cause, ContractBroken)), None)
 
 
 def _unwrapped(error: BaseException) -> BaseException:

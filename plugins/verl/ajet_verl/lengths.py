@@ -132,7 +132,7 @@ def derived(
 ) -> list[Length]:
     """The lengths of a composed configuration. Those with a key are to be set in it; ``explicit`` keys of verl are kept.
     Without ``model`` only explicit lengths are known. Raises ConfigError if one is longer than the model's or the context."""
-    context = _context(config, explicit, model)
+    context = _context(config, explicit, model, job.rollout.context_length)
     if context is None:
         return []
     asked = job.rollout.sampling.max_tokens
@@ -158,12 +158,16 @@ def derived(
     return found
 
 
-def _context(config: DictConfig, explicit: Collection[str], model: Architecture | None) -> Length | None:
+def _context(
+    config: DictConfig, explicit: Collection[str], model: Architecture | None, asked: int | None
+) -> Length | None:
     prompt, answer = _given(config, explicit, PROMPT_KEYS), _given(config, explicit, ANSWER_KEYS)
     if CONTEXT in explicit and (given := config.actor_rollout_ref.rollout.max_model_len):
         context = Length("context", int(given), f"backbone.verl.{CONTEXT}")
     elif prompt is not None and answer is not None:
         context = Length("context", prompt + answer, f"backbone.verl: {PROMPT} + {ANSWER}", CONTEXT)
+    elif asked is not None:
+        context = Length("context", asked, "rollout.context_length", CONTEXT)
     elif model is not None:
         return Length("context", model.context, "the model's max_position_embeddings", CONTEXT)
     else:

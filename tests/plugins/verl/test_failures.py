@@ -18,10 +18,10 @@ from ray.exceptions import ActorDiedError, NodeDiedError, OwnerDiedError, RayTas
 
 from ajet.interfaces.backbone import MachineFailed
 from ajet.interfaces.progress import Silent
-from ajet.types import AjetError, ConfigError
+from ajet.types import AjetError, ConfigError, ContractBroken
 from ajet_verl import cluster, launch
 from ajet_verl.environment import forwarded
-from ajet_verl.failures import is_machine_failure, why
+from ajet_verl.failures import broken_contract, is_machine_failure, why
 from ajet_verl.preconditions import DISTRIBUTIONS, Facts, Node, inspection, problems, refuse
 from tests.plugins.verl.test_alignment import received
 from tests.plugins.verl.test_patience import recorder_in, run_of, verl_ends  # noqa: F401
@@ -49,6 +49,11 @@ def died() -> ActorDiedError:
 
 def died_in_init() -> ActorDiedError:
     return ActorDiedError(RayTaskError("__init__", "Traceback", ValueError("bad"), "ray::W", 1, "10.0.0.1"))
+
+
+def test_a_broken_contract_is_found_in_what_ray_has_wrapped_around_it() -> None:
+    broken = broken_contract(raised(ContractBroken("the judge is wrong in every episode")))
+    assert isinstance(broken, ContractBroken) and broken_contract(raised(ValueError("no"))) is None
 
 
 LOST: dict[str, Callable[[], BaseException]] = {

@@ -48,6 +48,14 @@ def test_1_the_context_is_the_models(tmp_path: Path) -> None:
     assert lengths["context"].why == "the model's max_position_embeddings"
 
 
+def test_1_a_job_may_limit_the_context(tmp_path: Path) -> None:
+    config, lengths = composed(tmp_path, rollout={"context_length": 8192})
+    assert config.actor_rollout_ref.rollout.max_model_len == 8192
+    assert lengths["context"].why == "rollout.context_length"
+    with pytest.raises(ConfigError, match=r"rollout\.context_length: .* more than the model's"):
+        composed(tmp_path, rollout={"context_length": CONTEXT + 1})
+
+
 def test_2_a_row_of_the_whole_context_can_be_trained(tmp_path: Path) -> None:
     config, lengths = composed(tmp_path)
     assert row_limit(config) >= CONTEXT

@@ -12,6 +12,8 @@ from ajet_agentscope.tuner.config import (
 )
 from ajet_agentscope.tuner.data import DatasetConfig
 from ajet_agentscope.tuner.prompts import tune_prompt
+from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
+from ajet_agentscope.tuner.tune import TunedModel, tune
 
 __all__ = [
     "AlgorithmConfig",
@@ -20,8 +22,12 @@ __all__ = [
     "JudgeType",
     "PromptTuneConfig",
     "TinkerConfig",
+    "TunedModel",
     "TunerModelConfig",
     "WorkflowOutput",
     "WorkflowType",
+    "check_judge_function",
+    "check_workflow_function",
+    "tune",
     "tune_prompt",
 ]

@@ -100,5 +100,5 @@ def ours(cls: type[M], value: Any) -> M:
     if isinstance(value, cls):
         return value
     if isinstance(value, BaseModel) and type(value).__name__ == cls.__name__:
-        return cls(**value.model_dump())
+        return cls(**value.model_dump(exclude_unset=True))
     raise TypeError(f"expected {cls.__name__}, got {type(value).__name__}")

@@ -24,24 +24,29 @@ class DatasetConfig(Config):
 
     def preview(self, n: int = 5) -> list[dict[str, Any]]:
         """Print the first records as JSON, and return them. Raises ConfigError if the data cannot be read."""
-        samples = list(islice(self.records(), n))
+        samples = list(islice(self.records(streaming=True), n))
         print(json.dumps(samples, indent=2, ensure_ascii=False))
         return samples
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Each record with all its columns, read when it is asked for. Raises ConfigError."""
+    def records(self, *, streaming: bool = False) -> Iterator[dict[str, Any]]:
+        """Each record with all its columns; with ``streaming`` none is read before it is asked for, and nothing is stored on
+        the disk. Raises ConfigError."""
         from ajet.job.layers import job_layers
         from ajet.job.prepare import build_plugin
 
         if self.split is None:
             raise ConfigError("DatasetConfig.split: name the split to read; None is not supported.")
-        settings: dict[str, Any] = {"type": "huggingface", "path": self.path, "split": self.split}
+        streams = streaming and "[" not in self.split  # a slice of a split cannot be streamed
+        settings: dict[str, Any] = {
+            "type": "huggingface",
+            "path": self.path,
+            "split": self.split,
+            "streaming": streams,
+        }
         if self.name is not None:
             settings["subset"] = self.name
         no_field = dict.fromkeys(("id", "query", "answer", "messages"))
-        reader = build_plugin(
-            job_layers(None), "reader", {**settings, **no_field, "streaming": True}, "DatasetConfig"
-        )
+        reader = build_plugin(job_layers(None), "reader", {**settings, **no_field}, "DatasetConfig")
         assert isinstance(reader, Reader)
         for task in reader.tasks():
             yield dict(task.metadata)

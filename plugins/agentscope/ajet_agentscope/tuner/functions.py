@@ -1,17 +1,23 @@
-"""Workflow functions of AgentScope's tuner, ``run(task, model[, auxiliary_models][, logger])``, as workflows."""
+"""Functions of AgentScope's tuner as workflows and judges: ``run(task, model[, auxiliary_models][, logger])`` and
+``judge(task, response[, auxiliary_models][, logger])``."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ajet import Task, Tuner, WorkflowOutput
+from ajet import EpisodeView, Judge, Task, Tuner, WorkflowOutput
+from ajet import JudgeOutput as Verdict
 from ajet.interfaces.workflow import Workflow, coerce_output
-
-PARAMETERS = ("task", "model", "auxiliary_models", "logger")
-"""Parameters that such a function may have; the first two are required."""
+from ajet.types import ContractBroken
+from ajet.utils.threads import called
+from ajet_agentscope.tuner.config import JudgeOutput, ours
+from ajet_agentscope.tuner.records import record_of
+from ajet_agentscope.tuner.signatures import WORKFLOW, fault
 
 
 def tuner_workflow(workflow: Any) -> Workflow | None:
@@ -20,28 +26,27 @@ def tuner_workflow(workflow: Any) -> Workflow | None:
     if not callable(function) or inspect.isclass(function):
         return None
     try:
-        parameters = inspect.signature(function).parameters
+        if fault(function, WORKFLOW):
+            return None
     except ValueError:  # a function written in C may have no signature
         return None
-    by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in [*parameters.values()][:2])
-    if not by_position or (*parameters,)[:2] != PARAMETERS[:2] or not set(parameters) <= set(PARAMETERS):
-        return None
-    return Workflow("", _run(function, set(parameters)), True, 2)
+    return Workflow("", _run(function), True, 2)
 
 
-def _run(function: Callable[..., Any], wanted: set[str]) -> Callable[[Task, Tuner], Any]:
+def _run(function: Callable[..., Any]) -> Callable[[Task, Tuner], Any]:
     """``run(task, tuner)``: calls the function with a dict and AgentScope models. It may return any object with
     ``reward``, ``response`` and ``metrics``."""
+    wanted = inspect.signature(function).parameters
 
     async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
-        further: dict[str, Any] = {}
+        given: dict[str, Any] = {"task": record_of(task), "model": tuner.as_agentscope_model()}
         if "auxiliary_models" in wanted:
-            further["auxiliary_models"] = {
+            given["auxiliary_models"] = {
                 name: tuner.as_agentscope_model(target=name) for name in tuner.auxiliary
             }
         if "logger" in wanted:
-            further["logger"] = logging.getLogger("ajet.workflow")
-        returned = function(_as_dict(task), tuner.as_agentscope_model(), **further)
+            given["logger"] = logging.getLogger("ajet.workflow")
+        returned = function(**given)
         if inspect.isawaitable(returned):
             returned = await returned
         if isinstance(returned, WorkflowOutput) or not hasattr(returned, "response"):
@@ -55,7 +60,37 @@ def _run(function: Callable[..., Any], wanted: set[str]) -> Callable[[Task, Tune
     return run
 
 
-def _as_dict(task: Task) -> dict[str, Any]:
-    """The record that the task was read from, as AgentScope's tuner passes it."""
-    known: dict[str, Any] = {"id": task.id, "query": task.query, "messages": list(task.messages)}
-    return {**{k: v for k, v in known.items() if v}, **task.metadata}
+class TunerJudge(Judge):
+    """A judge function of AgentScope's tuner."""
+
+    name = "judge_func"
+    function: Callable[..., Any]
+    models: Mapping[str, Mapping[str, str]] = {}
+    """The auxiliary models: for each name ``base_url``, ``model``, and ``api_key_env``, the variable with the key."""
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> Verdict:
+        """See `Judge.judge`. Raises ContractBroken if the function returns something else than a JudgeOutput."""
+        wanted = inspect.signature(self.function).parameters
+        given: dict[str, Any] = {"task": record_of(task), "response": output.response}
+        if "auxiliary_models" in wanted:
+            given["auxiliary_models"] = {name: _model(where) for name, where in self.models.items()}
+        if "logger" in wanted:
+            given["logger"] = logging.getLogger("ajet.judge")
+        call = functools.partial(self.function, **given)
+        returned = await called(call, name=f"the judge of {episode.id}")
+        if isinstance(returned, Verdict):
+            return returned
+        try:
+            verdict = ours(JudgeOutput, returned)
+        except TypeError:
+            raise ContractBroken(
+                f"judge_func: returned a {type(returned).__name__}; return JudgeOutput(reward=…)."
+            ) from None
+        return Verdict(verdict.reward, metrics=verdict.metrics or {})
+
+
+def _model(where: Mapping[str, str]) -> Any:
+    from ajet_agentscope.models import chat_model
+
+    key = os.environ.get(where["api_key_env"]) or "unset"
+    return chat_model(where["base_url"], key, where["model"], {})

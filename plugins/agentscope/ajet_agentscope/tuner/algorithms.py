@@ -1,0 +1,48 @@
+"""The algorithm names of AgentScope's tuner, which are Trinity-RFT's, as AgentJet's algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ajet.plugins import load_plugins
+from ajet.types import ConfigError
+from ajet.utils.suggest import nearest
+
+SAME: Mapping[str, str] = {
+    "multi_step_grpo": "grpo",
+    "reinforceplusplus": "reinforce++",
+    "raft": "rejection_sampling",
+    "on_policy_distill": "distillation",
+}
+"""Names for algorithms that AgentJet has under other names. Its `grpo` already learns from all calls of an episode, which are
+merged into timelines: what `multi_step_grpo` adds to Trinity's `grpo`."""
+OTHERS: Mapping[str, tuple[str, str]] = {
+    "ppo": ("needs a critic, which AgentJet does not train", "grpo"),
+    "remax": ("needs a greedy answer for each task, which AgentJet does not sample", "rloo"),
+    "reinforce": ("is in the plugin ajet-plugin-online, which is not installed", "rloo"),
+    "opmd": ("is not in AgentJet", "grpo"),
+    "topr": ("is not in AgentJet", "cispo"),
+    "asymre": ("is not in AgentJet", "cispo"),
+    "sapo": ("is not in AgentJet", "gspo"),
+    "rec": ("is not in AgentJet", "grpo"),
+    "sppo": ("is not in AgentJet", "grpo"),
+    "dpo": ("learns from pairs of answers, not from rewards", "grpo"),
+    "mix": ("learns from transcripts, too", "grpo"),
+    "mix_chord": ("learns from transcripts, too", "grpo"),
+    "sft": ("learns from transcripts, not from rewards: use ajet.sft", "rejection_sampling"),
+}
+"""Why an algorithm of Trinity's is refused, and the nearest one."""
+
+
+def algorithm(name: str) -> str:
+    """The name of the same algorithm in AgentJet. Raises ConfigError that names the nearest one."""
+    found, where = SAME.get(name, name), f"AlgorithmConfig.algorithm_type: {name!r}"
+    installed = sorted(n for kind, n in load_plugins().classes if kind == "algorithm" and n != "sft")
+    if found in installed:
+        return found
+    if name in OTHERS:
+        why, instead = OTHERS[name]
+        raise ConfigError(f"{where} {why}. The nearest algorithm is {instead!r}.")
+    raise ConfigError(
+        f"{where}: unknown algorithm{nearest(name, {*installed, *SAME})}. Known: {', '.join(installed)}."
+    )

@@ -1,0 +1,123 @@
+"""The classes of AgentScope's tuner as keys of a job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from ajet.job.config import Layers
+from ajet.types import ConfigError
+from ajet_agentscope.tuner.algorithms import algorithm
+from ajet_agentscope.tuner.config import AlgorithmConfig, TunerModelConfig
+from ajet_agentscope.tuner.data import DatasetConfig
+
+TINKER = "tinker"
+VERL = "verl"
+
+
+class JobKeys:
+    """Keys of a job, and the fields that set them. A field that the user has set is stronger than the job file; the default
+    of a field is weaker."""
+
+    def __init__(self, file: Layers) -> None:
+        self._file = file
+        self.values: dict[str, Any] = {}
+        self.fields: dict[str, str] = {}
+        """Key -> the field that set it, such as ``TunerModelConfig.max_model_len``."""
+
+    def lay(self, config: BaseModel, field: str, key: str, value: Any) -> None:
+        """Set a key to the value that a field stands for."""
+        if field in config.model_fields_set or self._file.source_of(key) == "default":
+            self.values[key] = value
+            self.fields[key] = f"{type(config).__name__}.{field}"
+
+    def by_field(self, message: str) -> str:
+        """An error with the field in place of its key, where a field has set it."""
+        for key, field in sorted(self.fields.items(), key=lambda item: -len(item[0])):
+            rest = message.removeprefix("set=: ").removeprefix(key)
+            if rest != message.removeprefix("set=: ") and rest[:1] in (" ", ":", "."):
+                return f"{field} ({key}){rest}"
+        return message
+
+
+def algorithm_keys(keys: JobKeys, config: AlgorithmConfig) -> None:
+    """The keys of an algorithm. Raises ConfigError for one that AgentJet does not have."""
+    keys.lay(config, "algorithm_type", "train.algorithm", algorithm(config.algorithm_type))
+    keys.lay(config, "learning_rate", "train.learning_rate", config.learning_rate)
+    keys.lay(config, "group_size", "rollout.group_size", config.group_size)
+    keys.lay(config, "batch_size", "train.batch_size", config.batch_size)
+    keys.lay(config, "save_interval_steps", "train.save_every", config.save_interval_steps)
+    keys.lay(config, "eval_interval_steps", "eval.every", config.eval_interval_steps)
+
+
+def steps_key(keys: JobKeys, config: DatasetConfig, records: int, batch_size: int) -> None:
+    """How long to train: ``total_steps``, else ``total_epochs`` passes over the records."""
+    if config.total_steps is not None:
+        keys.lay(config, "total_steps", "train.steps", config.total_steps)
+    else:
+        steps = math.ceil(records * config.total_epochs / batch_size)
+        keys.lay(config, "total_epochs", "train.steps", steps)
+
+
+def model_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None:
+    """The keys of the trained model. Raises ConfigError for what training or the backbone cannot honour."""
+    if config.top_p < 1:
+        raise ConfigError(
+            f"TunerModelConfig.top_p: {config.top_p} removes tokens from the distribution that the model samples from, so training "
+            "would learn from wrong probabilities. Remove it."
+        )
+    if config.temperature == 0:
+        raise ConfigError(
+            "TunerModelConfig.temperature: with 0, all episodes of a task are the same, so there is nothing to learn. Raise it."
+        )
+    keys.lay(config, "model_path", "model", config.model_path)
+    keys.lay(config, "max_model_len", "rollout.context_length", config.max_model_len)
+    for section in ("rollout", "eval"):
+        keys.lay(config, "temperature", f"{section}.sampling.temperature", config.temperature)
+        most = min(config.max_tokens, config.max_model_len)
+        keys.lay(config, "max_tokens", f"{section}.sampling.max_tokens", most)
+    if config.enable_thinking is not None:
+        key = "rollout.chat_template.enable_thinking"
+        keys.lay(config, "enable_thinking", key, config.enable_thinking)
+    _engine_keys(keys, config, backbone)
+    if config.tinker_config is not None:
+        _tinker_keys(keys, config, backbone)
+
+
+def _engine_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None:
+    if backbone == VERL:
+        shared, verl = config.tensor_parallel_size, "backbone.verl"
+        if "tensor_parallel_size" in config.model_fields_set:
+            key = f"{verl}.actor_rollout_ref.rollout.tensor_model_parallel_size"
+            keys.lay(config, "tensor_parallel_size", key, shared)
+        if "inference_engine_num" in config.model_fields_set:
+            gpus = config.inference_engine_num * shared
+            keys.lay(config, "inference_engine_num", f"{verl}.trainer.n_gpus_per_node", gpus)
+        return
+    for field in ("tensor_parallel_size", "inference_engine_num"):
+        if getattr(config, field) != 1:
+            raise ConfigError(
+                f"TunerModelConfig.{field}: the backbone {backbone!r} samples with one engine on one device. Remove it, or use "
+                "backbone='verl'."
+            )
+
+
+def _tinker_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None:
+    if backbone != TINKER:
+        raise ConfigError(
+            f"TunerModelConfig.tinker_config: trains at Tinker, but backbone={backbone!r}. Remove one of them."
+        )
+    assert config.tinker_config
+    keys.lay(config, "model_path", "backbone.tinker.base_model", config.model_path)
+    for field, value in config.tinker_config.model_dump(exclude_none=True).items():
+        keys.lay(config.tinker_config, field, f"backbone.tinker.{field}", value)
+
+
+def refuse(config: BaseModel, why: Mapping[str, str]) -> None:
+    """Raise ConfigError for the first of these fields that is set to something else than its default."""
+    for field, reason in why.items():
+        if getattr(config, field) != type(config).model_fields[field].default:
+            raise ConfigError(f"{type(config).__name__}.{field}: {reason}")

@@ -1,0 +1,180 @@
+"""`tune` of AgentScope's tuner, on `ajet.run`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ajet
+from ajet.job.config import Layers
+from ajet.job.layers import job_layers
+from ajet.plugins import load_plugins
+from ajet.types import AjetError, ConfigError
+from ajet.utils.suggest import nearest
+from ajet_agentscope.layout import Layout
+from ajet_agentscope.tuner import auxiliary
+from ajet_agentscope.tuner.config import (
+    AlgorithmConfig,
+    JudgeType,
+    TunerModelConfig,
+    WorkflowType,
+    ours,
+)
+from ajet_agentscope.tuner.data import DatasetConfig
+from ajet_agentscope.tuner.experiment import experiment_folder, run_to_resume
+from ajet_agentscope.tuner.functions import TunerJudge
+from ajet_agentscope.tuner.keys import TINKER, JobKeys, algorithm_keys, model_keys, refuse, steps_key
+from ajet_agentscope.tuner.parsers import check_parsers
+from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
+
+TRINITYS = frozenset({"algorithm", "buffer", "cluster", "explorer", "synchronizer"})
+"""Sections of Trinity-RFT's configuration files; a job file has none of them."""
+
+
+class TunedModel(ajet.Run):
+    """What `tune` has trained: ``before`` and ``after`` are the evaluations on ``eval_dataset``, ``metrics`` the figures of each
+    step, ``checkpoint`` the last checkpoint, ``dir`` the run folder."""
+
+    def __init__(self, experiment: Path, dir: Path) -> None:
+        super().__init__(dir)
+        self.experiment = experiment
+        """The folder with ``global_step_N``, ``monitor`` and ``run``."""
+
+
+def tune(
+    *,
+    workflow_func: WorkflowType,
+    judge_func: JudgeType | None = None,
+    train_dataset: DatasetConfig | None = None,
+    eval_dataset: DatasetConfig | None = None,
+    model: TunerModelConfig | None = None,
+    auxiliary_models: Mapping[str, Any] | None = None,
+    algorithm: AlgorithmConfig | None = None,
+    project_name: str | None = None,
+    experiment_name: str | None = None,
+    monitor_type: str | None = None,
+    config_path: str | os.PathLike[str] | None = None,
+    backbone: str | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> TunedModel:
+    """Train the model of a workflow function, as AgentScope's tuner does.
+
+    ``config_path`` is a job file of AgentJet; the other arguments lie over it. ``backbone`` is local (the default), verl, or any
+    other that is installed. With ``resume`` an experiment of this name goes on where it ended, or begins. A value of
+    ``auxiliary_models`` may also be ``{"type": "openai", "base_url": …, "model": …}``. Without ``progress`` nothing is
+    printed. docs/agentscope-tuner.md says what each field does. Raises AjetError.
+    """
+    check_workflow_function(workflow_func)
+    if judge_func is not None:
+        check_judge_function(judge_func)
+    file = _job_file(config_path)
+    keys = JobKeys(file)
+    chosen = _backbone(backbone, model, file)
+    settings = ours(AlgorithmConfig, algorithm or AlgorithmConfig())
+    algorithm_keys(keys, settings)
+    if model is not None:
+        trained = ours(TunerModelConfig, model)
+        model_keys(keys, trained, chosen)
+        check_parsers(trained)
+    folder = experiment_folder(project_name, experiment_name, resume)
+    tasks, validation = _tasks(train_dataset), _tasks(eval_dataset)
+    if train_dataset is not None and tasks is not None:
+        batch_size = keys.values.get("train.batch_size") or file.job().train.batch_size
+        steps_key(keys, ours(DatasetConfig, train_dataset), len(tasks), batch_size)
+    elif file.job().task is None:
+        raise ConfigError("train_dataset: is missing. Give one, or task.reader in the file of config_path.")
+    if eval_dataset is not None and validation is not None:
+        _check_evaluation(ours(DatasetConfig, eval_dataset))
+        keys.values["eval.episodes"] = len(validation)
+    keys.values["run.loggers"] = _loggers(monitor_type, folder, file)
+    if file.source_of("run.dir") == "default":
+        keys.values["run.dir"] = str(folder / "runs")
+    with auxiliary.served(auxiliary_models or {}) as models:
+        _target_keys(keys, models, file)
+        judge = None if judge_func is None else TunerJudge(function=judge_func, models=_addresses(models))
+        resumed = run_to_resume(folder) if resume else None
+        try:
+            run = ajet.run(
+                None if resumed else config_path,
+                workflow=workflow_func,
+                judge=judge,
+                tasks=tasks,
+                validation=validation,
+                backbone=chosen,
+                resume=resumed,
+                set=keys.values,
+                progress=progress,
+            )
+        except AjetError as error:
+            raise type(error)(keys.by_field(str(error))) from error.__cause__
+    return TunedModel(folder, run.dir)
+
+
+def _job_file(path: str | os.PathLike[str] | None) -> Layers:
+    """The job file. Raises ConfigError, also for a configuration of Trinity-RFT."""
+    layers = job_layers(None if path is None else Path(path).expanduser())
+    foreign = sorted(TRINITYS & layers.values.keys())
+    if foreign:
+        raise ConfigError(
+            f"config_path: {path} has the section {foreign[0]!r}, so it is a configuration of Trinity-RFT. Give a job file of AgentJet "
+            "(`ajet config explain` lists its keys), or none: the other arguments say the same."
+        )
+    return layers
+
+
+def _backbone(asked: str | None, model: TunerModelConfig | None, file: Layers) -> str:
+    """The name of the backbone. Raises ConfigError for one that is not installed."""
+    hosted = model is not None and model.tinker_config is not None
+    name = asked or (TINKER if hosted else file.job().backbone.name)
+    installed = sorted(n for kind, n in load_plugins().classes if kind == "backbone")
+    if name not in installed:
+        raise ConfigError(
+            f"backbone: {name!r} is not installed{nearest(name, installed)}. Installed: {', '.join(installed)}."
+        )
+    return name
+
+
+def _tasks(dataset: DatasetConfig | None) -> list[ajet.Task] | None:
+    """A task for each record of a data set, in its order."""
+    if dataset is None:
+        return None
+    records = ours(DatasetConfig, dataset).records()
+    return [ajet.Task(str(number), metadata=record) for number, record in enumerate(records)]
+
+
+def _check_evaluation(dataset: DatasetConfig) -> None:
+    """Raises ConfigError for fields that are only for training."""
+    once = "evaluation reads the data once. Remove it; AlgorithmConfig.eval_interval_steps says how often to evaluate."
+    refuse(dataset, {"total_epochs": once, "total_steps": once})
+
+
+def _loggers(monitor: str | None, folder: Path, file: Layers) -> list[Any]:
+    """The loggers of the job: those of the file, the one that ``monitor_type`` names, and the one that keeps the folder.
+    Raises ConfigError."""
+    name = monitor or "tensorboard"
+    installed = sorted(n for kind, n in load_plugins().classes if kind == "logger" and n != Layout.name)
+    if name not in installed:
+        raise ConfigError(
+            f"monitor_type: {name!r}: no logger of this name is installed{nearest(name, installed)}. Installed: {', '.join(installed)}."
+        )
+    given = [spec for spec in file.job().run.loggers if spec["type"] != name]
+    return [*given, {"type": name}, {"type": Layout.name, "folder": str(folder)}]
+
+
+def _target_keys(keys: JobKeys, models: Mapping[str, Mapping[str, Any]], file: Layers) -> None:
+    """A target for each auxiliary model, beside the trained one. No agent's name leads to it: calls ask for it."""
+    if models and not file.job().targets:
+        keys.values["targets.policy.agents"] = ["*"]
+    for name, model in models.items():
+        keys.values[f"targets.{name}"] = {"agents": [], "frozen_model": dict(model)}
+
+
+def _addresses(models: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Where a judge reaches the auxiliary models that have an address."""
+    named = {name: {"api_key_env": "OPENAI_API_KEY", **model} for name, model in models.items()}
+    return {
+        name: {k: str(v) for k, v in model.items()} for name, model in named.items() if "base_url" in model
+    }
