@@ -346,7 +346,7 @@ def train(work: Work, agent: str, clock: Clock, steps: int, seed: int) -> None:
     clock.watch(trainer)
     clock.begin()
     with suppress(Enough):
-        train_job(replace(job, loggers=(*job.loggers, ToClock(clock=clock))), trainer)
+        train_job(replace(job, loggers=(ToClock(clock=clock),)), trainer)
 
 
 def new_folder(parent: Path, name: str) -> Path:

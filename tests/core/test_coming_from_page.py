@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from ajet.job.config import all_keys
@@ -32,22 +34,28 @@ def test_B13_the_judges_and_algorithms_that_it_names_are_installed() -> None:
         assert all(f"`{name}`" in PAGE and (kind, name) in classes for name in names)
 
 
-def test_B13_its_logger_is_taken_by_a_job_with_its_fields(tmp_path: Path) -> None:
-    code = files(PAGE)["my_wandb.py"]
+def test_B13_its_logger_is_taken_by_a_job_and_writes_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = files(PAGE)["my_logger.py"]
     (run,) = blocks(PAGE, "yaml")
-    (tmp_path / "my_wandb.py").write_text(code)
+    (tmp_path / "my_logger.py").write_text(code)
     (tmp_path / "agent.py").write_text("async def run(task): return ''\n")
     (tmp_path / "tasks.jsonl").write_text('{"query": "q"}\n')
     job = {"workflow": "agent.py:run", "task": {"reader": "tasks.jsonl"}, **yaml.safe_load(run)}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     (logger,) = prepare(job_layers(tmp_path / "job.yaml")).loggers
-    assert logger.model_dump() == {"project": "my-agent"}
-    logger.close()  # of a run that never came to a step
+    assert logger.model_dump() == {"path": "reports.jsonl"}
+    monkeypatch.chdir(tmp_path)
+    logger.log(tmp_path / "run-1", 3, {"reward": 0.5})
+    logger.log(tmp_path / "run-2", 1, {"reward": 0.25})
+    lines = [json.loads(line) for line in (tmp_path / "reports.jsonl").read_text().splitlines()]
+    assert lines == [{"run": "run-1", "step": 3, "reward": 0.5}, {"run": "run-2", "step": 1, "reward": 0.25}]
 
 
 def test_B13_what_is_missing_is_said() -> None:
     missing = PAGE.partition("## What AgentJet does not have today")[2]
-    for name in ("DPO", "critic", "reward model", "QLoRA", "W&B", "MLflow"):
+    for name in ("DPO", "critic", "reward model", "QLoRA", "Comet", "SwanLab"):
         assert name in missing
     for name in ("Hub", "Python API", "notebook"):
         assert name not in missing

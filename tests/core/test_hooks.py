@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
@@ -18,10 +18,12 @@ import yaml
 from ajet import (
     AjetError,
     Backbone,
+    CheckpointSaved,
     EpisodeEnd,
     Judge,
     JudgeOutput,
     Logger,
+    RunEnd,
     RunStart,
     StepEnd,
     hookimpl,
@@ -479,6 +481,43 @@ def test_a_logger_receives_the_resolved_job_and_the_episodes(training: Training)
     assert start.run_dir == result.run_dir and start.config["judge"] == {"type": "always"}
     assert sorted((e.task.id, e.reward) for e in episodes) == [("t0", 1.0)] * 2 + [("t1", 1.0)] * 2
     assert step == 1
+
+
+class KeepsAll(Keeps):
+    """Keeps checkpoints and the end, too, in every run."""
+
+    name = "keeps_all"
+
+    @classmethod
+    def unnamed(cls) -> Self:
+        return cls()
+
+    def checkpoint_saved(self, event: CheckpointSaved) -> None:
+        self.seen.append(event)
+
+    def run_end(self, event: RunEnd) -> None:
+        self.seen.append(event)
+
+    def close(self) -> None:
+        self.seen.append("close")
+
+
+def test_a_logger_receives_checkpoints_and_the_end_and_is_closed_last(training: Training) -> None:
+    Keeps.seen.clear()
+    training.attach("keeps", ajet_loggers=lambda: [KeepsAll])
+    result = training.run(steps=1, loggers=["keeps_all"])
+    *_, step, checkpoint, end, closed = Keeps.seen
+    assert (step, checkpoint.path, end.result, closed) == (1, result.checkpoint, result, "close")
+    assert Keeps.seen.count("close") == 1, "a job that names it gets it once"
+
+
+def test_a_logger_may_be_part_of_every_run_and_is_told_how_it_failed(training: Training) -> None:
+    Keeps.seen.clear()
+    training.attach("keeps", ajet_loggers=lambda: [KeepsAll])
+    with pytest.raises(AjetError, match="all 4 episodes failed") as raised:
+        training.run("fails", steps=1)
+    assert isinstance(Keeps.seen[0], RunStart)
+    assert Keeps.seen[-2].error is raised.value and Keeps.seen[-1] == "close"
 
 
 class Says(Keeps):

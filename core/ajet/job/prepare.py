@@ -52,7 +52,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     algorithm = build.plugin("algorithm", config.train.algorithm, "train.algorithm")
     assert isinstance(algorithm, Algorithm)
     filters = tuple(build.filter(spec, i) for i, spec in enumerate(config.train.filters))
-    loggers = build.loggers(config.run.loggers)
+    loggers = [build.logger(spec, i) for i, spec in enumerate(config.run.loggers)]
     for name in config.services:
         build.service(name, config.services)
     targets = _targets(config, build)
@@ -183,16 +183,10 @@ class _Builder:
         assert isinstance(found, Filter)
         return found
 
-    def loggers(self, specs: Sequence[Any]) -> list[Logger]:
-        """Those that the job names, then those that each job gets (`Logger.unnamed`)."""
-        named = [self.plugin("logger", by_type(spec), f"run.loggers.{i}") for i, spec in enumerate(specs)]
-        names = {logger.name for logger in named}
-        others = [
-            found.cls.unnamed()
-            for (kind, name), found in self.plugins.classes.items()
-            if kind == "logger" and name not in names and issubclass(found.cls, Logger)
-        ]
-        return [logger for logger in (*named, *others) if isinstance(logger, Logger)]
+    def logger(self, spec: Any, index: int) -> Logger:
+        logger = self.plugin("logger", by_type(spec), f"run.loggers.{index}")
+        assert isinstance(logger, Logger)
+        return logger
 
     def service(self, name: str, declared: Mapping[str, Mapping[str, Any]]) -> Service:
         """See `service_type`."""

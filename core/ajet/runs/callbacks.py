@@ -9,6 +9,7 @@ from typing import Any
 
 from ajet.interfaces.backbone import RunResult
 from ajet.interfaces.events import CheckpointSaved, EpisodeCall, EpisodeEnd, RunEnd, RunStart, StepEnd
+from ajet.interfaces.logger import Logger
 from ajet.interfaces.progress import told_to
 from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
@@ -25,11 +26,12 @@ class Listeners:
     def __init__(self, job: Job, run_dir: Path) -> None:
         self._job = job
         self._run_dir = run_dir
+        self._loggers = [*job.loggers, *_unnamed(job)]
         self._reported: set[str] = set()
         self.result: RunResult | None = None
         """Set before the block of `run` ends."""
         self.wants_episodes = bool(self._hook("ajet_episode_end").get_hookimpls()) or any(
-            logger.wants_episodes for logger in job.loggers
+            logger.wants_episodes for logger in self._loggers
         )
         """Whether any of them receives episodes, whose timelines take time to build."""
 
@@ -94,7 +96,7 @@ class Listeners:
         self._call_hook("ajet_run_end", event)
 
     def _call_loggers(self, method: str, *arguments: Any) -> None:
-        for logger in self._job.loggers:
+        for logger in self._loggers:
             self._call(f"logger {logger.name!r}", getattr(logger, method), *arguments)
 
     def _call_hook(self, name: str, event: Any) -> None:
@@ -117,6 +119,16 @@ class Listeners:
                 self._job.progress.say(
                     f"{who} failed: {type(error).__name__}: {error}{location}. The run continues."
                 )
+
+
+def _unnamed(job: Job) -> Iterator[Logger]:
+    """The loggers that the job gets without naming them (`Logger.unnamed`)."""
+    named = {logger.name for logger in job.loggers}
+    for (kind, name), found in job.plugins.classes.items():
+        if kind == "logger" and name not in named and issubclass(found.cls, Logger):
+            logger = found.cls.unnamed()
+            if logger is not None:
+                yield logger
 
 
 def _calls(record: EpisodeRecord) -> list[EpisodeCall]:

@@ -33,3 +33,13 @@ def run(training: Training, monkeypatch: pytest.MonkeyPatch) -> Run:  # noqa: F8
 def said(training: Training) -> Callable[[], list[str]]:  # noqa: F811
     """Return the lines that the run has shown about its loggers."""
     return lambda: [line for line in training.lines.said if "logger " in line]
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a database of MLflow's; making one takes it many seconds."""
+    from mlflow import MlflowClient
+
+    address = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'store.db'}"
+    MlflowClient(address).search_experiments()
+    return address

@@ -19,12 +19,6 @@ from .logged import Logged, load, rows_of, same_as_the_run_folder
 pytest.importorskip("mlflow")
 
 
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database for all tests, as making one takes MLflow many seconds."""
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'store.db'}"
-
-
 @pytest.fixture
 def logger(store: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"type": "mlflow", "tracking_uri": store, "experiment": request.node.name}

@@ -1,0 +1,95 @@
+"""docs/loggers.md: its jobs run, its tables have every key with its default, its lines are those of a run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ajet.plugins import load_plugins
+from ajet_loggers.run_ids import known_id
+from tests.pages import ROOT, blocks, files, page
+
+from .collector import collector
+from .conftest import Run
+from .test_mlflow import client
+
+pytest.importorskip("wandb")
+pytest.importorskip("mlflow")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+PAGE = page("docs/loggers.md")
+
+
+def loggers_of(name: str) -> Any:
+    return yaml.safe_load(files(PAGE)[name])["run"]["loggers"]
+
+
+def test_its_job_runs(run: Run, said: Callable[[], list[str]], store: str) -> None:
+    shutil.copy(store.removeprefix("sqlite:///"), "mlflow.db")
+    result = run(*loggers_of("job.yaml"))
+    run_id = known_id(result.run_dir, "mlflow")
+    assert client("sqlite:///mlflow.db").get_run(run_id).info.run_name == result.run_dir.name
+    assert list(result.run_dir.glob("wandb/offline-run-*")) and not said()
+
+
+def test_its_traced_job_runs(run: Run, said: Callable[[], list[str]], tmp_path: Path) -> None:
+    (logger,) = loggers_of("traced.yaml")
+    with collector(tmp_path / "spans.jsonl") as received:
+        run({**logger, "endpoint": received.url})
+    assert len({span["traceId"] for span in received.spans}) == 2 * 4 + 3 * 2 and not said()
+    assert {headers["x-mlflow-experiment-id"] for headers in received.headers} == {"1"}
+
+
+def test_its_tables_have_every_key_with_its_default() -> None:
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`[^`]+`(?:, )?)+) \|", PAGE, re.MULTILINE)
+    shown = {
+        (key, yaml.safe_load(default)) if not default.startswith(("[", "{")) else (key, default)
+        for keys, defaults in rows
+        for key, default in zip(re.findall("`(.+?)`", keys), re.findall("`(.+?)`", defaults), strict=True)
+    }
+    classes = load_plugins().classes
+    for name in ("tensorboard", "wandb", "mlflow", "trackio", "otel"):
+        for key, field in classes[("logger", name)].cls.model_fields.items():
+            default = {(): "[]"}.get(field.default, field.default) if field.default != {} else "{}"
+            assert (key, default) in shown, f"{name}: {key}"
+
+
+def test_its_extras_are_those_of_the_distribution() -> None:
+    named = set(re.findall(r"ajet-plugin-loggers\[(\w+)\]", PAGE))
+    provided = importlib.metadata.metadata("ajet-plugin-loggers").get_all("Provides-Extra")
+    assert named == {*provided} - {"all"}
+
+
+def test_its_lines_are_those_of_a_run_without_a_server(
+    run: Run, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    run({"type": "mlflow", "tracking_uri": "http://127.0.0.1:9"})
+    unreachable, counted = said()
+    first, second = blocks(PAGE, "text")[0].splitlines()
+    begins, _, _ = first.partition(" failed). The run continues.")
+    assert (
+        unreachable.startswith(begins) and unreachable.endswith(" The run continues.") and counted == second
+    )
+
+
+def test_the_versions_that_it_names_are_the_pinned_ones() -> None:
+    pins = (ROOT / "constraints.txt").read_text() + (ROOT / "tests/matrix.py").read_text()
+    for distribution, name in {
+        "tensorboard": "TensorBoard",
+        "wandb": "wandb",
+        "mlflow": "MLflow",
+        "mlflow-skinny": "MLflow",
+        "trackio": "Trackio",
+        "opentelemetry-sdk": "OpenTelemetry",
+    }.items():
+        (version,) = re.findall(rf"Tested with .*{name} (\d[\d.]*\d)", PAGE)
+        assert re.search(
+            rf'^\W*{distribution}=={re.escape(version)}|"{distribution}=={version}"', pins, re.MULTILINE
+        )
