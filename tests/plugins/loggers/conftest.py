@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a database of MLflow's; making one takes it many seconds."""
     from mlflow import MlflowClient
 
-    address = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'store.db'}"
-    MlflowClient(address).search_experiments()
-    return address
+    folder = tmp_path_factory.mktemp("mlflow")
+    with chdir(folder):  # where it keeps its artifacts
+        MlflowClient(f"sqlite:///{folder}/store.db").search_experiments()
+    return f"sqlite:///{folder}/store.db"
