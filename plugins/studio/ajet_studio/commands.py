@@ -30,7 +30,7 @@ def studio(
     from ajet.cli.layers import tell
     from ajet_studio.library import Library
     from ajet_studio.security import LOOPBACK
-    from ajet_studio.serving import StudioServer
+    from ajet_studio.serving import StudioServer, warm_up
 
     library = Library(folder if folder is not None else Path(DEFAULT))
     if host not in LOOPBACK:
@@ -41,6 +41,7 @@ def studio(
     with listen(host, port, "the studio") as listening:
         url = f"{url_of(*listening.getsockname()[:2])}/?token={token}"
         print(f"{library.folder} is at {url} (Ctrl-C stops it)", flush=True)
+        warm_up()
         if browser:
             _open(url)
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +12,15 @@ from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.types import ConfigError
 from ajet_studio.opened import OpenRun
 from ajet_studio.problems import missing
+from ajet_studio.recent import Recent
 
 CACHE = ".studio"
 """The folder in a run folder that holds the index."""
 HERE = "."
 """The id of the opened folder if it is a run folder itself."""
 _DEPTH = 4
-_MOST_OPEN = 8
+MOST_BYTES = 48 << 20
+"""Of decoded episodes, metrics and tokenizers that are kept."""
 
 
 class Library:
@@ -31,7 +32,8 @@ class Library:
                 f"{folder}: no such folder. Name the folder of a run, such as runs/20250131-120000, or of runs."
             )
         self.folder = folder.resolve()
-        self._open: OrderedDict[str, OpenRun] = OrderedDict()
+        self._open: dict[str, OpenRun] = {}
+        self._recent = Recent(MOST_BYTES)
         self._guard = threading.Lock()
 
     def ids(self) -> list[str]:
@@ -55,10 +57,7 @@ class Library:
             raise missing(f"{run}: no such run in {self.folder}; it was deleted, or the address is wrong")
         with self._guard:
             if run not in self._open:
-                self._open[run] = OpenRun(run, path, _cache(path) / "index.sqlite")
-                if len(self._open) > _MOST_OPEN:
-                    self._open.popitem(last=False)[1].close()
-            self._open.move_to_end(run)
+                self._open[run] = OpenRun(run, path, _cache(path) / "index.sqlite", self._recent)
             return self._open[run]
 
     def close(self) -> None:

@@ -30,12 +30,14 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Read a metrics file; empty if there is none. Raises OSError if it cannot be read."""
+    """Read a metrics file; empty if there is none. What cannot be read is reported in the problems."""
     problems: list[str] = []
     try:
         lines = surviving(_lines(path, problems), superseded, lambda line: (line["step"], None))
     except FileNotFoundError:
         return Metrics((), ())
+    except OSError as error:
+        return Metrics((), (f"{path.name}: {error.strerror}",))
     return Metrics(lines, problems)
 
 

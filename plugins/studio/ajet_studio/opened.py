@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sqlite3
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import yaml
 
 from ajet.interfaces.base import by_type
 from ajet.plugins import load_plugins
@@ -20,18 +19,22 @@ from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS
+from ajet.runs.run_dir import TOKENIZER
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import AjetError, Task
 from ajet_studio.index import Index
 from ajet_studio.lines import NotALine, parse_whole
 from ajet_studio.metrics import Metrics, read_metrics
 from ajet_studio.problems import Refused, missing
+from ajet_studio.recent import Recent
 from ajet_studio.tasks import read_tasks
 
 Read = TypeVar("Read")
 JOB = "job.yaml"
-MOST_BYTES = 32 << 20
-"""Bytes of journal lines whose episodes are kept decoded; the last one is kept whatever its size."""
+_YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""A list of runs reads many jobs; the loader in C takes a tenth of the time."""
+_TOKENIZER_GROWS = 8
+"""A tokenizer takes about so many times the bytes of its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +47,16 @@ class Decoded:
     """How many of the timelines were trained, or would be in a validation."""
     advantages: Mapping[str, float]
     """By agent or target, "" for all others; empty if nothing was learned."""
-    size: int
 
 
 class OpenRun:
     """A run folder. Its methods may be called in any thread, and raise Refused with one line for the page."""
 
-    def __init__(self, id: str, folder: Path, index: Path) -> None:
+    def __init__(self, id: str, folder: Path, index: Path, recent: Recent) -> None:
         self.id, self.dir = id, folder
         self.index = Index(folder / JOURNAL, index)
-        self._guard = threading.Lock()
+        self._recent = recent
         self._files: dict[str, tuple[object, Any]] = {}
-        self._decoded: OrderedDict[tuple[int, int], Decoded] = OrderedDict()
 
     def close(self) -> None:
         """Stop reading the journal."""
@@ -73,20 +74,27 @@ class OpenRun:
         return self._kept(JOB, _read_job) or ({}, "")
 
     def metrics(self) -> Metrics:
-        """The metrics. Those that cannot be read are reported in its problems."""
+        """The metrics. What cannot be read is reported in their problems."""
+        state = self._state(METRICS)
+        if state is None:
+            return Metrics((), ())
+        return self._recent.get(
+            (self.dir, METRICS, state), 4 * state[0], lambda: read_metrics(self.dir / METRICS)
+        )
 
-        def read(path: Path) -> Metrics:
-            try:
-                return read_metrics(path)
-            except OSError as error:
-                return Metrics((), (f"{path.name}: {error.strerror}",))
+    def digest(self, make: Callable[[Metrics], Read]) -> Read:
+        """What ``make`` returns of the metrics; kept without them, for lists of many runs."""
+        return self._kept(f"digest of {METRICS}", lambda path: make(read_metrics(path)), METRICS) or make(
+            Metrics((), ())
+        )
 
-        return self._kept(METRICS, read) or Metrics((), ())
-
-    @functools.cached_property
+    @property
     def text_of(self) -> TokenText:
         """The text of tokens."""
-        return TokenText(self.dir)
+        state = self._state(f"{TOKENIZER}/tokenizer.json") or (0, 0)
+        return self._recent.get(
+            (self.dir, TOKENIZER, state), _TOKENIZER_GROWS * state[0], lambda: TokenText(self.dir)
+        )
 
     def credit(self) -> Credit:
         """The algorithm and filters of the job, as far as installed plugins have them: code that a run folder names is
@@ -105,17 +113,22 @@ class OpenRun:
 
     def _kept(self, key: str, read: Callable[[Path], Read], name: str = "") -> Read | None:
         """What ``read`` returns for a file, read again if the file has changed; None if there is none."""
-        path = self.dir / (name or key)
-        try:
-            found = path.stat()
-        except OSError:
+        state = self._state(name or key)
+        if state is None:
             return None
-        state = (found.st_size, found.st_mtime_ns)
         kept = self._files.get(key)
         if kept is None or kept[0] != state:
-            kept = self._files[key] = (state, read(path))
+            kept = self._files[key] = (state, read(self.dir / (name or key)))
         result: Read = kept[1]
         return result
+
+    def _state(self, name: str) -> tuple[int, int] | None:
+        """Size and time of a file; None if there is none."""
+        try:
+            found = (self.dir / name).stat()
+        except OSError:
+            return None
+        return found.st_size, found.st_mtime_ns
 
     # ----------------------------------------------------------------- episodes
 
@@ -140,15 +153,8 @@ class OpenRun:
 
     def decoded(self, row: Mapping[str, Any]) -> Decoded:
         """The whole episode of a row. Raises Refused if its line is not one of this version's journal."""
-        key = row["offset"], row["length"]
-        with self._guard:
-            if key in self._decoded:
-                self._decoded.move_to_end(key)
-                return self._decoded[key]
-            found = self._decoded[key] = self._decode(row)
-            while len(self._decoded) > 1 and sum(d.size for d in self._decoded.values()) > MOST_BYTES:
-                self._decoded.popitem(last=False)
-            return found
+        key = self.dir, row["id"], row["offset"], row["length"]
+        return self._recent.get(key, row["length"], lambda: self._decode(row))
 
     def _decode(self, row: Mapping[str, Any]) -> Decoded:
         entry = _entry(row)
@@ -174,7 +180,7 @@ class OpenRun:
                 "Read it with the version in versions.json.",
             ) from None
         found = self.advantages(entry.phase, entry.step).get(entry.id, {}) if learned else {}
-        return Decoded(episode, (*trained, *rest), len(trained), found, row["length"])
+        return Decoded(episode, (*trained, *rest), len(trained), found)
 
 
 def _entry(row: Mapping[str, Any] | sqlite3.Row) -> Entry:
@@ -205,12 +211,14 @@ def _entry(row: Mapping[str, Any] | sqlite3.Row) -> Entry:
 
 
 def _read_job(path: Path) -> tuple[Mapping[str, Any], str]:
-    from ajet.job.config import read_job_file
-
     try:
-        return read_job_file(path), ""
-    except (AjetError, OSError, ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            found = yaml.load(file, _YAML)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         return {}, f"{path.name}: {' '.join(str(error).split())[:300]}"
+    if not isinstance(found, dict):
+        return {}, f"{path.name}: not a mapping of keys"
+    return found, ""
 
 
 def _without_own_code(job: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:

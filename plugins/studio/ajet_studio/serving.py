@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 
 import uvicorn
@@ -42,6 +43,19 @@ class StudioServer:
     def stop(self) -> None:
         """Let `run` return soon. May be called in any thread."""
         self._server.should_exit = True
+
+
+def warm_up() -> None:
+    """Load in a thread what the first episode needs: the plugins, for advantages, and the tokenizers."""
+
+    def load() -> None:
+        import tokenizers  # noqa: F401
+
+        from ajet.plugins import load_plugins
+
+        load_plugins()
+
+    threading.Thread(target=load, name="ajet-studio-warm-up", daemon=True).start()
 
 
 class _Server(uvicorn.Server):

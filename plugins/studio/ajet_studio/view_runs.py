@@ -25,6 +25,8 @@ from ajet_studio.state import changed, started, state_of
 MOST_POINTS = 2000
 MOST_STEPS = 500
 MOST_LINES = 500
+_TRAIN_NOTHING = {"debug", "prompts"}
+"""Backbones that do not take `train.steps` steps."""
 _LOG_BLOCK = 1 << 20
 _LOGS = {".log", ".txt", ".out", ".err"}
 _RECORDS = ("restarts.jsonl", "versions.json", "feedback.jsonl")
@@ -44,33 +46,38 @@ def runs(library: Library) -> dict[str, Any]:
 def run_row(run: OpenRun) -> dict[str, Any]:
     """A run in one row."""
     job, problem = run.job()
-    metrics = run.metrics()
-    train = metrics.of("train")
+    found = run.digest(_digest)
     section = _mapping(job.get("train"))
-    steps = int(train[-1]["step"]) if train else 0
-    validations = [line for line in metrics.of("validation") if _figure(line) is not None]
+    backbone = _text(_mapping(job.get("backbone")).get("name", job.get("backbone")))
+    wanted = 0 if backbone in _TRAIN_NOTHING else _whole(section.get("steps"))
     began = started(run.dir)
-    problem = problem or next(iter(metrics.problems), "")
-    ended = changed(run.dir)
     return {
         "run": run.id,
         "name": run.name,
-        "state": state_of(run.dir, steps, _whole(section.get("steps")) if train or "train" in job else 0)
-        if not run.job()[1]
-        else "unreadable",
+        "state": "unreadable" if problem else state_of(run.dir, found["steps"], wanted),
         "started": datetime.fromtimestamp(began).astimezone().isoformat(timespec="seconds") if began else "",
-        "seconds": max(0.0, round(ended - began, 1)) if began else None,
+        "seconds": max(0.0, round(changed(run.dir) - began, 1)) if began else None,
         "workflow": _text(job.get("workflow")),
-        "backbone": _text(_mapping(job.get("backbone")).get("name", job.get("backbone"))),
+        "backbone": backbone,
         "model": _text(job.get("model")),
         "algorithm": _text(_mapping(section.get("algorithm")).get("type", section.get("algorithm"))),
-        "steps": steps,
-        "steps_wanted": _whole(section.get("steps")),
+        "steps_wanted": wanted,
+        **found,
+        "problem": problem or found["problem"],
+    }
+
+
+def _digest(metrics: Metrics) -> dict[str, Any]:
+    """What a row says of the metrics."""
+    train = metrics.of("train") or metrics.of("debug")
+    validations = [line for line in metrics.of("validation") if _figure(line) is not None]
+    return {
+        "steps": int(train[-1]["step"]) if train else 0,
         "episodes": sum(_whole(line.get("episodes")) for line in metrics.lines),
         "reward": next((line["reward"] for line in reversed(train) if line.get("reward") is not None), None),
         "validation_before": _figure(validations[0]) if validations and validations[0]["step"] == 0 else None,
         "validation_after": _figure(validations[-1]) if validations and validations[-1]["step"] > 0 else None,
-        "problem": problem,
+        "problem": next(iter(metrics.problems), ""),
     }
 
 
