@@ -15,6 +15,7 @@ from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import RUNNING
 
 _STAMP = re.compile(r"\d{8}-\d{6}")
+_WRITTEN = ("job.yaml", JOURNAL, METRICS)
 _QUIET = 600.0
 """Seconds without a change after which a run on another machine no longer counts as live."""
 
@@ -36,18 +37,15 @@ def state_of(run_dir: Path, steps: int, wanted: int) -> str:
 
 def started(run_dir: Path) -> float:
     """When a run began, in seconds since 1970: from the name of its folder, else from its oldest file."""
-    with suppress(AttributeError, ValueError):
-        stamp = _STAMP.search(run_dir.resolve().name)[0]  # type: ignore[index]
-        return datetime.strptime(stamp, "%Y%m%d-%H%M%S").timestamp()
-    return min(
-        (_time(run_dir / name) for name in ("job.yaml", JOURNAL, METRICS) if _time(run_dir / name)),
-        default=0.0,
-    )
+    if stamp := _STAMP.search(run_dir.resolve().name):
+        with suppress(ValueError):
+            return datetime.strptime(stamp[0], "%Y%m%d-%H%M%S").timestamp()
+    return min(filter(None, (_time(run_dir / name) for name in _WRITTEN)), default=0.0)
 
 
 def changed(run_dir: Path) -> float:
     """When something was last written into a run folder."""
-    return max(_time(run_dir / name) for name in ("job.yaml", JOURNAL, METRICS))
+    return max(_time(run_dir / name) for name in _WRITTEN)
 
 
 def _runs(pid: int) -> bool:
