@@ -17,25 +17,7 @@ LEAST = 1.0
 HEARTBEAT = 15.0
 
 
-async def changes(run: OpenRun, ending: asyncio.Event) -> AsyncIterator[str]:
-    """An event ``changed`` with the number of episodes and steps whenever a file of the run has changed or the index
-    covers more of it, until ``ending`` is set."""
-    seen = await asyncio.to_thread(_state, run)
-    quiet = 0.0
-    yield ": listening\n\n"
-    while not ending.is_set():
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ending.wait(), POLL)
-        quiet += POLL
-        if quiet >= LEAST and seen != (seen := await asyncio.to_thread(_state, run)):
-            yield f"event: changed\ndata: {json.dumps(await asyncio.to_thread(_counts, run))}\n\n"
-            quiet = 0.0
-        elif quiet >= HEARTBEAT:
-            yield ": still here\n\n"
-            quiet = 0.0
-
-
-def _state(run: OpenRun) -> tuple[object, ...]:
+def state(run: OpenRun) -> tuple[object, ...]:
     """Sizes and times of the files that a run writes, and how much of them the index covers."""
     run.index.update(wait=POLL)
     found: list[object] = [run.index.progress()]
@@ -44,6 +26,23 @@ def _state(run: OpenRun) -> tuple[object, ...]:
             stat = (run.dir / name).stat()
             found.append((name, stat.st_size, stat.st_mtime_ns))
     return tuple(found)
+
+
+async def changes(run: OpenRun, seen: tuple[object, ...], ending: asyncio.Event) -> AsyncIterator[str]:
+    """An event ``changed`` with the number of episodes and steps whenever `state` is another one than was ``seen``, until
+    ``ending`` is set."""
+    quiet = 0.0
+    yield ": listening\n\n"
+    while not ending.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), POLL)
+        quiet += POLL
+        if quiet >= LEAST and seen != (seen := await asyncio.to_thread(state, run)):
+            yield f"event: changed\ndata: {json.dumps(await asyncio.to_thread(_counts, run))}\n\n"
+            quiet = 0.0
+        elif quiet >= HEARTBEAT:
+            yield ": still here\n\n"
+            quiet = 0.0
 
 
 def _counts(run: OpenRun) -> dict[str, int]:

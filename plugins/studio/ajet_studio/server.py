@@ -139,7 +139,9 @@ def _live(library: Library, ending: asyncio.Event) -> Callable[[Request], Any]:
             run = await run_in_threadpool(library.run, request.query_params.get("run", "."))
         except Refused as refused:
             return error(refused.status, str(refused))
-        return StreamingResponse(live.changes(run, ending), media_type="text/event-stream")
+        # Taken before the answer begins: what grows from now on is an event.
+        seen = await run_in_threadpool(live.state, run)
+        return StreamingResponse(live.changes(run, seen, ending), media_type="text/event-stream")
 
     return endpoint
 

@@ -40,7 +40,7 @@ def test_the_server_ends_while_pages_listen(folder: Path) -> None:
     runs.append(folder / "a", runs.line("1.0/t/0"))
     with runs.serving(folder) as studio:
         client = httpx.Client(base_url=studio.url, headers=studio.client.headers, timeout=30)
-        listening = client.stream("GET", "/api/live", params={"run": "a"}).__enter__()
+        listening = client.send(client.build_request("GET", "/api/live", params={"run": "a"}), stream=True)
     assert list(events(listening)) == []  # the answer has ended, with the server
 
 
