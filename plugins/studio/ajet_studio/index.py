@@ -117,8 +117,6 @@ class Index:
         except sqlite3.DatabaseError as error:
             self.problem = f"{self.file}: the index cannot be written ({error}); it is built anew"
             _remove(self.file)
-        except FileNotFoundError:
-            self.problem = f"{self._journal}: no such file; the run folder was deleted or has no episodes yet"
         except OSError as error:
             self.problem = f"{error.filename or self._journal}: {error.strerror}"
 
@@ -144,6 +142,12 @@ class Index:
         raise AssertionError("unreachable")
 
     def _extend(self, db: sqlite3.Connection) -> None:
+        if not self._journal.exists():  # no episode has ended yet, or somebody has removed it
+            if _get(db, "offset", 0):
+                db.execute("BEGIN IMMEDIATE")
+                _clear(db)
+                db.execute("COMMIT")
+            return
         with self._journal.open("rb") as file:
             db.execute("BEGIN IMMEDIATE")
             if not _same(db, file):
@@ -180,7 +184,7 @@ class Index:
     def _share(self, name: str) -> float:
         with suppress(OSError, sqlite3.Error), self.reading() as db:
             done = words_done(db) if name == "words_offset" else _get(db, "offset", 0)
-            whole = _get(db, "offset", 0) if name == "words_offset" else self._journal.stat().st_size
+            whole = _get(db, "offset", 0) if name == "words_offset" else _state(self._journal)[0]
             return min(1.0, done / whole) if whole else 1.0
         return 0.0
 
@@ -202,7 +206,12 @@ def faults(db: sqlite3.Connection) -> list[str]:
         for line, fault in db.execute("SELECT line, fault FROM faults")
     ]
     left = _get(db, "faults", 0) - len(found)
-    return [*found, *([f"{left} more lines are left out"] if left > 0 else [])]
+    unknown = _get(db, "unknown", 0)
+    if left > 0:
+        found.append(f"{left} more lines are left out")
+    if unknown:
+        found.append(f"{unknown} {'line' if unknown == 1 else 'lines'} of an unknown type: left out")
+    return found
 
 
 def _add(db: sqlite3.Connection, data: memoryview, offset: int, number: int) -> int:
@@ -210,7 +219,7 @@ def _add(db: sqlite3.Connection, data: memoryview, offset: int, number: int) -> 
     whole = data.obj
     assert isinstance(whole, bytes)
     rows: list[Sequence[Any]] = []
-    start, damaged = 0, 0
+    start = damaged = unknown = 0
     while start < len(data):
         end = whole.index(b"\n", start) + 1
         number += 1
@@ -227,10 +236,11 @@ def _add(db: sqlite3.Connection, data: memoryview, offset: int, number: int) -> 
             db.execute(_DELETE, (line.from_step, json.dumps(line.keep)))
         elif line.type == "episode":
             rows.append(_row(line, number, offset + start, end - start))
+        else:
+            unknown += 1
         start = end
     db.executemany(_INSERT, rows)
-    if damaged:
-        _put(db, faults=_get(db, "faults", 0) + damaged)
+    _put(db, faults=_get(db, "faults", 0) + damaged, unknown=_get(db, "unknown", 0) + unknown)
     return number
 
 
@@ -281,11 +291,12 @@ def _probe(file: BinaryIO, end: int) -> bytes:
     return hashlib.blake2b(file.read(min(end, _PROBE)), digest_size=16).digest()
 
 
-def _state(path: Path) -> tuple[int, int] | None:
+def _state(path: Path) -> tuple[int, int]:
+    """Size and time of a file; of a missing one, zeros."""
     try:
         found = path.stat()
     except OSError:
-        return None
+        return 0, 0
     return found.st_size, found.st_mtime_ns
 
 

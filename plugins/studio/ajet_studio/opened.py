@@ -47,6 +47,8 @@ class Decoded:
     """How many of the timelines were trained, or would be in a validation."""
     advantages: Mapping[str, float]
     """By agent or target, "" for all others; empty if nothing was learned."""
+    error: str
+    """The failure in words; empty without one."""
 
 
 class OpenRun:
@@ -164,8 +166,10 @@ class OpenRun:
             if line["id"] != row["id"] and "\ufffd" not in row["id"] and "?" not in row["id"]:
                 raise Refused(409, f"{place}: the journal has changed; load the page again")
             plan = Plan(entry.id, "", Task(entry.task), entry.member, 0)
-            episode = episode_from_json(line, plan)
-            learned = episode.failure is None and entry.group is not None
+            said = str(line["error"])
+            # The row has the failure; other versions may have kinds of their own.
+            episode = episode_from_json({**line, "failure": None}, plan)
+            learned = entry.failure is None and entry.group is not None
             trained = self.credit().selection.choose(episode)[0] if learned else []
             taken = {span.call for one in trained for span in one.spans}
             rest = timelines([call for call in episode.record.calls if call.number not in taken])
@@ -173,14 +177,14 @@ class OpenRun:
             raise missing(f"{place}: {error.strerror}; the run folder was deleted") from None
         except (NotALine, AjetError) as error:
             raise Refused(422, f"{place}: {error}") from None
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
             raise Refused(
                 422,
                 f"{place}: not an episode of this version's journal ({type(error).__name__}: {error}). "
                 "Read it with the version in versions.json.",
             ) from None
         found = self.advantages(entry.phase, entry.step).get(entry.id, {}) if learned else {}
-        return Decoded(episode, (*trained, *rest), len(trained), found)
+        return Decoded(episode, (*trained, *rest), len(trained), found, said)
 
 
 def _entry(row: Mapping[str, Any] | sqlite3.Row) -> Entry:
@@ -214,7 +218,8 @@ def _read_job(path: Path) -> tuple[Mapping[str, Any], str]:
     try:
         with path.open("rb") as file:
             found = yaml.load(file, _YAML)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        json.dumps(found, default=str)  # an alias may stand within its own anchor
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         return {}, f"{path.name}: {' '.join(str(error).split())[:300]}"
     if not isinstance(found, dict):
         return {}, f"{path.name}: not a mapping of keys"

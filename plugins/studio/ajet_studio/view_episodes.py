@@ -111,7 +111,7 @@ def episode(run: OpenRun, id: str) -> dict[str, Any]:
     return {
         **row_of(row),
         "advantages": dict(found.advantages),
-        "error": _shortened(one.error)["text"],
+        "error": _shortened(found.error)["text"],
         "task": task,
         "reference": task.get("answer"),
         "response": _cut_response(one.output.response),

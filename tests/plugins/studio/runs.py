@@ -101,7 +101,8 @@ class Studio:
         return found.status_code, text
 
     def post(self, **body: Any) -> httpx.Response:
-        return self.client.post("/api/feedback", json=body, headers={"origin": self.url})
+        """Send feedback, as the page does; the text may contain lone surrogates."""
+        return self.client.post("/api/feedback", content=json.dumps(body), headers={"origin": self.url})
 
 
 @contextmanager
