@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
-PLUGINS := $(BASE) plugins/online plugins/prompts plugins/tinker $(FRAMEWORKS)
+PLUGINS := $(BASE) plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
 # It needs Ray and verl, which have an environment of their own; here it shows what it says where they are missing.
 CLUSTER := plugins/verl
 INSTALLED := .venv/.installed

@@ -1,0 +1,59 @@
+"""What the figures of a run mean, in words."""
+
+from __future__ import annotations
+
+from ajet.reports.run_summary import MEANINGS
+from ajet.tracker.breaks import CAUSES
+
+METRICS = {
+    "reward": "mean reward of the judged episodes",
+    "accuracy": "share of the episodes that succeeded; a failed episode has not",
+    "episodes": "episodes of the step",
+    "episodes_failed": "episodes that failed after their last attempt",
+    "episodes_zero_advantage": "share of the episodes whose advantage is zero, so that they teach nothing",
+    "groups": "groups of the step",
+    "groups_zero_advantage": "share of the groups whose episodes all have the same reward, so that they teach nothing",
+    "calls_per_episode": "LLM calls that an episode made on average",
+    "timelines_per_episode": "timelines that an episode became on average; 1 if no conversation broke",
+    "merge_ratio": "tokens that calls would have without merging, divided by those that were trained",
+    "tokens_sampled": "tokens that the engine sampled",
+    "tokens_per_second": "tokens sampled in each second of the rollout",
+    "tokens_trained": "sampled tokens with an advantage other than zero",
+    "tokens_zero_advantage": "sampled tokens whose advantage is zero",
+    "breaks": "places where a call could not continue its conversation",
+    "loss": "the training loss",
+    "grad_norm": "norm of the gradient before clipping",
+    "optimizer_steps": "steps that the optimizer took",
+    "learning_rate": "learning rate of the last optimizer step",
+    "logprob_diff_max": "greatest difference between the engine's and the trainer's logprob of a token",
+    "reference_kl": "KL divergence from the reference model",
+    "weight_version": "number of publishes up to this step",
+    "staleness": "updates between the weights that sampled a token and those that learn from it",
+    "seconds_rollout": "seconds in which the episodes ran",
+    "seconds_update": "seconds of the update",
+    "unmatched_reward_names": "names in `rewards` that are neither an agent nor a target of the episode",
+}
+_FAMILIES = {
+    "failed": "episodes that failed with this cause",
+    "dropped": "sampled tokens that this policy left untrained",
+    "judge": "mean of a metric of the judge",
+    "loss": "the training loss of this target",
+    "grad_norm": "norm of this target's gradient before clipping",
+}
+
+
+def explain_metric(name: str) -> str:
+    """What a metric means; empty if it is not one of the core's."""
+    family, _, rest = name.partition("/")
+    if not rest:
+        return METRICS.get(name, "")
+    if family == "calls":
+        return explain_counter(rest)
+    if family == "breaks":
+        return f"breaks with this cause. {CAUSES.get(rest, '')}".strip()
+    return _FAMILIES.get(family, "")
+
+
+def explain_counter(name: str) -> str:
+    """What a counter of an episode means; empty if it is not one of the core's."""
+    return MEANINGS.get(name.partition(":")[0], "")

@@ -1,0 +1,61 @@
+"""What people say of episodes: lines of RUN/feedback.jsonl, the last one of an episode counts first."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from ajet.utils.files import writing
+from ajet_studio.lines import NotALine, finite, parse_whole
+from ajet_studio.problems import wrong
+
+FEEDBACK = "feedback.jsonl"
+MOST_TEXT = 1_000_000
+
+
+def ratings(run_dir: Path, id: str) -> list[dict[str, Any]]:
+    """The ratings of an episode, in the order in which they were given."""
+    found = []
+    try:
+        with (run_dir / FEEDBACK).open("rb") as file:
+            for raw in file:
+                try:
+                    line = finite(parse_whole(raw))
+                except NotALine:
+                    continue
+                if isinstance(line, dict) and line.get("episode") == id:
+                    found.append(
+                        {name: line.get(name) for name in ("rating", "comment", "correction", "time")}
+                    )
+    except OSError:
+        return []
+    return found
+
+
+def checked(body: Any) -> dict[str, Any]:
+    """The rating, comment and correction of a request. Raises Refused (400)."""
+    if not isinstance(body, dict):
+        raise wrong("the body is not a JSON object")
+    rating, texts = body.get("rating"), {}
+    if isinstance(rating, bool) or not isinstance(rating, int | float | None):
+        raise wrong("rating: not a number")
+    if rating is not None and not (math.isfinite(rating) and (rating == -1 or 0 <= rating <= 1)):
+        raise wrong("rating: not -1 and not a number from 0 to 1")
+    for name in ("comment", "correction"):
+        texts[name] = body.get(name) or ""
+        if not isinstance(texts[name], str) or len(texts[name]) > MOST_TEXT:
+            raise wrong(f"{name}: not a text of at most {MOST_TEXT:,} characters")
+    if rating is None and not any(texts.values()):
+        raise wrong("nothing to store: give a rating, a comment or a correction")
+    return {"rating": rating, **texts}
+
+
+def store(run_dir: Path, about: dict[str, Any], given: dict[str, Any]) -> None:
+    """Append a line. Raises AjetError if the file cannot be written."""
+    line = {**about, **given, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    path = run_dir / FEEDBACK
+    with writing(path), path.open("ab") as file:
+        file.write(json.dumps(line).encode() + b"\n")  # ASCII, as texts may contain lone surrogates

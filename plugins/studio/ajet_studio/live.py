@@ -1,0 +1,51 @@
+"""Tells the page when the files of a run have grown, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from ajet.rollout.recorder import JOURNAL, METRICS
+from ajet.runs.run_dir import RUNNING
+from ajet_studio.opened import JOB, OpenRun
+
+POLL = 0.5
+LEAST = 1.0
+"""Seconds between two events."""
+HEARTBEAT = 15.0
+
+
+def state(run: OpenRun) -> tuple[object, ...]:
+    """Sizes and times of the files that a run writes, and how much of them the index covers."""
+    run.index.update(wait=POLL)
+    found: list[object] = [run.index.progress()]
+    for name in (JOURNAL, METRICS, RUNNING, JOB):
+        with suppress(OSError):
+            stat = (run.dir / name).stat()
+            found.append((name, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
+
+
+async def changes(run: OpenRun, seen: tuple[object, ...], ending: asyncio.Event) -> AsyncIterator[str]:
+    """An event ``changed`` with the number of episodes and steps whenever `state` is another one than was ``seen``, until
+    ``ending`` is set."""
+    quiet = 0.0
+    yield ": listening\n\n"
+    while not ending.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), POLL)
+        quiet += POLL
+        if quiet >= LEAST and seen != (seen := await asyncio.to_thread(state, run)):
+            yield f"event: changed\ndata: {json.dumps(await asyncio.to_thread(_counts, run))}\n\n"
+            quiet = 0.0
+        elif quiet >= HEARTBEAT:
+            yield ": still here\n\n"
+            quiet = 0.0
+
+
+def _counts(run: OpenRun) -> dict[str, int]:
+    with run.index.reading() as db:
+        episodes = db.execute("SELECT count(*) FROM episodes").fetchone()[0]
+    return {"episodes": episodes, "steps": len(run.metrics().of("train"))}

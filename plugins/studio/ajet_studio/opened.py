@@ -1,0 +1,246 @@
+"""A run that somebody looks at: its files, read when they have changed, and a few decoded episodes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from ajet.interfaces.base import by_type
+from ajet.plugins import load_plugins
+from ajet.reports.credit import Credit, run_credit
+from ajet.reports.folder import Entry, Run
+from ajet.reports.token_text import TokenText
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.journal import episode_from_json
+from ajet.rollout.recorder import JOURNAL, METRICS
+from ajet.runs.run_dir import TOKENIZER
+from ajet.tracker.timelines import Timeline, timelines
+from ajet.types import AjetError, Task
+from ajet_studio.index import Index
+from ajet_studio.lines import NotALine, parse_whole
+from ajet_studio.metrics import Metrics, read_metrics
+from ajet_studio.problems import Refused, missing
+from ajet_studio.recent import Recent
+from ajet_studio.tasks import read_tasks
+
+Read = TypeVar("Read")
+JOB = "job.yaml"
+_YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""A list of runs reads many jobs; the loader in C takes a tenth of the time."""
+_TOKENIZER_GROWS = 8
+"""A tokenizer takes about so many times the bytes of its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An episode with its timelines, the trained ones first."""
+
+    episode: Episode
+    timelines: tuple[Timeline, ...]
+    trained: int
+    """How many of the timelines were trained, or would be in a validation."""
+    advantages: Mapping[str, float]
+    """By agent or target, "" for all others; empty if nothing was learned."""
+    error: str
+    """The failure in words; empty without one."""
+
+
+class OpenRun:
+    """A run folder. Its methods may be called in any thread, and raise Refused with one line for the page."""
+
+    def __init__(self, id: str, folder: Path, index: Path, recent: Recent) -> None:
+        self.id, self.dir = id, folder
+        self.index = Index(folder / JOURNAL, index)
+        self._recent = recent
+        self._files: dict[str, tuple[object, Any]] = {}
+
+    def close(self) -> None:
+        """Stop reading the journal."""
+        self.index.close()
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.dir.resolve().name
+
+    # ----------------------------------------------------------------- files
+
+    def job(self) -> tuple[Mapping[str, Any], str]:
+        """The resolved job, and why it cannot be read; empty if there is none."""
+        return self._kept(JOB, _read_job) or ({}, "")
+
+    def metrics(self) -> Metrics:
+        """The metrics. What cannot be read is reported in their problems."""
+        state = self._state(METRICS)
+        if state is None:
+            return Metrics((), ())
+        return self._recent.get(
+            (self.dir, METRICS, state), 4 * state[0], lambda: read_metrics(self.dir / METRICS)
+        )
+
+    def digest(self, make: Callable[[Metrics], Read]) -> Read:
+        """What ``make`` returns of the metrics; kept without them, for lists of many runs."""
+        return self._kept(f"digest of {METRICS}", lambda path: make(read_metrics(path)), METRICS) or make(
+            Metrics((), ())
+        )
+
+    @property
+    def text_of(self) -> TokenText:
+        """The text of tokens."""
+        state = self._state(f"{TOKENIZER}/tokenizer.json") or (0, 0)
+        return self._recent.get(
+            (self.dir, TOKENIZER, state), _TOKENIZER_GROWS * state[0], lambda: TokenText(self.dir)
+        )
+
+    def credit(self) -> Credit:
+        """The algorithm and filters of the job, as far as installed plugins have them: code that a run folder names is
+        never loaded."""
+
+        def read(path: Path) -> Credit:
+            job, own = _without_own_code(self.job()[0])
+            credit = run_credit(Run(self.dir, job, (), ()))
+            return Credit(credit.algorithm, credit.selection, (*credit.notes, *own))
+
+        return self._kept(f"credit of {JOB}", read, JOB) or read(self.dir / JOB)
+
+    def tasks(self) -> Mapping[str, Task]:
+        """The tasks that the job's files hold, by id."""
+        return self._kept(f"tasks of {JOB}", lambda path: read_tasks(self.dir, self.job()[0]), JOB) or {}
+
+    def _kept(self, key: str, read: Callable[[Path], Read], name: str = "") -> Read | None:
+        """What ``read`` returns for a file, read again if the file has changed; None if there is none."""
+        state = self._state(name or key)
+        if state is None:
+            return None
+        kept = self._files.get(key)
+        if kept is None or kept[0] != state:
+            kept = self._files[key] = (state, read(self.dir / (name or key)))
+        result: Read = kept[1]
+        return result
+
+    def _state(self, name: str) -> tuple[int, int] | None:
+        """Size and time of a file; None if there is none."""
+        try:
+            found = (self.dir / name).stat()
+        except OSError:
+            return None
+        return found.st_size, found.st_mtime_ns
+
+    # ----------------------------------------------------------------- episodes
+
+    def row(self, id: str) -> dict[str, Any]:
+        """The index's row of an episode. Raises Refused (404) if there is none."""
+        self.index.update(wait=2)
+        with self.index.reading() as db:
+            found = db.execute("SELECT * FROM episodes WHERE id = ? ORDER BY line DESC", (id,)).fetchone()
+        if found is None:
+            done = self.index.progress()
+            hint = f"; {done:.0%} of the journal has been read" if done < 1 else ""
+            raise missing(f"{id}: no such episode in {self.name}{hint}")
+        return dict(found)
+
+    def advantages(self, phase: str, step: int) -> dict[str, dict[str, float]]:
+        """Advantages of the episodes of a step, by id."""
+        with self.index.reading() as db:
+            rows = db.execute(
+                "SELECT * FROM episodes WHERE phase = ? AND step = ? ORDER BY line", (phase, step)
+            ).fetchall()
+        return self.credit().advantages([_entry(row) for row in rows if row["reward"] is not None])
+
+    def decoded(self, row: Mapping[str, Any]) -> Decoded:
+        """The whole episode of a row. Raises Refused if its line is not one of this version's journal."""
+        key = self.dir, row["id"], row["offset"], row["length"]
+        return self._recent.get(key, row["length"], lambda: self._decode(row))
+
+    def _decode(self, row: Mapping[str, Any]) -> Decoded:
+        entry = _entry(row)
+        place = f"{JOURNAL}: line {row['line']}"
+        try:
+            line = parse_whole(self.index.line(row["offset"], row["length"]))
+            if line["id"] != row["id"] and "\ufffd" not in row["id"] and "?" not in row["id"]:
+                raise Refused(409, f"{place}: the journal has changed; load the page again")
+            plan = Plan(entry.id, "", Task(entry.task), entry.member, 0)
+            said = str(line["error"])
+            # The row has the failure; other versions may have kinds of their own.
+            episode = episode_from_json({**line, "failure": None}, plan)
+            learned = entry.failure is None and entry.group is not None
+            trained = self.credit().selection.choose(episode)[0] if learned else []
+            taken = {span.call for one in trained for span in one.spans}
+            rest = timelines([call for call in episode.record.calls if call.number not in taken])
+        except OSError as error:
+            raise missing(f"{place}: {error.strerror}; the run folder was deleted") from None
+        except (NotALine, AjetError) as error:
+            raise Refused(422, f"{place}: {error}") from None
+        except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            raise Refused(
+                422,
+                f"{place}: not an episode of this version's journal ({type(error).__name__}: {error}). "
+                "Read it with the version in versions.json.",
+            ) from None
+        found = self.advantages(entry.phase, entry.step).get(entry.id, {}) if learned else {}
+        return Decoded(episode, (*trained, *rest), len(trained), found, said)
+
+
+def _entry(row: Mapping[str, Any] | sqlite3.Row) -> Entry:
+    """A row of the index as the reports of the core know it."""
+    same = (
+        "offset",
+        "id",
+        "phase",
+        "step",
+        "task",
+        "member",
+        "attempt",
+        "failure",
+        "seconds",
+        "calls",
+        "sampled",
+    )
+    return Entry(
+        **{name: row[name] for name in same},
+        error="",
+        reward=row["reward"],
+        rewards=json.loads(row["rewards"]),
+        is_success=None if row["is_success"] is None else bool(row["is_success"]),
+        trainable=row["trained_tokens"],
+        counters={},
+        breaks={},
+    )
+
+
+def _read_job(path: Path) -> tuple[Mapping[str, Any], str]:
+    try:
+        with path.open("rb") as file:
+            found = yaml.load(file, _YAML)
+        json.dumps(found, default=str)  # an alias may stand within its own anchor
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        return {}, f"{path.name}: {' '.join(str(error).split())[:300]}"
+    if not isinstance(found, dict):
+        return {}, f"{path.name}: not a mapping of keys"
+    return found, ""
+
+
+def _without_own_code(job: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """The job without an algorithm or filters that are not installed plugins, and notes on those."""
+    train = dict(job.get("train") or {})
+    notes = []
+    known = load_plugins().classes
+
+    def is_known(kind: str, spec: Any) -> bool:
+        spec = by_type(spec)
+        name = spec.get("type") if isinstance(spec, Mapping) else None
+        if isinstance(name, str) and (kind, name) not in known:
+            notes.append(f"{kind} {name}: not an installed plugin, so its effect is unknown")
+            return False
+        return True
+
+    if not is_known("algorithm", train.get("algorithm")):
+        train["algorithm"] = None
+    train["filters"] = [spec for spec in train.get("filters") or () if is_known("filter", spec)]
+    return ({**job, "train": train} if job else job), notes

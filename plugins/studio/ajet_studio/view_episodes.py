@@ -1,0 +1,408 @@
+"""What the page shows of episodes: lists, groups, and one with its messages."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ajet.learning.credit import EPISODE, advantage_of
+from ajet.reports.episode import break_report
+from ajet.tracker.call import Call, MessageNode
+from ajet.tracker.record import Exchange
+from ajet.tracker.timelines import Timeline
+from ajet_studio.explanations import explain_counter
+from ajet_studio.feedback import ratings
+from ajet_studio.opened import Decoded, OpenRun
+from ajet_studio.problems import missing, wrong
+from ajet_studio.queries import PATIENCE, number, real
+from ajet_studio.words import matching
+
+MOST_ROWS = 200
+MOST_ALIKE = 50
+LONG = 20_000
+"""Characters of a text that are sent with an episode; the page asks for the rest."""
+SHORT = 500
+"""The same once an episode's texts are `MOST_TEXT` together."""
+MOST_TEXT = 2_000_000
+_SHOWN = (
+    "id",
+    "phase",
+    "step",
+    "task",
+    "member",
+    "attempt",
+    "reward",
+    "failure",
+    "seconds",
+    "calls",
+    "tokens",
+)
+_SORTS = {*_SHOWN, "is_success", "trained_tokens", "breaks", "line"}
+
+
+def episodes(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """The rows that a query selects, sorted; at most `MOST_ROWS` from an offset."""
+    words = matching(query.get("q", ""))
+    if query.get("q", "").strip() and not words:
+        raise wrong("q: write at least one word to search for")
+    complete = run.index.update(wait=PATIENCE, words=bool(words))
+    where, values = _where(query)
+    if words:
+        where.append("line IN (SELECT rowid FROM words WHERE words MATCH ?)")
+        values.append(words)
+    chosen = " AND ".join(where) or "1"
+    sort = query.get("sort") or "line"
+    if sort not in _SORTS:
+        raise wrong(f"sort: {sort[:40]!r} is not one of {', '.join(sorted(_SORTS))}")
+    direction = "DESC" if query.get("descending", "") in ("1", "true") else "ASC"
+    offset, limit = _count(query, "offset", 0), min(_count(query, "limit", 50), MOST_ROWS)
+    with run.index.reading() as db:
+        total = db.execute(f"SELECT count(*) FROM episodes WHERE {chosen}", values).fetchone()[0]
+        rows = db.execute(
+            f"SELECT * FROM episodes WHERE {chosen} ORDER BY {sort} IS NULL, {sort} {direction}, line {direction} LIMIT ? OFFSET ?",
+            (*values, limit, offset),
+        ).fetchall()
+    done = run.index.words_progress() * run.index.progress() if words else run.index.progress()
+    return {"total": total, "rows": [row_of(row) for row in rows], "indexed": 1.0 if complete else done}
+
+
+def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
+    """The episodes of a task in a step, with their advantages, and the groups before and after."""
+    run.index.update(wait=PATIENCE)
+    with run.index.reading() as db:
+        rows = _siblings(db, phase, step, task)
+        if not rows:
+            raise missing(f"{task}: no episodes of this task in {phase} at step {step}")
+        tasks = [name for (name,) in db.execute(
+            "SELECT task FROM episodes WHERE phase = ? AND step = ? GROUP BY task ORDER BY min(line)", (phase, step)
+        )]  # fmt: skip
+        place = tasks.index(task)
+        previous = _key(phase, step, tasks[place - 1]) if place else _edge(db, phase, step, "<", "DESC")
+        following = (
+            _key(phase, step, tasks[place + 1])
+            if place + 1 < len(tasks)
+            else _edge(db, phase, step, ">", "ASC")
+        )
+    found = run.advantages(phase, step)
+    return {
+        "task": _task(run, task),
+        "rows": [{**row_of(row), "advantage": found.get(row["id"], {}).get(EPISODE)} for row in rows],
+        "previous": previous,
+        "next": following,
+    }
+
+
+def episode(run: OpenRun, id: str) -> dict[str, Any]:
+    """One episode."""
+    row = run.row(id)
+    found = run.decoded(row)
+    one = found.episode
+    lanes = Lanes(found)
+    with run.index.reading() as db:
+        ids = [sibling["id"] for sibling in _siblings(db, row["phase"], row["step"], row["task"])]
+        alike = db.execute(
+            "SELECT id, phase, step, reward FROM episodes WHERE task = ? AND line != ? ORDER BY step, line",
+            (row["task"], row["line"]),
+        ).fetchall()
+    place = ids.index(id)
+    task = _task(run, row["task"])
+    return {
+        **row_of(row),
+        "advantages": dict(found.advantages),
+        "error": _shortened(found.error)["text"],
+        "task": task,
+        "reference": task.get("answer"),
+        "response": _cut_response(one.output.response),
+        "rewards": dict(one.rewards),
+        "metrics": dict(one.metrics),
+        "counters": {
+            name: {"value": n, "explanation": explain_counter(name)} for name, n in one.counters.items() if n
+        },
+        "feedback": one.feedback,
+        "prompts": dict(one.prompts),
+        "lanes": lanes.described(),
+        "calls": lanes.calls(),
+        "messages": lanes.messages(),
+        "breaks": [_break(found, run, index) for index in range(len(one.breaks))],
+        "previous": ids[place - 1] if place else None,
+        "next": ids[place + 1] if place + 1 < len(ids) else None,
+        "same_task": [{"run": run.id, **dict(other)} for other in _thinned(alike, MOST_ALIKE)],
+        "ratings": ratings(run.dir, id),
+    }
+
+
+def text(run: OpenRun, id: str, lane: int, message: int, start: int, count: int) -> dict[str, Any]:
+    """A part of a message's content, which was shortened."""
+    lanes = Lanes(run.decoded(run.row(id)))
+    if not 0 <= lane < len(lanes.nodes) or not 0 <= message < len(lanes.nodes[lane]):
+        raise missing(f"message {message} of lane {lane}: episode {id} has no such message")
+    whole = content_of(lanes.nodes[lane][message].message)
+    count = min(count, 1_000_000)
+    return {"text": whole[start : start + count], "from": start, "total": len(whole)}
+
+
+class Lanes:
+    """The calls of an episode by (agent, target, merging key), each with the messages that its calls saw, every message
+    once, in the order in which calls first saw them."""
+
+    def __init__(self, decoded: Decoded) -> None:
+        self._decoded = decoded
+        record = decoded.episode.record
+        self._calls: Mapping[int, Call] = {call.number: call for call in record.calls}
+        answered: dict[int, Exchange | Call] = {call.number: call for call in record.calls}
+        answered |= {exchange.number: exchange for exchange in record.exchanges}
+        self._answered = [answered[number] for number in sorted(answered)]
+        self.keys: list[tuple[str, str, str]] = list(dict.fromkeys(self._key(one) for one in self._answered))
+        self.nodes: list[list[MessageNode]] = [[] for _ in self.keys]
+        self._places: list[dict[MessageNode, int]] = [{} for _ in self.keys]
+        self._spans: dict[int, tuple[int | None, int | None]] = {}
+        """The first new message and the answer of each call, as positions in its lane."""
+        for one in self._answered:
+            lane = self.keys.index(self._key(one))
+            places, nodes = self._places[lane], self.nodes[lane]
+            node = one.answer if isinstance(one, Exchange) else one.chat_end
+            new = []
+            while node is not None and node.parent is not None and node not in places:
+                new.append(node)
+                node = node.parent
+            first = len(nodes) if new else None
+            for found in reversed(new):
+                places[found] = len(nodes)
+                nodes.append(found)
+            answer = places[one.answer] if isinstance(one, Exchange) else None
+            self._spans[one.number] = (answer if first is None else first, answer)
+        self._timelines = {s.call: i for i, line in enumerate(decoded.timelines) for s in line.spans}
+
+    def described(self) -> list[dict[str, Any]]:
+        """The lanes with their timelines."""
+        lanes = []
+        for agent, target, key in self.keys:
+            calls = {one.number for one in self._answered if self._key(one) == (agent, target, key)}
+            lines = [
+                self._timeline(index, line, agent, target)
+                for index, line in enumerate(self._decoded.timelines)
+                if calls & {span.call for span in line.spans}
+            ]
+            trained = any(self._calls[number].trained for number in calls if number in self._calls)
+            lanes.append(
+                {"agent": agent, "target": target, "key": key, "trained": trained, "timelines": lines}
+            )
+        return lanes
+
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls, in the order of their requests."""
+        found = []
+        for one in self._answered:
+            call = self._calls.get(one.number)
+            first, answer = self._spans[one.number]
+            versions = call.generation.weight_versions.tolist() if call else []
+            found.append(
+                {
+                    "number": one.number,
+                    "agent": one.agent,
+                    "target": one.target,
+                    "lane": self.keys.index(self._key(one)),
+                    "timeline": self._timelines.get(one.number),
+                    "messages_from": first,
+                    "answer": answer,
+                    "prompt_tokens": call.prompt.length if call else None,
+                    "answer_tokens": len(call.generation.token_ids) if call else None,
+                    "weight_version": versions[-1] if versions else None,
+                    "finish_reason": call.generation.finish_reason if call else None,
+                    "temperature": call.temperature if call else None,
+                    "trained": bool(call and call.trained),
+                    "cause": call.cause if call else "",
+                    "seconds": None,
+                }
+            )
+        return found
+
+    def messages(self) -> list[list[dict[str, Any]]]:
+        """The messages of each lane; ``parent`` is the place of the message before, -1 for none."""
+        left = MOST_TEXT
+        lanes = []
+        for places, nodes in zip(self._places, self.nodes, strict=True):
+            lane = []
+            for node in nodes:
+                message = _message(node.message, LONG if left > 0 else SHORT)
+                left -= len(message["content"]) + len(message["reasoning"])
+                message["parent"] = places.get(node.parent, -1) if node.parent else -1
+                lane.append(message)
+            lanes.append(lane)
+        return lanes
+
+    def _timeline(self, index: int, line: Timeline, agent: str, target: str) -> dict[str, Any]:
+        trained = index < self._decoded.trained
+        found = self._decoded.advantages
+        return {
+            "index": index,
+            "tokens": len(line.token_ids),
+            "trained_tokens": int(line.mask.sum()) if trained else 0,
+            "advantage": advantage_of(found, agent, target) if trained and found else None,
+            "calls": [span.call for span in line.spans],
+        }
+
+    @staticmethod
+    def _key(one: Exchange | Call) -> tuple[str, str, str]:
+        return one.agent, one.target, one.key
+
+
+def row_of(row: Mapping[str, Any] | sqlite3.Row) -> dict[str, Any]:
+    """An episode as one row."""
+    return {
+        **{name: row[name] for name in _SHOWN},
+        "is_success": None if row["is_success"] is None else bool(row["is_success"]),
+        "trained_tokens": row["trained_tokens"],
+        "agents": json.loads(row["agents"]),
+        "breaks": row["breaks"],
+        "labels": json.loads(row["labels"]),
+    }
+
+
+def content_of(message: Mapping[str, Any]) -> str:
+    """The content of a message as text: parts that are not text are written as JSON."""
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    texts = [
+        p["text"] if isinstance(p, dict) and isinstance(p.get("text"), str) else json.dumps(p, default=str)
+        for p in parts
+    ]
+    return "\n".join(texts)
+
+
+_KNOWN = {"role", "content", "reasoning_content", "tool_calls", "tool_call_id"}
+
+
+def _message(message: Mapping[str, Any], most: int) -> dict[str, Any]:
+    calls = message.get("tool_calls") or []
+    reasoning = _shortened(str(message.get("reasoning_content") or ""), most)
+    found = {
+        "role": str(message.get("role", "")),
+        "content": "",
+        "reasoning": reasoning["text"],
+        "tool_calls": [_bounded(call, most) for call in calls],
+        "tool_call_id": message.get("tool_call_id"),
+        "extra": {name: _bounded(value, most) for name, value in message.items() if name not in _KNOWN},
+    }
+    content = _shortened(content_of(message), most)
+    found["content"] = content["text"]
+    if "cut" in content:
+        found["cut"] = content["cut"]
+    if "cut" in reasoning:
+        found["reasoning_cut"] = reasoning["cut"]
+    return found
+
+
+def _bounded(value: Any, most: int) -> Any:
+    """A value of JSON, or the beginning of its text if that is too long."""
+    if isinstance(value, str):
+        return value if len(value) <= most else value[:most] + " …"
+    if isinstance(value, int | float | bool) or value is None:
+        return value
+    if len(json.dumps(value, default=str)) <= most:
+        return value
+    if isinstance(value, dict):
+        return {name: _bounded(one, most) for name, one in list(value.items())[:100]}
+    return json.dumps(value, default=str)[:most] + " …"
+
+
+def _shortened(text: str, most: int = LONG) -> dict[str, Any]:
+    return {"text": text[:most], "cut": len(text)} if len(text) > most else {"text": text}
+
+
+def _cut_response(response: Any) -> Any:
+    return _bounded(response, LONG)
+
+
+def _break(decoded: Decoded, run: OpenRun, index: int) -> dict[str, Any]:
+    found = decoded.episode.breaks[index]
+    report = break_report(found, run.text_of)
+
+    def told(texts: Sequence[str | None], ids: Sequence[int]) -> str:
+        return "".join(str(i) + " " if t is None else t for t, i in zip(texts, ids, strict=True))
+
+    return {
+        "call": found.call,
+        "what": found.cause,
+        "remedy": report.remedy,
+        "recorded": _shortened(found.before or told(report.recorded, found.recorded))["text"],
+        "sent": _shortened(found.now or told(report.sent, found.sent))["text"],
+    }
+
+
+def _where(query: Mapping[str, str]) -> tuple[list[str], list[Any]]:
+    where: list[str] = []
+    values: list[Any] = []
+
+    def add(condition: str, value: Any) -> None:
+        if value not in (None, ""):
+            where.append(condition)
+            values.append(value)
+
+    add("phase = ?", query.get("phase"))
+    add("step = ?", number(query.get("step"), "step"))
+    add("task = ?", query.get("task"))
+    failure = query.get("failure", "")
+    if failure in ("any", "none"):
+        where.append("failure IS NOT NULL" if failure == "any" else "failure IS NULL")
+    else:
+        add("failure = ?", failure)
+    for name, column in (("agent", "agents"), ("label", "labels")):
+        if query.get(name):
+            add(f"instr({column}, ?)", json.dumps(query[name], ensure_ascii=False))
+    add("reward >= ?", real(query.get("min_reward"), "min_reward"))
+    add("reward <= ?", real(query.get("max_reward"), "max_reward"))
+    add("tokens >= ?", number(query.get("min_tokens"), "min_tokens"))
+    add("tokens <= ?", number(query.get("max_tokens"), "max_tokens"))
+    return where, values
+
+
+def _count(query: Mapping[str, str], name: str, default: int) -> int:
+    return max(0, number(query.get(name), name, default) or 0)
+
+
+def _task(run: OpenRun, id: str) -> dict[str, Any]:
+    """The id of a task, and what its file says of it."""
+    found = run.tasks().get(id)
+    if found is None:
+        return {"id": id}
+    answer = found.metadata.get("answer")
+    return {
+        "id": id,
+        "query": found.query,
+        "metadata": _bounded(dict(found.metadata), LONG),
+        "answer": answer,
+    }
+
+
+def _siblings(db: sqlite3.Connection, phase: str, step: int, task: str) -> list[sqlite3.Row]:
+    found: list[sqlite3.Row] = db.execute(
+        "SELECT * FROM episodes WHERE phase = ? AND step = ? AND task = ? ORDER BY member, line",
+        (phase, step, task),
+    ).fetchall()
+    return found
+
+
+def _key(phase: str, step: int, task: str) -> dict[str, Any]:
+    return {"phase": phase, "step": step, "task": task}
+
+
+def _edge(db: sqlite3.Connection, phase: str, step: int, than: str, order: str) -> dict[str, Any] | None:
+    """The last group of the step before, or the first one of the step after."""
+    found = db.execute(
+        f"SELECT step, task FROM episodes WHERE phase = ? AND step {than} ? GROUP BY step, task "
+        f"ORDER BY step {order}, min(line) {order} LIMIT 1",
+        (phase, step),
+    ).fetchone()
+    return _key(phase, found["step"], found["task"]) if found else None
+
+
+def _thinned(rows: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most so many rows, evenly, the first and last always."""
+    if len(rows) <= most:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]

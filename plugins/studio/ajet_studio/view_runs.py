@@ -1,0 +1,257 @@
+"""What the page shows of runs: the list, one run, its curves, steps and logs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ajet.job.config import leaves
+from ajet.rollout.checkpoints import CHECKPOINTS, fault, validation_reward
+from ajet.rollout.recorder import JOURNAL
+from ajet_studio.explanations import explain_counter, explain_metric
+from ajet_studio.index import faults, torn
+from ajet_studio.library import Library
+from ajet_studio.metrics import Metrics
+from ajet_studio.opened import OpenRun
+from ajet_studio.problems import Refused, missing
+from ajet_studio.queries import PATIENCE
+from ajet_studio.state import changed, started, state_of
+
+MOST_POINTS = 2000
+MOST_STEPS = 500
+MOST_LINES = 500
+_TRAIN_NOTHING = {"debug", "prompts"}
+"""Backbones that do not take `train.steps` steps."""
+_LOG_BLOCK = 1 << 20
+_LOGS = {".log", ".txt", ".out", ".err"}
+_RECORDS = ("restarts.jsonl", "versions.json", "feedback.jsonl")
+
+
+def runs(library: Library) -> dict[str, Any]:
+    """The folder and a row for each run in it."""
+    rows = []
+    for id in library.ids():
+        try:
+            rows.append(run_row(library.run(id)))
+        except Refused:  # deleted a moment ago
+            continue
+    return {"folder": str(library.folder), "runs": rows}
+
+
+def run_row(run: OpenRun) -> dict[str, Any]:
+    """A run in one row."""
+    job, problem = run.job()
+    found = run.digest(_digest)
+    section = _mapping(job.get("train"))
+    backbone = _text(_mapping(job.get("backbone")).get("name", job.get("backbone")))
+    wanted = 0 if backbone in _TRAIN_NOTHING else _whole(section.get("steps"))
+    began = started(run.dir)
+    return {
+        "run": run.id,
+        "name": run.name,
+        "state": "unreadable" if problem else state_of(run.dir, found["steps"], wanted),
+        "started": datetime.fromtimestamp(began).astimezone().isoformat(timespec="seconds") if began else "",
+        "seconds": max(0.0, round(changed(run.dir) - began, 1)) if began else None,
+        "workflow": _text(job.get("workflow")),
+        "backbone": backbone,
+        "model": _text(job.get("model")),
+        "algorithm": _text(_mapping(section.get("algorithm")).get("type", section.get("algorithm"))),
+        "steps_wanted": wanted,
+        **found,
+        "problem": problem or found["problem"],
+    }
+
+
+def _digest(metrics: Metrics) -> dict[str, Any]:
+    """What a row says of the metrics."""
+    train = metrics.of("train") or metrics.of("debug")
+    validations = [line for line in metrics.of("validation") if _figure(line) is not None]
+    return {
+        "steps": int(train[-1]["step"]) if train else 0,
+        "episodes": sum(_whole(line.get("episodes")) for line in metrics.lines),
+        "reward": next((line["reward"] for line in reversed(train) if line.get("reward") is not None), None),
+        "validation_before": _figure(validations[0]) if validations and validations[0]["step"] == 0 else None,
+        "validation_after": _figure(validations[-1]) if validations and validations[-1]["step"] > 0 else None,
+        "problem": next(iter(metrics.problems), ""),
+    }
+
+
+def run(run: OpenRun) -> dict[str, Any]:
+    """One run."""
+    row = run_row(run)
+    complete = run.index.update(wait=PATIENCE)
+    metrics = run.metrics()
+    problems = [p for p in (run.job()[1], run.index.problem, *metrics.problems) if p]
+    phases: dict[str, dict[str, int]] = {}
+    counters: Counter[str] = Counter()
+    with run.index.reading() as db:
+        problems += [f"{JOURNAL}: {text}" for text in faults(db)]
+        for phase, steps, episodes in db.execute(
+            "SELECT phase, count(DISTINCT step), count(*) FROM episodes GROUP BY phase"
+        ):
+            phases[phase] = {"steps": steps, "episodes": episodes}
+        for text, times in db.execute("SELECT counters, count(*) FROM episodes GROUP BY counters"):
+            for name, count in json.loads(text).items():
+                counters[name] += count * times
+    for phase in metrics.phases():
+        found = phases.setdefault(phase, {"steps": 0, "episodes": 0})
+        found["steps"] = max(found["steps"], len(metrics.of(phase)))
+    if row["state"] != "live" and torn(run.dir / JOURNAL):
+        problems.append(f"{JOURNAL}: the last line was cut off; it is left out")
+    return {
+        **row,
+        "episodes": sum(phase["episodes"] for phase in phases.values()) or row["episodes"],
+        "indexed": 1.0 if complete else run.index.progress(),
+        "settings": dict(leaves(run.job()[0])),
+        "phases": phases,
+        "metrics": _names(metrics),
+        "counters": {
+            name: {"value": n, "explanation": explain_counter(name)}
+            for name, n in counters.most_common()
+            if n
+        },
+        "problems": problems,
+        "checkpoints": _checkpoints(run.dir),
+        "note": {"tokenizer": run.text_of.missing},
+    }
+
+
+def series(run: OpenRun, name: str, phase: str) -> dict[str, Any]:
+    """A metric over the steps, thinned evenly to at most `MOST_POINTS` points."""
+    points = [[line["step"], line[name]] for line in run.metrics().of(phase) if _is_number(line.get(name))]
+    if len(points) > MOST_POINTS:
+        points = [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+    return {"points": points}
+
+
+def steps(run: OpenRun, phase: str, after: int | None, limit: int) -> dict[str, Any]:
+    """The steps of a phase after one step: their metrics, and the figures of their episodes so far."""
+    run.index.update(wait=PATIENCE)
+    rows: dict[int, dict[str, Any]] = {}
+    with run.index.reading() as db:
+        for step, episodes, reward, failures in db.execute(
+            "SELECT step, count(*), avg(reward) FILTER (WHERE failure IS NULL), count(failure) FROM episodes "
+            "WHERE phase = ? GROUP BY step",
+            (phase,),
+        ):
+            rows[step] = {
+                "step": step,
+                "episodes": episodes,
+                "reward": reward,
+                "failures": failures,
+                "seconds": None,
+            }
+    for line in run.metrics().of(phase):
+        row = rows.setdefault(
+            line["step"], {"step": line["step"], "episodes": 0, "reward": None, "failures": 0}
+        )
+        known = {name: value for name, value in line.items() if name not in ("type", "step")}
+        times = [known[n] for n in ("seconds_rollout", "seconds_update") if _is_number(known.get(n))]
+        row |= {
+            "failures": known.get("episodes_failed", row["failures"]),
+            "seconds": sum(times) if times else None,
+        }
+        row |= known
+    found = [row for step, row in sorted(rows.items()) if after is None or step > after]
+    return {"total": len(rows), "rows": found[: min(limit, MOST_STEPS)]}
+
+
+def log(run: OpenRun, name: str | None, before: int | None) -> dict[str, Any]:
+    """The log files of a run folder, or the last lines of one that end before a byte."""
+    files = _log_files(run.dir)
+    if name is None:
+        return {"files": [{"name": path.name, "bytes": path.stat().st_size} for path in files.values()]}
+    if name not in files:
+        raise missing(f"{name}: no such log in {run.name}")
+    try:
+        with files[name].open("rb") as file:
+            end = file.seek(0, 2)
+            end = end if before is None else max(0, min(before, end))
+            start = max(0, end - _LOG_BLOCK)
+            file.seek(start)
+            data = file.read(end - start)
+    except OSError as error:
+        raise missing(f"{name}: {error.strerror}") from None
+    if start and b"\n" in data[:-1]:  # begin with a whole line
+        cut = data.index(b"\n") + 1
+        start, data = start + cut, data[cut:]
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    kept = lines[-MOST_LINES:]
+    start += sum(len(line) + 1 for line in lines[: len(lines) - len(kept)])
+    return {"lines": [line.decode("utf-8", "replace")[:20_000] for line in kept], "start": start}
+
+
+def _names(metrics: Metrics) -> dict[str, dict[str, Any]]:
+    """Every metric with what it means and the phases that have it, the first one as ``phase``."""
+    found: dict[str, list[str]] = {}
+    for line in metrics.lines:
+        for name, value in line.items():
+            if name not in ("type", "step") and _is_number(value):
+                phases = found.setdefault(name, [])
+                if line["type"] not in phases:
+                    phases.append(line["type"])
+    return {
+        name: {"explanation": explain_metric(name), "phase": phases[0], "phases": phases}
+        for name, phases in found.items()
+    }
+
+
+def _checkpoints(run_dir: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted((run_dir / CHECKPOINTS).glob("step_*")):
+        broken = fault(path)
+        reward = None if broken else validation_reward(path)
+        found.append(
+            {
+                "step": _whole(path.name.removeprefix("step_")),
+                "path": str(path),
+                "validation_reward": reward if reward is not None and math.isfinite(reward) else None,
+                "exists": broken is None,
+            }
+        )
+    return found
+
+
+def _log_files(run_dir: Path) -> Mapping[str, Path]:
+    """The log files by name; no links, which could lead out of the folder."""
+    try:
+        inside = sorted(run_dir.iterdir())
+    except OSError:
+        return {}
+    return {
+        path.name: path
+        for path in inside
+        if (path.suffix in _LOGS or path.name in _RECORDS) and path.is_file() and not path.is_symlink()
+    }
+
+
+def _figure(line: Mapping[str, Any]) -> float | None:
+    """The accuracy of a validation, or its reward if no verdict says success."""
+    value = line.get("accuracy", line.get("reward"))
+    return value if _is_number(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)

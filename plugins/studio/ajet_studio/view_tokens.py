@@ -1,0 +1,183 @@
+"""What the page shows of tokens: a window of a timeline, the token tree of a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ajet.learning.credit import advantage_of
+from ajet.tracker.call import Call
+from ajet.tracker.tree import Branch, TokenTree
+from ajet_studio.opened import Decoded, OpenRun
+from ajet_studio.problems import missing
+from ajet_studio.view_episodes import Lanes
+
+MOST_TOKENS = 1000
+MOST_MARKS = 500
+MOST_NODES = 2000
+MOST_NAMES = 200
+_BEFORE = 16
+"""Tokens before a window that are decoded with it: one character may be several tokens."""
+_BEGINNING = 40
+"""Tokens of a node of the tree that are shown as text."""
+
+
+def tokens(run: OpenRun, id: str, timeline: int, start: int, count: int) -> dict[str, Any]:
+    """A window of a timeline's tokens, and where its calls begin and end."""
+    found = run.decoded(run.row(id))
+    if not 0 <= timeline < len(found.timelines):
+        raise missing(f"timeline {timeline}: episode {id} has {len(found.timelines)} timelines")
+    line = found.timelines[timeline]
+    total = len(line.token_ids)
+    start = max(0, min(start, total))
+    end = min(total, start + max(0, min(count, MOST_TOKENS)))
+    first = max(0, start - _BEFORE)
+    borders = [p - first for span in line.spans for p in (span.start, span.end) if first < p <= end]
+    texts = run.text_of(line.token_ids[first:end].tolist(), borders)[start - first :]
+    trained = timeline < found.trained
+    calls: list[int | None] = [None] * (end - start)
+    advantages: list[float | None] = [None] * (end - start)
+    for span in line.spans:
+        for place in range(max(span.start, start), min(span.end, end)):
+            calls[place - start] = span.call
+            if trained and found.advantages:
+                advantages[place - start] = advantage_of(found.advantages, span.agent, span.target)
+    rows = [
+        {
+            "text": text if text is not None else str(token),
+            "id": token,
+            "trained": trained and masked,
+            "logprob": logprob if np.isfinite(logprob) else None,
+            "advantage": advantage,
+            "version": version if version >= 0 else None,
+            "call": call,
+        }
+        for text, token, masked, logprob, version, call, advantage in zip(
+            texts,
+            line.token_ids[start:end].tolist(),
+            line.mask[start:end].tolist(),
+            line.logprobs[start:end].tolist(),
+            line.versions[start:end].tolist(),
+            calls,
+            advantages,
+            strict=True,
+        )
+    ]
+    return {"total": total, "from": start, "rows": rows, "marks": _marks(found, timeline)}
+
+
+def tree(run: OpenRun, id: str, lane: int) -> dict[str, Any]:
+    """The token tree of a lane, as pieces between the places where sequences part."""
+    found = run.decoded(run.row(id))
+    keys = Lanes(found).keys
+    if not 0 <= lane < len(keys):
+        raise missing(f"lane {lane}: episode {id} has {len(keys)} lanes")
+    key = keys[lane][2]
+    record = found.episode.record
+    if key not in record.trees:
+        return {"nodes": [], "left_out": 0}
+    pieces = _Pieces(record.trees[key], MOST_NODES)
+    calls = {call.number: call for call in record.calls if call.key == key}
+    for call in calls.values():
+        pieces.add_call(call)
+    for index, line in enumerate(found.timelines):
+        if line.spans[-1].call in calls:
+            learned = [span.call for span in line.spans] if index < found.trained else []
+            pieces.add_timeline(calls[line.spans[-1].call], index, [calls[number] for number in learned])
+    return {"nodes": pieces.described(run), "left_out": pieces.left_out}
+
+
+class _Pieces:
+    """A token tree whose branches are cut where others leave them."""
+
+    def __init__(self, tree: TokenTree, most: int) -> None:
+        self._at: dict[tuple[int, int], int] = {}
+        """The piece that ends at a position, by number of the branch and length."""
+        self._cuts: dict[int, list[int]] = {}
+        self._spans: list[tuple[Branch, int, int]] = []
+        self._parents: list[int] = []
+        self.left_out = 0
+        for branch in tree.branches:
+            cuts = [c for c in branch.forks if branch.start < c < branch.end] + [branch.end]
+            before = self._at.get((branch.parent.number, branch.start), -1) if branch.parent else -1
+            begin = branch.start
+            if len(self._spans) + len(cuts) > most or (branch.parent and branch.start and before < 0):
+                self.left_out += len(cuts)
+                continue
+            self._cuts[branch.number] = cuts
+            for cut in cuts:
+                self._parents.append(before)
+                before = self._at[branch.number, cut] = len(self._spans)
+                self._spans.append((branch, begin, cut))
+                begin = cut
+        self._trained = [0] * len(self._spans)
+        self._calls: list[list[int]] = [[] for _ in self._spans]
+        self._timelines: list[list[int]] = [[] for _ in self._spans]
+
+    def add_call(self, call: Call) -> None:
+        """Note the call at the pieces that hold tokens that it sampled."""
+        for piece, _ in self._path(call, call.prompt.length):
+            self._calls[piece].append(call.number)
+
+    def add_timeline(self, last: Call, index: int, learned: Sequence[Call]) -> None:
+        """Note a timeline at the pieces on its path, and the tokens that it trains."""
+        for piece, _ in self._path(last, 0):
+            self._timelines[piece].append(index)
+        for call in learned:
+            for piece, count in self._path(call, call.prompt.length):
+                self._trained[piece] += count
+
+    def _path(self, call: Call, start: int) -> list[tuple[int, int]]:
+        """The pieces with tokens of a call's sequence after ``start``, and how many each has."""
+        found = []
+        branch: Branch | None
+        branch, limit = call.end
+        while branch is not None and limit > start:
+            begin = branch.start
+            for cut in self._cuts.get(branch.number, ()):
+                overlap = min(cut, limit) - max(begin, start)
+                if overlap > 0:
+                    found.append((self._at[branch.number, cut], overlap))
+                begin = cut
+            limit = min(limit, branch.start)
+            branch = branch.parent
+        return found
+
+    def described(self, run: OpenRun) -> list[dict[str, Any]]:
+        """The pieces as the page gets them, parents first."""
+        nodes = []
+        for index, (branch, begin, end) in enumerate(self._spans):
+            first = np.frombuffer(branch.data, np.int32)[begin - branch.start : end - branch.start][
+                :_BEGINNING
+            ].tolist()
+            texts = run.text_of(first)
+            nodes.append(
+                {
+                    "parent": self._parents[index],
+                    "tokens": end - begin,
+                    "trained_tokens": self._trained[index],
+                    "text": "".join(f"{i} " if t is None else t for t, i in zip(texts, first, strict=True)),
+                    "timelines": self._timelines[index][:MOST_NAMES],
+                    "calls": self._calls[index][:MOST_NAMES],
+                }
+            )
+        return nodes
+
+
+def _marks(found: Decoded, timeline: int) -> list[list[Any]]:
+    """(index, "prompt") where context begins, (index, number of the call) where an answer begins; evenly thinned."""
+    marks: list[list[Any]] = []
+    at = 0
+    line = found.timelines[timeline]
+    for span in line.spans:
+        if span.start > at:
+            marks.append([at, "prompt"])
+        marks.append([span.start, span.call])
+        at = span.end
+    if at < len(line.token_ids):
+        marks.append([at, "prompt"])
+    if len(marks) > MOST_MARKS:
+        marks = [marks[round(i * (len(marks) - 1) / (MOST_MARKS - 1))] for i in range(MOST_MARKS)]
+    return marks

@@ -1,0 +1,83 @@
+"""Ratings, comments and corrections, kept beside the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import runs
+
+
+@pytest.fixture
+def rated(own: runs.Studio, folder: Path) -> runs.Studio:
+    runs.append(folder / "a", runs.line("1.0/t/0"), runs.line("1.0/t/1", member=1))
+    return own
+
+
+def test_a_rating_is_stored_and_shown_with_its_episode(rated: runs.Studio, folder: Path) -> None:
+    first = rated.post(run="a", id="1.0/t/0", rating=1, comment="good", correction="")
+    assert first.status_code == 200
+    second = rated.post(run="a", id="1.0/t/0", rating=-1, comment="no: <b>", correction="42\ud83d")
+    ratings = second.json()["ratings"]
+    assert [(r["rating"], r["comment"], r["correction"]) for r in ratings] == [
+        (1, "good", ""),
+        (-1, "no: <b>", "42\ud83d"),
+    ]
+    assert rated.get("episode", run="a", id="1.0/t/0")["ratings"] == ratings
+    assert rated.get("episode", run="a", id="1.0/t/1")["ratings"] == []
+    lines = [json.loads(line) for line in (folder / "a" / "feedback.jsonl").read_text().splitlines()]
+    assert [(line["episode"], line["task"], line["rating"]) for line in lines] == [
+        ("1.0/t/0", "t", 1),
+        ("1.0/t/0", "t", -1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"rating": 2},
+        {"rating": -0.5},
+        {"rating": "good"},
+        {"rating": True},
+        {"rating": 1, "comment": 7},
+        {"rating": 1, "correction": "x" * 1_000_001},
+    ],
+)
+def test_what_is_not_feedback_is_refused(rated: runs.Studio, folder: Path, body: dict[str, Any]) -> None:
+    answer = rated.post(run="a", id="1.0/t/0", **body)
+    assert answer.status_code == 400
+    assert "\n" not in answer.json()["error"]
+    assert not (folder / "a" / "feedback.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "body", [{"run": "b", "id": "1.0/t/0"}, {"run": "../a", "id": "1.0/t/0"}, {"run": "a", "id": "9"}, {}]
+)
+def test_feedback_needs_an_episode_that_exists(
+    rated: runs.Studio, folder: Path, body: dict[str, Any]
+) -> None:
+    assert rated.post(rating=1, **body).status_code == 404
+    assert [path.name for path in folder.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[]", b"[" * 100_000, b'{"rating": NaN}'])
+def test_a_body_that_is_not_a_json_object_is_refused(rated: runs.Studio, body: bytes) -> None:
+    found = rated.client.post("/api/feedback", content=body, headers={"origin": rated.url})
+    assert found.status_code == 400
+
+
+def test_a_body_that_is_too_large_is_refused(rated: runs.Studio) -> None:
+    found = rated.client.post("/api/feedback", content=b" " * (9 << 20), headers={"origin": rated.url})
+    assert found.status_code == 413
+
+
+def test_damaged_lines_of_the_file_hide_no_others(rated: runs.Studio, folder: Path) -> None:
+    rated.post(run="a", id="1.0/t/0", rating=0.5)
+    with (folder / "a" / "feedback.jsonl").open("a") as file:
+        file.write("not json\n[]\n")
+    rated.post(run="a", id="1.0/t/0", rating=0.25)
+    assert [r["rating"] for r in rated.get("episode", run="a", id="1.0/t/0")["ratings"]] == [0.5, 0.25]

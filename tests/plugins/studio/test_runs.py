@@ -1,0 +1,143 @@
+"""Runs, curves, steps and logs, of a run that really trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from . import runs
+
+
+def test_the_list_shows_what_a_run_was_and_what_became_of_it(studio: runs.Studio, trained: Path) -> None:
+    found = studio.get("runs")
+    assert found["folder"] == str(trained.parent)
+    (row,) = found["runs"]
+    assert row["run"] == row["name"] == trained.name
+    assert row["state"] == "finished"
+    assert (row["backbone"], row["algorithm"], row["steps"]) == ("local", "grpo", 2)
+    assert row["episodes"] == 2 * 6 + 3  # two steps, three validations
+    assert row["reward"] == 0.5
+    assert row["validation_before"] is not None and row["validation_after"] is not None
+    assert row["started"].startswith(f"{trained.name[:4]}-{trained.name[4:6]}-{trained.name[6:8]}T")
+
+
+def test_a_run_has_its_settings_metrics_and_counters_with_explanations(
+    studio: runs.Studio, trained: Path
+) -> None:
+    found = studio.get("run", run=trained.name)
+    assert found["phases"]["train"] == {"steps": 2, "episodes": 12}
+    assert found["settings"]["rollout.group_size"] == 3
+    assert found["metrics"]["grad_norm"] == {
+        "explanation": "norm of the gradient before clipping", "phase": "train", "phases": ["train"]
+    }  # fmt: skip
+    assert found["checkpoints"][-1] | {"path": "", "validation_reward": 0} == {
+        "step": 2, "path": "", "validation_reward": 0, "exists": True
+    }  # fmt: skip
+    assert found["problems"] == []
+    assert found["indexed"] == 1
+
+
+def test_a_folder_that_is_a_run_is_the_run_with_the_id_dot(trained: Path) -> None:
+    with runs.serving(trained) as studio:
+        assert [row["run"] for row in studio.get("runs")["runs"]] == ["."]
+        assert studio.get("run", run=".")["name"] == trained.name
+
+
+def test_runs_in_folders_below_are_found(own: runs.Studio, folder: Path) -> None:
+    runs.append(folder / "sweep" / "a", runs.line("1.0/t/0"))
+    runs.append(folder / "b", runs.line("1.0/t/0"))
+    assert {row["run"] for row in own.get("runs")["runs"]} == {"sweep/a", "b"}
+    assert own.get("episodes", run="sweep/a")["total"] == 1
+
+
+def test_a_curve_has_the_values_of_the_metrics_file(studio: runs.Studio, trained: Path) -> None:
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    wanted = [[line["step"], line["loss"]] for line in lines if line["type"] == "train"]
+    assert studio.get("series", run=trained.name, name="loss", phase="train")["points"] == wanted
+
+
+def test_a_long_curve_is_thinned_evenly_with_both_ends(own: runs.Studio, folder: Path) -> None:
+    (folder / "a").mkdir()
+    lines = [
+        json.dumps({"type": "train", "step": step, "reward": step / 2}) + "\n" for step in range(1, 9001)
+    ]
+    (folder / "a" / "metrics.jsonl").write_text("".join(lines))
+    points = own.get("series", run="a", name="reward", phase="train")["points"]
+    assert len(points) == 2000
+    assert (points[0], points[-1]) == ([1, 0.5], [9000, 4500.0])
+
+
+def test_steps_have_metrics_and_come_in_pages(studio: runs.Studio, trained: Path) -> None:
+    found = studio.get("steps", run=trained.name, phase="train", limit=1)
+    assert found["total"] == 2
+    (row,) = found["rows"]
+    assert (row["step"], row["episodes"], row["failures"]) == (1, 6, 0)
+    assert row["seconds"] == pytest.approx(row["seconds_rollout"] + row["seconds_update"])
+    (row,) = studio.get("steps", run=trained.name, phase="train", after=1)["rows"]
+    assert row["step"] == 2
+
+
+def test_a_step_is_listed_while_its_episodes_run(own: runs.Studio, folder: Path) -> None:
+    runs.append(
+        folder / "a", runs.line("1.0/t/0", reward=1.0), runs.line("1.0/t/1", failure="timeout", reward=0.0)
+    )
+    (row,) = own.get("steps", run="a", phase="train")["rows"]
+    assert row == {"step": 1, "episodes": 2, "reward": 1.0, "failures": 1, "seconds": None}
+
+
+def test_logs_are_read_from_their_end(own: runs.Studio, folder: Path) -> None:
+    runs.append(folder / "a", runs.line("1.0/t/0"))
+    (folder / "a" / "service.log").write_text("".join(f"line {n}\n" for n in range(1200)))
+    assert own.get("log", run="a")["files"] == [{"name": "service.log", "bytes": 10_890}]
+    last = own.get("log", run="a", name="service.log")
+    assert (len(last["lines"]), last["lines"][0], last["lines"][-1]) == (500, "line 700", "line 1199")
+    before = own.get("log", run="a", name="service.log", before=last["start"])
+    assert (before["lines"][0], before["lines"][-1]) == ("line 200", "line 699")
+
+
+@pytest.mark.parametrize("name", ["../b/service.log", "/etc/passwd", "episodes.jsonl", "link.log"])
+def test_only_logs_of_the_run_folder_are_read(own: runs.Studio, folder: Path, name: str) -> None:
+    runs.append(folder / "a", runs.line("1.0/t/0"))
+    (folder / "b").mkdir()
+    (folder / "b" / "service.log").write_text("secret")
+    (folder / "a" / "link.log").symlink_to(folder / "b" / "service.log")
+    assert own.refused("log", run="a", name=name)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("running", "steps", "state"),
+    [
+        (None, 3, "finished"),
+        (None, 2, "interrupted"),
+        ("dead", 2, "failed"),
+        ("this", 2, "live"),
+        ("damaged", 2, "failed"),
+    ],
+)
+def test_the_state_follows_from_what_the_run_left_behind(
+    own: runs.Studio, folder: Path, running: str | None, steps: int, state: str
+) -> None:
+    import os
+    import socket
+    import subprocess
+    import sys
+
+    runs.append(folder / "a", runs.line("1.0/t/0"))
+    (folder / "a" / "job.yaml").write_text(
+        yaml.safe_dump({"backbone": {"name": "local"}, "train": {"steps": 3}})
+    )
+    (folder / "a" / "metrics.jsonl").write_text(json.dumps({"type": "train", "step": steps}) + "\n")
+    if running is not None:
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        who = {
+            "pid": os.getpid() if running == "this" else gone.pid,
+            "host": socket.gethostname(),
+            "since": "",
+        }
+        (folder / "a" / "running.json").write_text("{" if running == "damaged" else json.dumps(who))
+    (row,) = own.get("runs")["runs"]
+    assert row["state"] == state
