@@ -142,7 +142,7 @@ class Index:
         raise AssertionError("unreachable")
 
     def _extend(self, db: sqlite3.Connection) -> None:
-        if not self._journal.exists():  # no episode has ended yet, or somebody has removed it
+        if not self._journal.exists():  # no episode has ended yet, or the journal was removed
             if _get(db, "offset", 0):
                 db.execute("BEGIN IMMEDIATE")
                 _clear(db)
