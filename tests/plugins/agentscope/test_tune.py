@@ -13,7 +13,8 @@ import httpx2
 import pytest
 from pydantic import BaseModel
 
-from ajet.job.layers import job_layers
+from ajet.job.layers import job_layers, lay_sets
+from ajet.job.prepare import build_backbone
 from ajet.types import AjetError, ConfigError, ContractBroken
 from tests.tiny import save_tiny_model
 
@@ -281,8 +282,11 @@ def test_the_hosted_trainer_gets_its_fields() -> None:
     }
     found = keys_of({"tinker_config": TinkerConfig(**fields)}, "tinker")
     section = {key.removeprefix("backbone.tinker."): v for key, v in found.items() if "tinker" in key}
-    assert section == {"base_model": "m", **fields}
-    assert "backbone.tinker.seed" not in keys_of({"tinker_config": TinkerConfig()}, "tinker")
+    assert found["run.seed"] == fields.pop("seed") and section == fields
+    layers = job_layers(None)
+    lay_sets(layers, {"backbone": "tinker", **found})
+    assert build_backbone(layers).model_dump(include=fields.keys()) == fields
+    assert "run.seed" not in keys_of({"tinker_config": TinkerConfig()}, "tinker")
     said = error_of(lambda: keys_of({"tinker_config": TinkerConfig()}, "local"))
     assert said.startswith("TunerModelConfig.tinker_config: trains at Tinker, but backbone='local'")
 

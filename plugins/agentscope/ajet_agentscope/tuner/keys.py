@@ -111,9 +111,9 @@ def _tinker_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None
             f"TunerModelConfig.tinker_config: trains at Tinker, but backbone={backbone!r}. Remove one of them."
         )
     assert config.tinker_config
-    keys.lay(config, "model_path", "backbone.tinker.base_model", config.model_path)
     for field, value in config.tinker_config.model_dump(exclude_none=True).items():
-        keys.lay(config.tinker_config, field, f"backbone.tinker.{field}", value)
+        key = "run.seed" if field == "seed" else f"backbone.tinker.{field}"
+        keys.lay(config.tinker_config, field, key, value)
 
 
 def refuse(config: BaseModel, why: Mapping[str, str]) -> None:
