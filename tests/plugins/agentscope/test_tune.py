@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from ajet_agentscope.tuner import (
 )
 from ajet_agentscope.tuner.algorithms import OTHERS, SAME, algorithm
 from ajet_agentscope.tuner.config import ours
+from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import JobKeys, model_keys
 
 RECORDS = [{"question": f"say {i}", "answer": str(i)} for i in range(4)]
@@ -151,6 +153,11 @@ def test_closures_get_the_raw_record_and_are_judged(tuned: Tune) -> None:
     assert [e.reward for e in found.episodes(step=1)] == [0.25] * 4
     assert found.metrics[0]["judge/calls"] == 1.0
     assert all(record in RECORDS for record in seen) and len(seen) == 4
+
+
+def test_a_judge_can_be_sent_to_other_processes() -> None:
+    made = TunerJudge(function=judge, models={"critic": {"base_url": "http://x/v1", "model": "m"}})
+    assert pickle.loads(pickle.dumps(made)) == made
 
 
 def test_without_a_judge_the_workflows_own_reward_counts(tuned: Tune) -> None:
