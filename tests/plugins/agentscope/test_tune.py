@@ -38,6 +38,7 @@ from ajet_agentscope.tuner.algorithms import OTHERS, SAME, algorithm
 from ajet_agentscope.tuner.config import ours
 from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import JobKeys, model_keys
+from ajet_agentscope.tuner.tune import loggers_of
 
 RECORDS = [{"question": f"say {i}", "answer": str(i)} for i in range(4)]
 Tune = Callable[..., TunedModel]
@@ -393,6 +394,15 @@ def test_the_folder_has_agentscopes_layout_and_nothing_twice(tuned: Tune, folder
     links = [path for path in experiment.rglob("*") if path.is_symlink()]
     assert links and not any(os.path.isabs(os.readlink(link)) for link in links)
     assert found.dir.is_relative_to(experiment / "runs")
+
+
+@pytest.mark.parametrize(("monitor", "field"), [("wandb", "project"), ("mlflow", "experiment")])
+def test_a_monitor_gets_the_name_of_the_project(folder: Path, monitor: str, field: str) -> None:
+    (folder / "job.yaml").write_text(f"run: {{loggers: [tensorboard, {{type: {monitor}, {field}: other}}]}}")
+    tensorboard, named, layout = loggers_of(monitor, "P", folder, job_layers(folder / "job.yaml"))
+    assert (tensorboard, named) == ({"type": "tensorboard"}, {"type": monitor, field: "P"})
+    assert layout == {"type": "agentscope_layout", "folder": str(folder)}
+    assert loggers_of(None, "P", folder, job_layers(None)) == [layout]
 
 
 def test_an_experiment_without_a_name_has_the_time_in_it(tuned: Tune, folder: Path) -> None:
