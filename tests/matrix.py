@@ -81,7 +81,7 @@ ENVIRONMENTS = {
     "openai-3": Environment(("openai>=3,<4",), *SDK),
     "agentscope-1": Environment(
         ("agentscope==1.0.21", "openai<3", "mcp<2", "greenlet", "tqdm"),
-        ("agentscope", "local", "readers[huggingface]"),
+        ("agentscope", "local", "loggers", "readers[huggingface]"),
         ("tests/plugins/agentscope", "tests/examples/test_agentscope_tuner.py"),
     ),
     "frameworks-openai-3": frameworks(

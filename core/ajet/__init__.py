@@ -17,6 +17,7 @@ _WHERE = {
     "Check": "api.results",
     "CheckpointSaved": "interfaces.events",
     "ConfigError": "types",
+    "ContractBroken": "types",
     "Engine": "interfaces.engine",
     "EnginePlugin": "interfaces.engine",
     "Episode": "api.results",
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
     from ajet.job.job import Job as Job
     from ajet.types import AjetError as AjetError
     from ajet.types import ConfigError as ConfigError
+    from ajet.types import ContractBroken as ContractBroken
     from ajet.types import EpisodeView as EpisodeView
     from ajet.types import Finding as Finding
     from ajet.types import JudgeOutput as JudgeOutput

@@ -50,7 +50,7 @@ def main(steps: int = 80) -> Any:
     """Preview the data, and train."""
     train = DatasetConfig(path=str(DATA / "train.jsonl"), total_steps=steps)
     train.preview(2)
-    return tune(
+    tuned = tune(
         workflow_func=run_math_agent,
         judge_func=judge_answer,
         train_dataset=train,
@@ -61,7 +61,11 @@ def main(steps: int = 80) -> Any:
         ),
         project_name="math",
     )
+    print(
+        f"reward on the held-out questions: {tuned.before.reward:.2f} before, {tuned.after.reward:.2f} after"
+    )
+    return tuned
 
 
 if __name__ == "__main__":
-    print(main())
+    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,9 @@ from ajet_agentscope.tuner import (
 )
 from ajet_agentscope.tuner.algorithms import OTHERS, SAME, algorithm
 from ajet_agentscope.tuner.config import ours
+from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import JobKeys, model_keys
+from ajet_agentscope.tuner.tune import loggers_of
 
 RECORDS = [{"question": f"say {i}", "answer": str(i)} for i in range(4)]
 Tune = Callable[..., TunedModel]
@@ -152,6 +155,11 @@ def test_closures_get_the_raw_record_and_are_judged(tuned: Tune) -> None:
     assert [e.reward for e in found.episodes(step=1)] == [0.25] * 4
     assert found.metrics[0]["judge/calls"] == 1.0
     assert all(record in RECORDS for record in seen) and len(seen) == 4
+
+
+def test_a_judge_can_be_sent_to_other_processes() -> None:
+    made = TunerJudge(function=judge, models={"critic": {"base_url": "http://x/v1", "model": "m"}})
+    assert pickle.loads(pickle.dumps(made)) == made
 
 
 def test_without_a_judge_the_workflows_own_reward_counts(tuned: Tune) -> None:
@@ -390,6 +398,15 @@ def test_the_folder_has_agentscopes_layout_and_nothing_twice(tuned: Tune, folder
     links = [path for path in experiment.rglob("*") if path.is_symlink()]
     assert links and not any(os.path.isabs(os.readlink(link)) for link in links)
     assert found.dir.is_relative_to(experiment / "runs")
+
+
+@pytest.mark.parametrize(("monitor", "field"), [("wandb", "project"), ("mlflow", "experiment")])
+def test_a_monitor_gets_the_name_of_the_project(folder: Path, monitor: str, field: str) -> None:
+    (folder / "job.yaml").write_text(f"run: {{loggers: [tensorboard, {{type: {monitor}, {field}: other}}]}}")
+    tensorboard, named, layout = loggers_of(monitor, "P", folder, job_layers(folder / "job.yaml"))
+    assert (tensorboard, named) == ({"type": "tensorboard"}, {"type": monitor, field: "P"})
+    assert layout == {"type": "agentscope_layout", "folder": str(folder)}
+    assert loggers_of(None, "P", folder, job_layers(None)) == [layout]
 
 
 def test_an_experiment_without_a_name_has_the_time_in_it(tuned: Tune, folder: Path) -> None:

@@ -89,7 +89,7 @@ def tune(
     if eval_dataset is not None and validation is not None:
         _check_evaluation(ours(DatasetConfig, eval_dataset))
         keys.values["eval.episodes"] = len(validation)
-    keys.values["run.loggers"] = _loggers(monitor_type, folder, file)
+    keys.values["run.loggers"] = loggers_of(monitor_type, folder.parent.name, folder, file)
     if file.source_of("run.dir") == "default":
         keys.values["run.dir"] = str(folder / "runs")
     with auxiliary.served(auxiliary_models or {}) as models:
@@ -151,17 +151,23 @@ def _check_evaluation(dataset: DatasetConfig) -> None:
     refuse(dataset, {"total_epochs": once, "total_steps": once})
 
 
-def _loggers(monitor: str | None, folder: Path, file: Layers) -> list[Any]:
-    """The loggers of the job: those of the file, the one that ``monitor_type`` names, and the one that keeps the folder.
-    Raises ConfigError."""
-    name = monitor or "tensorboard"
-    installed = sorted(n for kind, n in load_plugins().classes if kind == "logger" and n != Layout.name)
-    if name not in installed:
+def loggers_of(monitor: str | None, project: str, folder: Path, file: Layers) -> list[Any]:
+    """The loggers of the job: those of the file, the one that ``monitor_type`` names, with the project where it has projects,
+    and the one that keeps the folder. Raises ConfigError."""
+    layout = {"type": Layout.name, "folder": str(folder)}
+    if monitor is None:  # every run has TensorBoard
+        return [*file.job().run.loggers, layout]
+    installed = {n: f.cls for (kind, n), f in load_plugins().classes.items() if kind == "logger"}
+    names = sorted(installed.keys() - {Layout.name})
+    if monitor not in names:
         raise ConfigError(
-            f"monitor_type: {name!r}: no logger of this name is installed{nearest(name, installed)}. Installed: {', '.join(installed)}."
+            f"monitor_type: {monitor!r}: no logger of this name is installed{nearest(monitor, names)}. Installed: {', '.join(names)}."
         )
-    given = [spec for spec in file.job().run.loggers if spec["type"] != name]
-    return [*given, {"type": name}, {"type": Layout.name, "folder": str(folder)}]
+    fields = {
+        field: project for field in ("project", "experiment") if field in installed[monitor].model_fields
+    }
+    given = [spec for spec in file.job().run.loggers if spec["type"] != monitor]
+    return [*given, {"type": monitor, **fields}, layout]
 
 
 def _target_keys(keys: JobKeys, models: Mapping[str, Mapping[str, Any]], file: Layers) -> None:
