@@ -1,0 +1,1 @@
+export async function episodeView(page) { page.named('episode'); throw new Error('not yet'); }
