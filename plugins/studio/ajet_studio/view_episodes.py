@@ -16,7 +16,7 @@ from ajet_studio.explanations import explain_counter
 from ajet_studio.feedback import ratings
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.problems import missing, wrong
-from ajet_studio.queries import PATIENCE, number, real
+from ajet_studio.queries import number, real
 from ajet_studio.words import matching
 
 MOST_ROWS = 200
@@ -47,7 +47,7 @@ def episodes(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     words = matching(query.get("q", ""))
     if query.get("q", "").strip() and not words:
         raise wrong("q: write at least one word to search for")
-    complete = run.index.update(wait=PATIENCE, words=bool(words))
+    complete = run.index.update(words=bool(words))
     where, values = _where(query)
     if words:
         where.append("line IN (SELECT rowid FROM words WHERE words MATCH ?)")
@@ -70,7 +70,7 @@ def episodes(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
     """The episodes of a task in a step, with their advantages, and the groups before and after."""
-    run.index.update(wait=PATIENCE)
+    run.index.update()
     with run.index.reading() as db:
         rows = _siblings(db, phase, step, task)
         if not rows:
