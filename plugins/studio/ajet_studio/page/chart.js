@@ -190,6 +190,7 @@ function bounds(values) {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
+  if (low === 0 && high === 0) return [0, 1];
   if (low === high) return [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   return [low, high];
 }
@@ -207,6 +208,7 @@ function ticksOf(low, high, many) {
 
 /** Whole round steps inside a range. */
 function stepsOf(low, high, many) {
+  if (low === 0 && high === 0) return [0, 1];
   if (low === high) return [low];
   const by = Math.max(1, Math.round(ticksOf(low, high, many)[1] - ticksOf(low, high, many)[0]));
   const found = [];

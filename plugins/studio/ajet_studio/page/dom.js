@@ -3,6 +3,8 @@
 import { shortened, visible } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+const TOLD = new Set(["title", "aria-label"]);
+const LONGEST = 500;
 
 /**
  * An HTML element.
@@ -89,7 +91,7 @@ function filled(element, properties, children) {
   for (const [name, value] of Object.entries(properties ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : name === "href" ? value : visible(shortened(String(value), 500)));
+    else element.setAttribute(name, value === true ? "" : TOLD.has(name) ? visible(shortened(String(value), LONGEST)) : value);
   }
   append(element, children);
   return element;

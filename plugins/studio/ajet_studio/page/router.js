@@ -57,7 +57,11 @@ export class Page {
     history.replaceState(history.state, "", text ? `${this.path}?${text}` : this.path);
   }
 
-  /** Call a function, at most one at a time, whenever the run has grown. */
+  /**
+   * Call a function, at most one at a time, whenever the run has grown.
+   * @param {{run: string, state?: string}} run
+   * @param {() => Promise<any>} action
+   */
   follow(run, action) {
     let busy = false;
     let again = false;
@@ -77,7 +81,8 @@ export class Page {
       } while (again && !this.signal.aborted);
       busy = false;
     };
-    follow(run, { changed: act, connected: showLive }, this.signal);
+    const connected = (is) => showLive(is && run.state !== "live" ? null : is);
+    follow(run.run, { changed: act, connected }, this.signal);
   }
 }
 

@@ -10,7 +10,7 @@ export function showCrumbs(page) {
   const crumbs = page.crumbs.map(([label, href]) => h("li", null, h("a", { href }, data(label))));
   fill(
     document.getElementById("crumbs"),
-    h("ol", null, h("li", null, h("a", { href: "/", class: "brand" }, "AgentJet")), crumbs, h("li", { "aria-current": "page" }, data(page.title))),
+    h("ol", null, h("li", null, h("span", { class: "brand" }, "AgentJet")), crumbs, h("li", { "aria-current": "page" }, data(page.title))),
   );
   const runs = page.query.getAll("run");
   const form = document.getElementById("find");
@@ -29,7 +29,7 @@ export function startSearch(open) {
   });
 }
 
-/** Whether the page follows the run: true, false if the connection is lost, null if there is nothing to follow. */
+/** Whether the page follows a run that runs: true, false if the connection is lost, null if there is nothing to follow. */
 export function showLive(connected) {
   const place = document.getElementById("live");
   place.className = connected ? "on" : "";

@@ -20,8 +20,8 @@ export async function compareView(page) {
 
   const metrics = {};
   for (const run of runs) {
-    for (const [name, { explanation, phases, phase }] of Object.entries(run.metrics)) {
-      metrics[name] ??= { explanation, phases: phases ?? [phase] };
+    for (const [name, { explanation, phases }] of Object.entries(run.metrics)) {
+      metrics[name] ??= { explanation, phases };
     }
   }
   const phases = [...new Set(runs.flatMap((run) => Object.keys(run.phases)))];
@@ -53,7 +53,7 @@ export async function compareView(page) {
     ],
     empty: "These runs have the same settings.",
   });
-  for (const run of runs) if (run.state === "live") page.follow(run.run, () => drawn.refresh());
+  for (const run of runs) if (run.state === "live") page.follow(run, () => drawn.refresh());
   await drawn.start();
   return h(
     "div",

@@ -6,6 +6,7 @@ import { data, definitions, h, setText } from "../dom.js";
 import { bytes, duration, moment, number, score } from "../format.js";
 import { episodeList } from "../episodes.js";
 import { runAddress, runName, stepAddress, tabs } from "../places.js";
+import { reload } from "../router.js";
 import { Rows } from "../rows.js";
 import { say } from "../shell.js";
 import { Table } from "../table.js";
@@ -24,10 +25,11 @@ export async function runView(page) {
   const chosen = page.query.get("tab") in TABS ? page.query.get("tab") : "curves";
   const head = header(run);
   const tab = await TABS[chosen](page, run);
-  page.follow(id, async () => {
+  page.follow(run, async () => {
     const now = await get("run", { run: id }, page.signal);
     head.show(now);
     await tab.refresh?.(now);
+    if (now.state !== run.state) reload();
   });
   const list = Object.keys(TABS).map((name) => [name, name[0].toUpperCase() + name.slice(1), runAddress(id, { tab: name === "curves" ? "" : name })]);
   return h("div", null, head.element, tabs("Parts of the run", list, chosen), tab.element);
@@ -63,18 +65,22 @@ function header(run) {
 }
 
 async function curvesTab(page, run) {
-  const metrics = Object.fromEntries(Object.entries(run.metrics).map(([name, one]) => [name, { ...one, phases: one.phases ?? [one.phase] }]));
+  const { metrics } = run;
   if (!Object.keys(metrics).length) {
     return { element: h("p", { class: "quiet" }, "There are no metrics yet. They appear with the first step.") };
   }
-  const drawn = curves(page, metrics, (name) => metrics[name].phases.map((phase) => ({ name: phase, run: run.run, phase })));
+  const drawn = curves(page, metrics, (name) => trainFirst(metrics[name].phases).map((phase) => ({ name: phase, run: run.run, phase })));
   await drawn.start();
   return { element: drawn.element, refresh: () => drawn.refresh() };
 }
 
+function trainFirst(phases) {
+  return [...phases].sort((a, b) => (b === "train") - (a === "train"));
+}
+
 async function stepsTab(page, run) {
-  const phases = Object.keys(run.phases);
-  const phase = page.query.get("phase") ?? (phases.includes("train") ? "train" : phases[0] ?? "train");
+  const phases = trainFirst(Object.keys(run.phases));
+  const phase = page.query.get("phase") ?? phases[0] ?? "train";
   const load = async () => {
     const found = [];
     let total = 1;

@@ -9,6 +9,7 @@ import { open } from "../router.js";
 import { Rows } from "../rows.js";
 import { say } from "../shell.js";
 import { Table } from "../table.js";
+import { oneLine } from "../text.js";
 
 const AGAIN = 5000;
 
@@ -110,7 +111,7 @@ function columns(chosen, choose) {
     { name: "name", label: "Run", cell: (run) => run.name, sortable: true },
     { name: "state", label: "State", cell: state, sortable: true },
     { name: "started", label: "Started", cell: (run) => moment(run.started), sortable: true },
-    { name: "workflow", label: "Workflow", cell: (run) => run.workflow, sortable: true },
+    { name: "workflow", label: "Workflow", cell: workflow, sortable: true },
     { name: "backbone", label: "Backbone", cell: (run) => run.backbone, sortable: true },
     { name: "steps", label: "Steps", cell: steps, figure: true, sortable: true },
     { name: "episodes", label: "Episodes", cell: (run) => number(run.episodes), figure: true, sortable: true },
@@ -123,6 +124,11 @@ function columns(chosen, choose) {
 /** The state of a run, with its problem as a hint. */
 export function state(run) {
   return h("span", { class: `state ${run.state}`, title: run.problem || null }, run.state, run.problem && h("span", { class: "bad" }, " !"));
+}
+
+/** The file and function of a workflow; the whole path is a hint. */
+function workflow(run) {
+  return h("bdi", { title: run.workflow }, oneLine(run.workflow.split("/").at(-1)));
 }
 
 function steps(run) {
