@@ -12,6 +12,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,10 @@ BLOCK = 16 << 20
 _PROBE = 4096
 """Bytes of the journal whose hash tells whether it is still the same file."""
 _MOST_FAULTS = 20
+_LITTLE = 32 << 20
+"""Bytes of a journal that are read so soon that an answer waits for it."""
+_PATIENCE, _MOMENT = 2.0, 0.02
+"""Seconds that an answer waits for little, and for more; later answers show the rest."""
 _CREATE = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value);
 CREATE TABLE faults (line INTEGER, fault TEXT);
@@ -56,20 +61,23 @@ class Index:
         self.problem = ""
         """Why the index cannot be built; empty while it can."""
 
-    def update(self, wait: float, words: bool = False) -> bool:
-        """Read what the journal has gained, in a thread, and wait for that up to ``wait`` seconds; with ``words``, also
-        the words for `search`. Returns whether the index is complete."""
-        with self._guard:
-            wanted = words and not self._words_wanted
-            self._words_wanted |= words
-            if self._complete() and not wanted:
-                return True
-            if self._working is None or not self._working.is_alive():
-                self._working = threading.Thread(target=self._work, name="ajet-studio-index", daemon=True)
-                self._working.start()
-            working = self._working
-        working.join(wait)
-        return not working.is_alive() and self._complete()
+    def update(self, words: bool = False) -> bool:
+        """Read what the journal has gained, in a thread; with ``words``, also the words for a search. Waits for that if it
+        is not much. Returns whether the index is complete."""
+        self._words_wanted |= words
+        deadline = 0.0
+        while not self._complete():
+            with self._guard:
+                if self._working is None or not self._working.is_alive():
+                    self._working = threading.Thread(target=self._work, name="ajet-studio-index", daemon=True)
+                    self._working.start()
+                working = self._working
+            now = time.monotonic()
+            deadline = deadline or now + (_PATIENCE if self._left() < _LITTLE else _MOMENT)
+            working.join(max(0.0, deadline - now))
+            if self.problem or now >= deadline:
+                return False
+        return True
 
     def progress(self) -> float:
         """The share of the journal that the index covers, 0 to 1."""
@@ -180,6 +188,11 @@ class Index:
             and self.file.exists()
             and (not self._words_wanted or self.words_progress() >= 1)
         )
+
+    def _left(self) -> float:
+        """The bytes of the journal that the index does not cover."""
+        covered = self.progress() * (self.words_progress() if self._words_wanted else 1.0)
+        return _state(self._journal)[0] * (1 - covered)
 
     def _share(self, name: str) -> float:
         with suppress(OSError, sqlite3.Error), self.reading() as db:

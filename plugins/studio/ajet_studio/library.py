@@ -6,12 +6,13 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.types import ConfigError
 from ajet_studio.opened import OpenRun
-from ajet_studio.problems import missing
+from ajet_studio.problems import Refused, missing
 from ajet_studio.recent import Recent
 
 CACHE = ".studio"
@@ -59,6 +60,16 @@ class Library:
             if run not in self._open:
                 self._open[run] = OpenRun(run, path, _cache(path) / "index.sqlite", self._recent)
             return self._open[run]
+
+    def beside(self, run: OpenRun) -> list[OpenRun]:
+        """The other runs that have an index, because somebody has looked at them; the newest names first."""
+        found = []
+        for id in self.ids():
+            with suppress(Refused):
+                other = self.run(id)
+                if other.id != run.id and other.index.file.exists():
+                    found.append(other)
+        return found
 
     def close(self) -> None:
         """Stop reading journals."""

@@ -19,7 +19,7 @@ HEARTBEAT = 15.0
 
 def state(run: OpenRun) -> tuple[object, ...]:
     """Sizes and times of the files that a run writes, and how much of them the index covers."""
-    run.index.update(wait=POLL)
+    run.index.update()
     found: list[object] = [run.index.progress()]
     for name in (JOURNAL, METRICS, RUNNING, JOB):
         with suppress(OSError):

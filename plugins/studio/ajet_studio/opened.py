@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ Read = TypeVar("Read")
 JOB = "job.yaml"
 _YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """A list of runs reads many jobs; the loader in C takes a tenth of the time."""
+_PATIENCE = 10.0
+"""Seconds that an address of an episode waits for the index to reach it."""
 _TOKENIZER_GROWS = 8
 """A tokenizer takes about so many times the bytes of its file."""
 
@@ -136,9 +139,14 @@ class OpenRun:
 
     def row(self, id: str) -> dict[str, Any]:
         """The index's row of an episode. Raises Refused (404) if there is none."""
-        self.index.update(wait=2)
-        with self.index.reading() as db:
-            found = db.execute("SELECT * FROM episodes WHERE id = ? ORDER BY line DESC", (id,)).fetchone()
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            complete = self.index.update()
+            with self.index.reading() as db:
+                found = db.execute("SELECT * FROM episodes WHERE id = ? ORDER BY line DESC", (id,)).fetchone()
+            if found or complete or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
         if found is None:
             done = self.index.progress()
             hint = f"; {done:.0%} of the journal has been read" if done < 1 else ""

@@ -6,9 +6,6 @@ import math
 
 from ajet_studio.problems import wrong
 
-PATIENCE = 0.3
-"""Seconds that an answer waits for the index of a journal that has grown. Later answers show the rest."""
-
 
 def number(text: str | None, name: str, default: int | None = None) -> int | None:
     """A whole number of a query. Raises Refused (400)."""

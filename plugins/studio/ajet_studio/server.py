@@ -44,6 +44,7 @@ def studio_app(
         Mount("/page", StaticFiles(directory=PAGE)),
         Route("/api/runs", _answered(lambda request: view_runs.runs(library))),
         *(Route(f"/api/{name}", _answered(_of_run(library, view))) for name, view in VIEWS.items()),
+        Route("/api/episode", _answered(_of_run(library, _episode_among(library)))),
         Route("/api/live", _live(library, ending)),
         Route("/api/feedback", _feedback(library), methods=["POST"]),
     ]
@@ -68,7 +69,6 @@ VIEWS: dict[str, View] = {
     "group": lambda run, q: view_episodes.group(
         run, q.get("phase", "train"), _whole(q, "step"), q.get("task", "")
     ),
-    "episode": lambda run, q: view_episodes.episode(run, q.get("id", "")),
     "text": lambda run, q: view_episodes.text(
         run,
         q.get("id", ""),
@@ -95,6 +95,10 @@ VIEWS: dict[str, View] = {
 
 def _no_recordings() -> dict[str, Any]:
     raise Refused(501, "this version cannot make recordings of episodes")
+
+
+def _episode_among(library: Library) -> View:
+    return lambda run, q: view_episodes.episode(run, q.get("id", ""), library.beside(run))
 
 
 async def _page(request: Request) -> Response:

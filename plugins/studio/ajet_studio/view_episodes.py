@@ -16,7 +16,7 @@ from ajet_studio.explanations import explain_counter
 from ajet_studio.feedback import ratings
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.problems import missing, wrong
-from ajet_studio.queries import PATIENCE, number, real
+from ajet_studio.queries import number, real
 from ajet_studio.words import matching
 
 MOST_ROWS = 200
@@ -47,7 +47,7 @@ def episodes(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     words = matching(query.get("q", ""))
     if query.get("q", "").strip() and not words:
         raise wrong("q: write at least one word to search for")
-    complete = run.index.update(wait=PATIENCE, words=bool(words))
+    complete = run.index.update(words=bool(words))
     where, values = _where(query)
     if words:
         where.append("line IN (SELECT rowid FROM words WHERE words MATCH ?)")
@@ -70,7 +70,7 @@ def episodes(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
     """The episodes of a task in a step, with their advantages, and the groups before and after."""
-    run.index.update(wait=PATIENCE)
+    run.index.update()
     with run.index.reading() as db:
         rows = _siblings(db, phase, step, task)
         if not rows:
@@ -94,18 +94,14 @@ def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
     }
 
 
-def episode(run: OpenRun, id: str) -> dict[str, Any]:
-    """One episode."""
+def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
+    """One episode. Those of the same task are taken from its run, then from the runs ``beside`` it."""
     row = run.row(id)
     found = run.decoded(row)
     one = found.episode
     lanes = Lanes(found)
     with run.index.reading() as db:
         ids = [sibling["id"] for sibling in _siblings(db, row["phase"], row["step"], row["task"])]
-        alike = db.execute(
-            "SELECT id, phase, step, reward FROM episodes WHERE task = ? AND line != ? ORDER BY step, line",
-            (row["task"], row["line"]),
-        ).fetchall()
     place = ids.index(id)
     task = _task(run, row["task"])
     return {
@@ -128,7 +124,7 @@ def episode(run: OpenRun, id: str) -> dict[str, Any]:
         "breaks": [_break(found, run, index) for index in range(len(one.breaks))],
         "previous": ids[place - 1] if place else None,
         "next": ids[place + 1] if place + 1 < len(ids) else None,
-        "same_task": [{"run": run.id, **dict(other)} for other in _thinned(alike, MOST_ALIKE)],
+        "same_task": _same_task(run, row, beside),
         "ratings": ratings(run.dir, id),
     }
 
@@ -365,6 +361,23 @@ def _count(query: Mapping[str, str], name: str, default: int) -> int:
     return max(0, number(query.get(name), name, default) or 0)
 
 
+def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) -> list[dict[str, Any]]:
+    """At most `MOST_ALIKE` other episodes of a row's task, first those of its run, by step."""
+    found: list[dict[str, Any]] = []
+    for one in (run, *beside):
+        left = MOST_ALIKE - len(found)
+        if left <= 0:
+            break
+        with one.index.reading() as db:
+            rows = db.execute(
+                "SELECT id, phase, step, reward FROM episodes WHERE task = ? ORDER BY step, line",
+                (row["task"],),
+            ).fetchall()
+        others = [other for other in rows if one is not run or other["id"] != row["id"]]
+        found += [{"run": one.id, **dict(other)} for other in _thinned(others, left)]
+    return found
+
+
 def _task(run: OpenRun, id: str) -> dict[str, Any]:
     """The id of a task, and what its file says of it."""
     found = run.tasks().get(id)
@@ -405,4 +418,6 @@ def _thinned(rows: Sequence[Any], most: int) -> Sequence[Any]:
     """At most so many rows, evenly, the first and last always."""
     if len(rows) <= most:
         return rows
+    if most == 1:
+        return rows[-1:]
     return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]

@@ -19,7 +19,6 @@ from ajet_studio.library import Library
 from ajet_studio.metrics import Metrics
 from ajet_studio.opened import OpenRun
 from ajet_studio.problems import Refused, missing
-from ajet_studio.queries import PATIENCE
 from ajet_studio.state import changed, started, state_of
 
 MOST_POINTS = 2000
@@ -84,7 +83,7 @@ def _digest(metrics: Metrics) -> dict[str, Any]:
 def run(run: OpenRun) -> dict[str, Any]:
     """One run."""
     row = run_row(run)
-    complete = run.index.update(wait=PATIENCE)
+    complete = run.index.update()
     metrics = run.metrics()
     problems = [p for p in (run.job()[1], run.index.problem, *metrics.problems) if p]
     phases: dict[str, dict[str, int]] = {}
@@ -131,7 +130,7 @@ def series(run: OpenRun, name: str, phase: str) -> dict[str, Any]:
 
 def steps(run: OpenRun, phase: str, after: int | None, limit: int) -> dict[str, Any]:
     """The steps of a phase after one step: their metrics, and the figures of their episodes so far."""
-    run.index.update(wait=PATIENCE)
+    run.index.update()
     rows: dict[int, dict[str, Any]] = {}
     with run.index.reading() as db:
         for step, episodes, reward, failures in db.execute(

@@ -7,7 +7,6 @@ from typing import Any
 from ajet_studio.lines import NotALine, parse_words
 from ajet_studio.opened import OpenRun
 from ajet_studio.problems import missing, wrong
-from ajet_studio.queries import PATIENCE
 from ajet_studio.words import excerpt, matching
 
 MOST_ROWS = 100
@@ -18,7 +17,7 @@ def search(run: OpenRun, query: str, offset: int, limit: int) -> dict[str, Any]:
     wanted = matching(query)
     if not wanted:
         raise wrong("q: write at least one word to search for")
-    complete = run.index.update(wait=PATIENCE, words=True)
+    complete = run.index.update(words=True)
     found = "FROM episodes JOIN words ON words.rowid = episodes.line WHERE words MATCH ?"
     with run.index.reading() as db:
         total = db.execute(f"SELECT count(*) {found}", (wanted,)).fetchone()[0]

@@ -157,6 +157,30 @@ def test_an_episode_leads_to_its_siblings_and_to_the_task_s_other_episodes(
     assert {other["id"] for other in found["same_task"]} == others
 
 
+def test_episodes_of_the_task_in_other_runs_follow_those_of_its_own(own: runs.Studio, folder: Path) -> None:
+    for name in ("a", "b", "never_opened"):
+        runs.append(
+            folder / name, runs.line("1.0/t/0", step=1), runs.line("2.0/t/0", step=2), runs.line("1.0/u/0")
+        )
+    for name in ("a", "b"):
+        own.get("episodes", run=name)
+    found = own.get("episode", run="a", id="1.0/t/0")["same_task"]
+    assert [(one["run"], one["id"]) for one in found] == [
+        ("a", "2.0/t/0"),
+        ("b", "1.0/t/0"),
+        ("b", "2.0/t/0"),
+    ]
+
+
+def test_at_most_fifty_of_them_are_named(own: runs.Studio, folder: Path) -> None:
+    for name in ("a", "b"):
+        runs.append(folder / name, *(runs.line(f"{n}.0/t/0", step=n) for n in range(200)))
+        own.get("episodes", run=name)
+    found = own.get("episode", run="a", id="0.0/t/0")["same_task"]
+    assert len(found) == 50
+    assert (found[0]["step"], found[-1]["step"]) == (1, 199)
+
+
 def test_timelines_and_their_tokens_are_those_of_the_report(studio: runs.Studio, trained: Path) -> None:
     run = read_run(trained)
     entry = next(entry for entry in run.entries if entry.phase == "train" and entry.member)

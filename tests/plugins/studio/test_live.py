@@ -61,11 +61,11 @@ def test_only_the_new_part_of_a_journal_is_read(folder: Path) -> None:
             super()._extend(db)  # type: ignore[arg-type]
 
     index = Counting(run / "episodes.jsonl", folder / "cache" / "index.sqlite")
-    assert index.update(wait=10)
+    assert index.update()
     size = (run / "episodes.jsonl").stat().st_size
-    assert index.update(wait=10)  # nothing is new: nothing is read
+    assert index.update()  # nothing is new: nothing is read
     runs.append(run, runs.line("1.0/t/50"))
-    assert index.update(wait=10)
+    assert index.update()
     assert read == [0, size]
     with index.reading() as db:
         assert db.execute("SELECT count(*), count(DISTINCT line) FROM episodes").fetchone()[:] == (51, 51)
