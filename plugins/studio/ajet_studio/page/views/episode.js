@@ -19,7 +19,7 @@ export async function episodeView(page) {
   const id = page.query.get("id") ?? "";
   page.named("Episode", [["Runs", "/"], ...above(run)]);
   const episode = await get("episode", { run, id }, page.signal);
-  page.named(`member ${episode.member}`, [["Runs", "/"], ...above(run, episode)]);
+  page.named(`member ${episode.member}`, [["Runs", "/"], ...above(run, place(episode))]);
   const chosen = ["tokens", "tree"].includes(page.query.get("tab")) ? page.query.get("tab") : "chat";
   const near = (other) => other && episodeAddress(run, other, { tab: chosen === "chat" ? "" : chosen });
   const head = h(
@@ -34,18 +34,23 @@ export async function episodeView(page) {
   return h("div", null, head, chatTab(page, run, episode));
 }
 
+/** The group of an episode. */
+function place({ phase, step, task }) {
+  return { phase, step, task: task.id };
+}
+
 function facts(run, episode) {
   const advantages = Object.entries(episode.advantages ?? {}).filter(([name]) => name);
   const whole = episode.advantages?.[""];
   return definitions([
-    ["Task", h("a", { href: groupAddress(run, episode) }, data(episode.task))],
+    ["Task", h("a", { href: groupAddress(run, place(episode)) }, data(episode.task.id))],
     ["Step", stepName(episode.phase, episode.step)],
     ["Member", number(episode.member)],
     ["Attempt", episode.attempt > 0 && number(episode.attempt + 1)],
     ["Reward", reward(episode)],
     ["Advantage", typeof whole === "number" ? signed(whole) : advantages.map(([name, value]) => `${name} ${signed(value)}`).join(", ")],
     ["Tokens", `${number(episode.tokens)}, ${number(episode.trained_tokens)} trained`],
-    ["Calls", number(episode.calls)],
+    ["Calls", number(episode.calls.length)],
     ["Breaks", episode.breaks.length > 0 && number(episode.breaks.length)],
     ["Time", duration(episode.seconds)],
   ]);
