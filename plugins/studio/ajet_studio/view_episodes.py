@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ajet.learning.credit import EPISODE, advantage_of
@@ -368,13 +369,13 @@ def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) 
         left = MOST_ALIKE - len(found)
         if left <= 0:
             break
-        with one.index.reading() as db:
+        with suppress(sqlite3.Error), one.index.reading() as db:
             rows = db.execute(
                 "SELECT id, phase, step, reward FROM episodes WHERE task = ? ORDER BY step, line",
                 (row["task"],),
             ).fetchall()
-        others = [other for other in rows if one is not run or other["id"] != row["id"]]
-        found += [{"run": one.id, **dict(other)} for other in _thinned(others, left)]
+            others = [other for other in rows if one is not run or other["id"] != row["id"]]
+            found += [{"run": one.id, **dict(other)} for other in _thinned(others, left)]
     return found
 
 
