@@ -56,8 +56,8 @@ class Index:
         self._working: threading.Thread | None = None
         self._closed = False
         self._words_wanted = False
-        self._seen: tuple[int, int] | None = None
-        """Size and time of the journal when the index was last complete."""
+        self._seen: tuple[tuple[int, int], int] | None = None
+        """The journal and the index's file when the index was last complete."""
         self.problem = ""
         """Why the index cannot be built; empty while it can."""
 
@@ -90,14 +90,16 @@ class Index:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A block that reads the index. Rows can be used as mappings."""
-        with self._guard:
-            if not self.file.exists():
-                self._seen = None
-                with closing(self._opened()):
-                    pass
+        if not self.file.exists():
+            self._opened().close()
         with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True, timeout=30)) as db:
             db.row_factory = sqlite3.Row
-            yield db
+            try:
+                yield db
+            except sqlite3.Error as error:
+                if _is_damage(error):
+                    self._seen = None  # the next `update` finds out, and builds it anew
+                raise
 
     def line(self, offset: int, length: int) -> bytes:
         """A line of the journal, by one seek."""
@@ -117,40 +119,40 @@ class Index:
         try:
             before = _state(self._journal)
             with closing(self._opened()) as db:
+                file = self._file_number()
                 self._extend(db)
                 while self._words_wanted and not self._closed and add_words(db, self._journal):
-                    db.commit()
+                    pass
             if not self._closed:
-                self._seen, self.problem = before, ""
-        except sqlite3.DatabaseError as error:
-            self.problem = f"{self.file}: the index cannot be written ({error}); it is built anew"
-            _remove(self.file)
+                self._seen, self.problem = (before, file), ""
+        except sqlite3.Error as error:
+            if _is_damage(error):
+                _remove(self.file)
+            self.problem = f"{self.file}: the index cannot be written ({error})"
         except OSError as error:
             self.problem = f"{error.filename or self._journal}: {error.strerror}"
 
     def _opened(self) -> sqlite3.Connection:
         """A connection that writes, to a file with all tables."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        for attempt in range(2):
-            db = sqlite3.connect(self.file, timeout=30, check_same_thread=False, isolation_level=None)
+        with self._guard:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             try:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = OFF")  # it can be built again
-                db.execute("PRAGMA temp_store = MEMORY")
-                db.execute("BEGIN IMMEDIATE")
-                if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-                    _clear(db)
-                db.execute("COMMIT")
-                return db
-            except sqlite3.DatabaseError:
-                db.close()
-                if attempt:
+                return _connect(self.file)
+            except sqlite3.Error as error:
+                if not _is_damage(error):
                     raise
                 _remove(self.file)
-        raise AssertionError("unreachable")
+                return _connect(self.file)
+
+    def _file_number(self) -> int:
+        """Tells the index's file from another one of its name; 0 if there is none."""
+        try:
+            return self.file.stat().st_ino
+        except OSError:
+            return 0
 
     def _extend(self, db: sqlite3.Connection) -> None:
-        if not self._journal.exists():  # no episode has ended yet, or the journal was removed
+        if not self._journal.exists():  # no episode has ended yet, or the file was removed
             if _get(db, "offset", 0):
                 db.execute("BEGIN IMMEDIATE")
                 _clear(db)
@@ -182,12 +184,10 @@ class Index:
     # ----------------------------------------------------------------- small questions
 
     def _complete(self) -> bool:
-        return (
-            self._seen is not None
-            and self._seen == _state(self._journal)
-            and self.file.exists()
-            and (not self._words_wanted or self.words_progress() >= 1)
-        )
+        """Whether the index covers the journal as it is now."""
+        if self._seen != (_state(self._journal), self._file_number()):
+            return False
+        return not self._words_wanted or self.words_progress() >= 1
 
     def _left(self) -> float:
         """The bytes of the journal that the index does not cover."""
@@ -200,6 +200,29 @@ class Index:
             whole = _get(db, "offset", 0) if name == "words_offset" else _state(self._journal)[0]
             return min(1.0, done / whole) if whole else 1.0
         return 0.0
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    """A connection that writes, to a file with all tables. Raises sqlite3.Error."""
+    db = sqlite3.connect(file, timeout=30, isolation_level=None)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = OFF")  # it can be built again
+        db.execute("PRAGMA temp_store = MEMORY")
+        db.execute("BEGIN IMMEDIATE")
+        if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            _clear(db)
+        db.execute("COMMIT")
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error says that the file is not a database, or not one of ours."""
+    damage = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage
 
 
 def torn(journal: Path) -> bool:

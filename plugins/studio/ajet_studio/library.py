@@ -62,7 +62,7 @@ class Library:
             return self._open[run]
 
     def beside(self, run: OpenRun) -> list[OpenRun]:
-        """The other runs that have an index, because a person has looked at them; the newest names first."""
+        """The other runs that were opened before and so have an index; the newest names first."""
         found = []
         for id in self.ids():
             with suppress(Refused):

@@ -1,4 +1,4 @@
-"""An opened run: its files, read when they have changed, and a few decoded episodes."""
+"""A run that is open in the page: its files, read when they have changed, and a few decoded episodes."""
 
 from __future__ import annotations
 

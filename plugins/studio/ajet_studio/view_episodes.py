@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ajet.learning.credit import EPISODE, advantage_of
@@ -14,13 +15,18 @@ from ajet.tracker.record import Exchange
 from ajet.tracker.timelines import Timeline
 from ajet_studio.explanations import explain_counter
 from ajet_studio.feedback import ratings
+from ajet_studio.lines import NotALine, parse_words
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.problems import missing, wrong
 from ajet_studio.queries import number, real
-from ajet_studio.words import matching
+from ajet_studio.words import matching, texts
 
 MOST_ROWS = 200
 MOST_ALIKE = 50
+MOST_QUERY = 150
+"""Characters of a task's query in a row."""
+MOST_LINE = 1 << 20
+"""Bytes of a line that is read for the query in a row."""
 LONG = 20_000
 """Characters of a text that are sent with an episode; the page asks for the rest."""
 SHORT = 500
@@ -65,7 +71,7 @@ def episodes(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
             (*values, limit, offset),
         ).fetchall()
     done = run.index.words_progress() * run.index.progress() if words else run.index.progress()
-    return {"total": total, "rows": [row_of(row) for row in rows], "indexed": 1.0 if complete else done}
+    return {"total": total, "rows": rows_of(run, rows), "indexed": 1.0 if complete else done}
 
 
 def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
@@ -88,7 +94,7 @@ def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
     found = run.advantages(phase, step)
     return {
         "task": _task(run, task),
-        "rows": [{**row_of(row), "advantage": found.get(row["id"], {}).get(EPISODE)} for row in rows],
+        "rows": [{**row, "advantage": found.get(row["id"], {}).get(EPISODE)} for row in rows_of(run, rows)],
         "previous": previous,
         "next": following,
     }
@@ -257,6 +263,30 @@ def row_of(row: Mapping[str, Any] | sqlite3.Row) -> dict[str, Any]:
     }
 
 
+def rows_of(run: OpenRun, rows: Sequence[sqlite3.Row]) -> list[dict[str, Any]]:
+    """Episodes as rows that begin with the query of their task."""
+    queries: dict[str, str] = {}
+    for row in rows:
+        if row["task"] not in queries:
+            queries[row["task"]] = query_of(run, row)
+    return [{**row_of(row), "query": queries[row["task"]]} for row in rows]
+
+
+def query_of(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> str:
+    """The beginning of the query of an episode's task: from the job's file of tasks, else from the first message of a user
+    in the episode; empty if there is neither."""
+    task = run.tasks().get(row["task"])
+    if task is not None and task.query:
+        return task.query[:MOST_QUERY]
+    if row["length"] > MOST_LINE:
+        return ""
+    with suppress(NotALine, OSError):
+        words = parse_words(run.index.line(row["offset"], row["length"]))
+        said = (text for where, text in texts(words) if where == "user")
+        return next(said, "")[:MOST_QUERY]
+    return ""
+
+
 def content_of(message: Mapping[str, Any]) -> str:
     """The content of a message as text: parts that are not text are written as JSON."""
     content = message.get("content")
@@ -368,13 +398,13 @@ def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) 
         left = MOST_ALIKE - len(found)
         if left <= 0:
             break
-        with one.index.reading() as db:
+        with suppress(sqlite3.Error), one.index.reading() as db:
             rows = db.execute(
                 "SELECT id, phase, step, reward FROM episodes WHERE task = ? ORDER BY step, line",
                 (row["task"],),
             ).fetchall()
-        others = [other for other in rows if one is not run or other["id"] != row["id"]]
-        found += [{"run": one.id, **dict(other)} for other in _thinned(others, left)]
+            others = [other for other in rows if one is not run or other["id"] != row["id"]]
+            found += [{"run": one.id, **dict(other)} for other in _thinned(others, left)]
     return found
 
 

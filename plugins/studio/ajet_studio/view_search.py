@@ -7,6 +7,7 @@ from typing import Any
 from ajet_studio.lines import NotALine, parse_words
 from ajet_studio.opened import OpenRun
 from ajet_studio.problems import missing, wrong
+from ajet_studio.view_episodes import query_of
 from ajet_studio.words import excerpt, matching
 
 MOST_ROWS = 100
@@ -34,6 +35,6 @@ def search(run: OpenRun, query: str, offset: int, limit: int) -> dict[str, Any]:
         except OSError as error:
             raise missing(f"{run.name}: {error.strerror}; the run folder was deleted") from None
         known = {name: row[name] for name in ("id", "phase", "step", "task", "reward")}
-        shown.append({**known, "where": where, "excerpt": text, "at": at})
+        shown.append({**known, "query": query_of(run, row), "where": where, "excerpt": text, "at": at})
     done = run.index.words_progress() * run.index.progress()
     return {"total": total, "rows": shown, "indexed": 1.0 if complete else done}

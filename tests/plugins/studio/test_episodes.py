@@ -48,6 +48,23 @@ def test_the_list_agrees_with_the_core_s_reader(studio: runs.Studio, trained: Pa
         assert row["labels"] == ["policy"]
 
 
+def test_rows_begin_with_the_query_of_their_task(studio: runs.Studio, trained: Path) -> None:
+    wanted = {record["id"]: record["query"] for record in runs.RECORDS}
+    for row in rows(studio, trained, limit=200):
+        assert row["query"] == wanted[row["task"]]
+
+
+def test_without_a_file_of_tasks_the_first_user_message_is_the_query(own: runs.Studio, folder: Path) -> None:
+    chat = [[-1, {"role": "system", "content": "s"}], [0, {"role": "user", "content": "why? " * 100}]]
+    runs.append(
+        folder / "a",
+        runs.line("1.0/t/0", chats={"k": chat}, calls=[]),
+        runs.line("1.0/u/0", chats={}, calls=[]),
+    )
+    assert [row["query"] for row in own.get("episodes", run="a")["rows"]] == [("why? " * 100)[:150], ""]
+    assert own.get("search", run="a", q="why")["rows"][0]["query"].startswith("why? why?")
+
+
 @pytest.mark.parametrize(
     ("query", "count"),
     [

@@ -34,6 +34,22 @@ export function post(name, body) {
 }
 
 /**
+ * Ask `/api/NAME` for a file, and give it to the reader.
+ * @param {string} otherwise its name if the answer has none
+ */
+export async function download(name, parameters, otherwise) {
+  const response = await sent(address(`/api/${name}`, parameters), {});
+  if (!response.ok) throw new Problem(response.status, (await response.json()).error);
+  const named = /filename="?([^";]+)/.exec(response.headers.get("content-disposition") ?? "")?.[1];
+  const url = URL.createObjectURL(await response.blob());
+  const anchor = document.createElement("a");
+  anchor.href = url;
+  anchor.download = named ?? otherwise;
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/**
  * Call `changed` whenever the files of a run have grown, and `connected` with whether the server is there.
  * @param {string} run
  * @param {{changed: (counts: {episodes: number, steps: number}) => void, connected: (is: boolean) => void}} listener
@@ -47,7 +63,7 @@ export function follow(run, { changed, connected }, signal) {
   signal.addEventListener("abort", () => source.close());
 }
 
-async function answered(url, options) {
+async function sent(url, options) {
   let response;
   try {
     response = await fetch(url, options);
@@ -58,6 +74,11 @@ async function answered(url, options) {
   if (response.status === 401) {
     throw new Problem(401, "This page has no token, or an old one. Open the address that `ajet studio` has printed.");
   }
+  return response;
+}
+
+async function answered(url, options) {
+  const response = await sent(url, options);
   let body;
   try {
     body = await response.json();

@@ -94,21 +94,34 @@ export class Chart {
       s("text", { x: this.x(step), y: HEIGHT - 6, class: "middle" }, number(step)),
     );
     this.cursor = s("g", { class: "cursor" });
-    fill(this.plot, lines, below, this.series.map((one, place) => this.curve(one, place)), this.cursor);
+    fill(this.plot, lines, below, this.series.map((one, place) => this.curve(one, place)), this.letters(), this.cursor);
     this.choose(this.chosen);
   }
 
   curve({ points, smooth }, place) {
     const path = (of) => of.map(([step, value], i) => `${i ? "L" : "M"}${this.x(step).toFixed(1)} ${this.y(value).toFixed(1)}`).join("");
-    const [step, value] = smooth.at(-1) ?? [0, 0];
     return s(
       "g",
       { class: `s${place}` },
       this.smoothing > 0 && s("path", { d: path(points), class: "raw" }),
       s("path", { d: path(smooth), class: "curve" }),
       points.length === 1 && s("circle", { cx: this.x(points[0][0]), cy: this.y(points[0][1]), r: 3 }),
-      this.many && points.length > 0 && s("text", { x: Math.min(this.width - 14, this.x(step) + 5), y: this.y(value) + 4 }, letter(place)),
     );
+  }
+
+  /** The letter of each series at its end, where letters of other series leave room. */
+  letters() {
+    if (!this.many) return [];
+    const ends = this.series
+      .map(({ smooth }, place) => ({ place, end: smooth.at(-1) }))
+      .filter(({ end }) => end)
+      .map(({ place, end }) => ({ place, x: Math.min(this.width - 14, this.x(end[0]) + 5), y: this.y(end[1]) + 4 }))
+      .sort((a, b) => a.y - b.y);
+    let least = TOP + 4;
+    return ends.map(({ place, x, y }) => {
+      least = Math.max(y, least) + 11;
+      return s("g", { class: `s${place}` }, s("text", { x, y: least - 11 }, letter(place)));
+    });
   }
 
   point(event) {

@@ -72,7 +72,7 @@ export function definitions(rows, className = "facts") {
     "dl",
     { class: className },
     rows
-      .filter(([, value]) => value !== null && value !== undefined && value !== "")
+      .filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false)
       .map(([name, value, explanation]) =>
         h("div", null, h("dt", null, name, explanation && h("small", null, explanation)), h("dd", null, value)),
       ),

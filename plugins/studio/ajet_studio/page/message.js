@@ -7,7 +7,7 @@ import { longText } from "./longtext.js";
 import { episodeAddress } from "./places.js";
 import { toolCall } from "./transcript.js";
 
-const ROLES = { assistant: "Answer", user: "User", system: "System", tool: "Tool", developer: "Developer" };
+const ROLES = { assistant: "Assistant", user: "User", system: "System", tool: "Tool", developer: "Developer" };
 
 /**
  * @param {import("./transcript.js").Item} item
@@ -22,13 +22,14 @@ export function messageElement(item, about) {
   if (!message) {
     return h("article", { class: `message s${lane % 6}`, "aria-label": `Call ${item.call.number}` }, callHead(item, about), h("p", { class: "quiet body" }, "The same answer to the same messages as before."));
   }
-  const role = ROLES[message.role] ?? message.role;
+  const answer = item.index === item.call.answer;
+  const role = answer ? "Answer" : (ROLES[message.role] ?? message.role);
   const name = message.tool_call_id && about.tools.get(message.tool_call_id);
   return h(
     "article",
-    { class: `message ${message.role === "assistant" ? "assistant" : "other"} s${lane % 6}`, "aria-label": `${role}, message ${item.index + 1}` },
+    { class: `message ${answer ? "answer" : "other"} s${lane % 6}`, "aria-label": `${role}, message ${item.index + 1}` },
     item.first && callHead(item, about),
-    h("header", null, h("b", null, data(role)), name && data(name, "mono"), message.parent !== item.index - 1 && h("span", null, branch(message.parent))),
+    h("header", null, h("b", null, data(role)), message.role === "assistant" && !answer && h("span", null, "written by the agent, not sampled here"), name && data(name, "mono"), message.parent !== item.index - 1 && h("span", null, branch(message.parent))),
     h(
       "div",
       { class: "body" },

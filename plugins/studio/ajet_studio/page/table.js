@@ -121,7 +121,8 @@ export class Table {
     const cells = this.columns.map((column, place) => {
       let content = loading ? (place === this.main ? "…" : "") : column.cell(row, index);
       if (typeof content === "string") content = h("bdi", null, shortened(oneLine(content), LONGEST));
-      if (!loading && place === this.main && this.href) content = h("a", { href: this.href(row, index) }, content);
+      const href = !loading && place === this.main && this.href?.(row);
+      if (href) content = h("a", { href }, content);
       const properties = { class: `${column.figure ? "figure " : ""}c-${column.name}` };
       return place === this.main ? h("th", { scope: "row", ...properties }, content) : h("td", properties, content);
     });

@@ -1,17 +1,19 @@
 /** One episode: what is known of it, and its transcript, tokens or token tree. */
 
-import { get } from "../api.js";
+import { download, get } from "../api.js";
 import { chat } from "../chat.js";
-import { address, data, definitions, h } from "../dom.js";
+import { address, data, definitions, h, setText } from "../dom.js";
 import { reward } from "../episodes.js";
 import { count, duration, number, score, signed } from "../format.js";
 import { lanes } from "../lanes.js";
 import { longText } from "../longtext.js";
-import { above, episodeAddress, groupAddress, neighbours, stepName, tabs } from "../places.js";
+import { above, episodeAddress, groupAddress, neighbours, runName, stepName, tabs } from "../places.js";
 import { rating } from "../rating.js";
 import { asText } from "../text.js";
 import { tokenTab } from "../tokens.js";
 import { treeTab } from "../tree.js";
+
+const FEW = 8;
 
 /** @param {import("../router.js").Page} page */
 export async function episodeView(page) {
@@ -19,7 +21,7 @@ export async function episodeView(page) {
   const id = page.query.get("id") ?? "";
   page.named("Episode", [["Runs", "/"], ...above(run)]);
   const episode = await get("episode", { run, id }, page.signal);
-  page.named(`member ${episode.member}`, [["Runs", "/"], ...above(run, episode)]);
+  page.named(`member ${episode.member}`, [["Runs", "/"], ...above(run, place(episode))]);
   const chosen = ["tokens", "tree"].includes(page.query.get("tab")) ? page.query.get("tab") : "chat";
   const near = (other) => other && episodeAddress(run, other, { tab: chosen === "chat" ? "" : chosen });
   const head = h(
@@ -34,18 +36,23 @@ export async function episodeView(page) {
   return h("div", null, head, chatTab(page, run, episode));
 }
 
+/** The group of an episode. */
+function place({ phase, step, task }) {
+  return { phase, step, task: task.id };
+}
+
 function facts(run, episode) {
   const advantages = Object.entries(episode.advantages ?? {}).filter(([name]) => name);
   const whole = episode.advantages?.[""];
   return definitions([
-    ["Task", h("a", { href: groupAddress(run, episode) }, data(episode.task))],
+    ["Task", h("a", { href: groupAddress(run, place(episode)) }, data(episode.task.id))],
     ["Step", stepName(episode.phase, episode.step)],
     ["Member", number(episode.member)],
     ["Attempt", episode.attempt > 0 && number(episode.attempt + 1)],
     ["Reward", reward(episode)],
     ["Advantage", typeof whole === "number" ? signed(whole) : advantages.map(([name, value]) => `${name} ${signed(value)}`).join(", ")],
     ["Tokens", `${number(episode.tokens)}, ${number(episode.trained_tokens)} trained`],
-    ["Calls", number(episode.calls)],
+    ["Calls", number(episode.calls.length)],
     ["Breaks", episode.breaks.length > 0 && number(episode.breaks.length)],
     ["Time", duration(episode.seconds)],
   ]);
@@ -107,8 +114,22 @@ function aside(page, run, episode) {
     Object.keys(episode.prompts ?? {}).length > 0 && [h("h2", null, "Prompts"), Object.entries(episode.prompts).slice(0, 10).map(([name, text]) => h("details", null, h("summary", null, data(name)), longText(text)))],
     episode.same_task.length > 0 && [h("h2", null, "The same task elsewhere"), sameTask(run, episode)],
     h("h2", null, "Recording"),
-    h("p", null, h("a", { href: address("/api/recording", { run, id: episode.id }), download: true }, "Download"), " for a test that replays this episode."),
+    recording(run, episode.id),
   );
+}
+
+/** A button that downloads the episode's calls, which `ajet run --replay` answers without a model. */
+function recording(run, id) {
+  const state = h("span", { role: "status" });
+  const load = async () => {
+    try {
+      await download("recording", { run, id }, "recording.jsonl");
+      setText(state, "");
+    } catch (error) {
+      setText(state, error.message);
+    }
+  };
+  return h("p", null, h("button", { type: "button", onclick: load }, "Download"), " the calls, for a test that replays them. ", state);
 }
 
 function sameTask(run, episode) {
@@ -117,9 +138,12 @@ function sameTask(run, episode) {
       "li",
       null,
       h("a", { href: episodeAddress(other.run, other.id) }, stepName(other.phase, other.step)),
+      other.run !== run && [" of ", data(runName(other.run))],
       ` reward ${score(other.reward)} · `,
       h("a", { href: address("/versus", [["run", run], ["id", episode.id], ["run", other.run], ["id", other.id]]), "aria-label": `Compare with ${stepName(other.phase, other.step)}` }, "compare"),
     );
-  const list = episode.same_task.map(one);
-  return [h("ul", null, list.slice(0, 8)), list.length > 8 && h("details", null, h("summary", null, `${list.length - 8} more`), h("ul", null, list.slice(8)))];
+  const all = episode.same_task;
+  const few = all.length <= FEW ? all : Array.from({ length: FEW }, (_, i) => all[Math.round((i * (all.length - 1)) / (FEW - 1))]);
+  const list = (rows) => h("ul", null, rows.map(one));
+  return [list(few), few.length < all.length && h("details", null, h("summary", null, `All ${all.length}`), list(all))];
 }

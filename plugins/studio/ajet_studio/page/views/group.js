@@ -38,20 +38,25 @@ export async function groupView(page) {
       h("span", { class: "quiet" }, count(group.rows.length, "episode")),
       h("span", { class: "push" }, neighbours(page, "group", near(group.previous), near(group.next))),
     ),
-    taskFacts(group.task),
+    await facts(page, run, group),
     group.rows.length > MOST_CARDS && pages(run, of, from, group.rows.length),
     h("h2", null, "Siblings"),
     cards,
   );
 }
 
-/** What the task asks, and its reference answer. */
-export function taskFacts(task) {
+/** What the task asks, and its reference answer. Where the tasks are not here, the first message of a sibling says it. */
+async function facts(page, run, { task, rows }) {
   const metadata = Object.entries(task.metadata ?? {}).filter(([name]) => name !== "answer");
+  let query = asText(task.query);
+  if (!query) {
+    const { messages } = await get("episode", { run, id: rows[0].id }, page.signal);
+    query = messages.flat().find((message) => message.role === "user")?.content ?? "";
+  }
   return h(
     "div",
     { class: "beside" },
-    h("section", null, h("h2", null, "Task"), task.query ? longText(asText(task.query), { first: 1200 }) : h("p", { class: "quiet" }, "The text of the task is not in the run folder, and its file is not where the job says.")),
+    h("section", null, h("h2", null, "Task"), query ? longText(query, { first: 1200 }) : h("p", { class: "quiet" }, "The text of the task is not in the run folder, and its file is not where the job says.")),
     h(
       "section",
       null,
