@@ -1,19 +1,20 @@
 /** A list of episodes with filters, all of which are in the address. */
 
 import { get } from "./api.js";
-import { h, setText } from "./dom.js";
+import { data, h, setText } from "./dom.js";
 import { count, duration, number, score } from "./format.js";
 import { episodeAddress } from "./places.js";
 import { Pages } from "./rows.js";
 import { say } from "./shell.js";
 import { Table } from "./table.js";
+import { oneLine, shortened } from "./text.js";
 
 const FILTERS = ["phase", "step", "task", "failure", "agent", "label", "min_reward", "max_reward", "min_tokens", "max_tokens", "q"];
 const PAUSE = 250;
 
 /** The columns of a table of episodes. */
 export const COLUMNS = [
-  { name: "task", label: "Task", cell: (row) => row.task, sortable: true },
+  { name: "task", label: "Task", cell: taskName, sortable: true },
   { name: "phase", label: "Phase", cell: (row) => row.phase, sortable: true },
   { name: "step", label: "Step", cell: (row) => number(row.step), figure: true, sortable: true },
   { name: "member", label: "Member", cell: (row) => number(row.member), figure: true, sortable: true },
@@ -25,6 +26,11 @@ export const COLUMNS = [
   { name: "seconds", label: "Time", cell: (row) => duration(row.seconds), figure: true, sortable: true },
   { name: "agents", label: "Agents", cell: (row) => row.agents.join(", ") },
 ];
+
+/** A task by its id, and the beginning of what it asks. */
+export function taskName({ task, query }) {
+  return [data(oneLine(shortened(task, 60))), query && data(oneLine(query), "quiet also")];
+}
 
 /** The reward of an episode, or why it has none. */
 export function reward(row) {

@@ -2,6 +2,7 @@
 
 import { get } from "../api.js";
 import { address, data, h } from "../dom.js";
+import { taskName } from "../episodes.js";
 import { count, number, score } from "../format.js";
 import { above, episodeAddress, stepName } from "../places.js";
 
@@ -44,7 +45,7 @@ function hit(run, row) {
   return h(
     "li",
     null,
-    h("a", { href: episodeAddress(run, row.id) }, data(row.task)),
+    h("a", { href: episodeAddress(run, row.id) }, taskName(row)),
     h("span", { class: "quiet" }, ` ${stepName(row.phase, row.step)} · reward ${score(row.reward)} · in ${row.where}`),
     h("p", null, h("bdi", null, row.excerpt.slice(0, start), length > 0 && h("mark", null, row.excerpt.slice(start, start + length)), row.excerpt.slice(start + length))),
   );

@@ -2,6 +2,7 @@
 
 import { get } from "../api.js";
 import { data, definitions, h } from "../dom.js";
+import { taskName } from "../episodes.js";
 import { bars, number, score } from "../format.js";
 import { above, groupAddress, neighbours, stepAddress, stepName } from "../places.js";
 import { Rows } from "../rows.js";
@@ -27,7 +28,7 @@ export async function stepView(page) {
     rows,
     signal: page.signal,
     columns: [
-      { name: "task", label: "Task", cell: (row) => row.task },
+      { name: "task", label: "Task", cell: taskName },
       { name: "bars", label: "Rewards", cell: (row) => h("span", { title: row.rewards.map(score).join("  ") }, bars(row.rewards, row.low, row.high)) },
       { name: "reward", label: "Mean", cell: (row) => score(row.mean), figure: true },
       { name: "figure", label: "Least", cell: (row) => score(row.least), figure: true },
@@ -90,6 +91,7 @@ function groupsOf(episodes) {
     const judged = rewards.filter((one) => one !== null);
     return {
       task,
+      query: siblings[0].query,
       rewards,
       low,
       high,
