@@ -11,7 +11,7 @@ const ACTS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u
  * @returns {string}
  */
 export function visible(text) {
-  return text.replaceAll("\r\n", "\n").replace(ACTS, sign);
+	return text.replaceAll("\r\n", "\n").replace(ACTS, sign);
 }
 
 /**
@@ -19,7 +19,7 @@ export function visible(text) {
  * @param {string} text
  */
 export function oneLine(text) {
-  return visible(text).replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+	return visible(text).replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 }
 
 /**
@@ -28,9 +28,9 @@ export function oneLine(text) {
  * @param {number} most
  */
 export function shortened(text, most) {
-  if (text.length <= most) return text;
-  const high = text.charCodeAt(most - 1);
-  return text.slice(0, high >= 0xd800 && high < 0xdc00 ? most - 1 : most) + "…";
+	if (text.length <= most) return text;
+	const high = text.charCodeAt(most - 1);
+	return text.slice(0, high >= 0xd800 && high < 0xdc00 ? most - 1 : most) + "…";
 }
 
 /**
@@ -38,14 +38,14 @@ export function shortened(text, most) {
  * @param {unknown} value
  */
 export function asText(value) {
-  if (typeof value === "string") return value;
-  return value === null || value === undefined ? "" : JSON.stringify(value, null, 2);
+	if (typeof value === "string") return value;
+	return value === null || value === undefined ? "" : JSON.stringify(value, null, 2);
 }
 
 function sign(found) {
-  const code = found.codePointAt(0);
-  if (code < 0x20) return String.fromCharCode(0x2400 + code);
-  if (code === 0x7f) return "␡";
-  if (code >= 0xd800 && code < 0xe000) return `\\u${code.toString(16)}`;
-  return `⟦U+${code.toString(16).toUpperCase().padStart(4, "0")}⟧`;
+	const code = found.codePointAt(0);
+	if (code < 0x20) return String.fromCharCode(0x2400 + code);
+	if (code === 0x7f) return "␡";
+	if (code >= 0xd800 && code < 0xe000) return `\\u${code.toString(16)}`;
+	return `⟦U+${code.toString(16).toUpperCase().padStart(4, "0")}⟧`;
 }
