@@ -4,22 +4,14 @@ import { address } from "./dom.js";
 
 /** Why there is no answer, in words. */
 export class Problem extends Error {
-	/**
-	 * @param {number} status of the answer; 0 if there was none
-	 * @param {string} message
-	 */
+	/** `status` of the answer; 0 if there was none. */
 	constructor(status, message) {
 		super(message);
 		this.status = status;
 	}
 }
 
-/**
- * Ask `/api/NAME`.
- * @param {string} name
- * @param {Record<string, any>} parameters
- * @param {AbortSignal} [signal] ends the request when its view is left
- */
+/** Ask `/api/NAME`. */
 export function get(name, parameters, signal) {
 	return answered(address(`/api/${name}`, parameters), { signal });
 }
@@ -33,10 +25,7 @@ export function post(name, body) {
 	});
 }
 
-/**
- * Ask `/api/NAME` for a file, and give it to the reader.
- * @param {string} otherwise its name if the answer has none
- */
+/** Ask `/api/NAME` for a file, and give it to the reader; `otherwise` is its name if the answer has none. */
 export async function download(name, parameters, otherwise) {
 	const response = await sent(address(`/api/${name}`, parameters), {});
 	if (!response.ok) throw new Problem(response.status, (await response.json()).error);
@@ -49,12 +38,7 @@ export async function download(name, parameters, otherwise) {
 	setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/**
- * Call `changed` whenever the files of a run have grown, and `connected` with whether the server is there.
- * @param {string} run
- * @param {{changed: (counts: {episodes: number, steps: number}) => void, connected: (is: boolean) => void}} listener
- * @param {AbortSignal} signal ends it
- */
+/** Call `changed` whenever the files of a run have grown, and `connected` with whether the server is there. */
 export function follow(run, { changed, connected }, signal) {
 	const source = new EventSource(address("/api/live", { run }));
 	source.addEventListener("open", () => connected(true));

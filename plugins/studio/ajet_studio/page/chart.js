@@ -13,18 +13,8 @@ const TOP = 8;
 const BOTTOM = 22;
 export const MOST_SERIES = 6;
 
-/**
- * @typedef {object} Series
- * @property {string} name
- * @property {[number, number][]} points step and value, steps ascending
- */
-
 export class Chart {
-	/**
-	 * @param {string} label what the curves show
-	 * @param {number} smoothing 0 (none) to below 1
-	 * @param {AbortSignal} signal
-	 */
+	/** `label` says what the curves show; `smoothing` is 0 (none) to below 1. */
 	constructor(label, smoothing, signal) {
 		this.label = label;
 		this.smoothing = smoothing;
@@ -47,10 +37,7 @@ export class Chart {
 		signal.addEventListener("abort", () => observer.disconnect());
 	}
 
-	/**
-	 * Show other points.
-	 * @param {Series[]} series
-	 */
+	/** Show other series; each has a name and points, [step, value] by ascending steps. */
 	show(series) {
 		this.series = series.slice(0, MOST_SERIES).map((one) => ({ ...one, smooth: smoothed(one.points, this.smoothing) }));
 		this.steps = [...new Set(this.series.flatMap((one) => one.points.map(([step]) => step)))].sort((a, b) => a - b);

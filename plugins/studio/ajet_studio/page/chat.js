@@ -25,19 +25,18 @@ export function chat(page, run, episode) {
 	let list;
 	const place = h("div");
 	const build = () => {
-		list = new Windowed({
+		list = new Windowed(page, {
 			label: "Transcript",
 			count: items.length,
 			estimate: (index) => estimate(items[index], shows),
 			render: (index) => messageElement(items[index], about),
-			signal: page.signal,
 		});
 		place.replaceChildren(items.length ? list.element : h("p.quiet", "This episode made no LLM call."));
 	};
 	build();
 
 	const toggles = Object.keys(SHOWS).map((name) => {
-		const button = h("button", { type: "button", "aria-pressed": String(shows[name]) }, NAMES[name]);
+		const button = h("button", { "aria-pressed": String(shows[name]) }, NAMES[name]);
 		const turn = () => {
 			shows[name] = !shows[name];
 			remember("shows", shows);

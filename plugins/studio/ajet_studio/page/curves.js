@@ -9,7 +9,6 @@ const MOST_CHARTS = 12;
 const MOST_CHOICES = 200;
 
 /**
- * @param {Page} page
  * @param {Record<string, {explanation: string, phases: string[]}>} metrics of all runs
  * @param {(metric: string) => {name: string, run: string, phase: string}[]} seriesOf which curves a metric has
  */

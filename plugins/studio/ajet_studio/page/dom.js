@@ -51,11 +51,7 @@ export function link(path, parameters, label, properties = {}) {
 	return h("a", { href: address(path, parameters), ...properties }, label);
 }
 
-/**
- * The address of a view: a path and its parameters, without those that are empty.
- * @param {string} path
- * @param {Record<string, any> | [string, any][]} parameters lists become repeated parameters
- */
+/** The address of a view: a path and its parameters without those that are empty; lists become repeated parameters. */
 export function address(path, parameters = {}) {
 	const query = new URLSearchParams();
 	for (const [name, value] of Array.isArray(parameters) ? parameters : Object.entries(parameters)) {
@@ -68,10 +64,9 @@ export function address(path, parameters = {}) {
 }
 
 /** A list of names with their values. Rows are `[name, value, explanation]`; rows without a value are left out. */
-export function definitions(rows, className = "facts") {
+export function definitions(rows) {
 	return h(
-		"dl",
-		{ class: className },
+		"dl.facts",
 		rows
 			.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false)
 			.map(([name, value, explanation]) =>
@@ -95,6 +90,7 @@ function filled(element, classes, rest) {
 		if (typeof value === "function") element.addEventListener(name.slice(2), value);
 		else element.setAttribute(name, value === true ? "" : TOLD.has(name) ? visible(shortened(String(value), LONGEST)) : value);
 	}
+	if (element instanceof HTMLButtonElement && !element.hasAttribute("type")) element.type = "button";
 	append(element, attributes ? rest.slice(1) : rest);
 	return element;
 }

@@ -34,7 +34,7 @@ export function taskName({ task, query }) {
 
 /** The reward of an episode, or why it has none. */
 export function reward(row) {
-	if (row.failure) return h("span.bad", { title: row.failure }, row.failure);
+	if (row.failure) return h("span.bad", { title: row.failure }, row.failure.split(":").at(-1));
 	const mark = row.is_success === true ? "✓ " : row.is_success === false ? "✗ " : "";
 	const said = row.is_success === null ? null : row.is_success ? "succeeded" : "did not succeed";
 	return h("span", { title: said }, mark && h("span", { "aria-hidden": true, class: row.is_success ? "good" : "bad" }, mark), score(row.reward));
@@ -74,7 +74,7 @@ export async function episodeList(page, run) {
 			again();
 		}, event.type === "input" ? PAUSE : 0);
 	};
-	const field = (name, label, properties) => h("label", label, h("input", { type: "text", value: value(name), size: 10, spellcheck: "false", oninput: change(name), "data-focus": `filter-${name}`, ...properties }));
+	const field = (name, label, properties) => h("label", label, h("input", { type: "text", value: value(name), size: 10, oninput: change(name), "data-focus": `filter-${name}`, ...properties }));
 	const select = (name, label, options) =>
 		h("label", label, h("select", { onchange: change(name) }, options.map(([one, text]) => h("option", { value: one, selected: value(name) === one }, text))));
 	const causes = Object.keys(run.metrics).filter((name) => name.startsWith("failed/")).map((name) => name.slice(7));
@@ -106,10 +106,9 @@ export async function episodeList(page, run) {
 			),
 		),
 	];
-	const table = new Table({
+	const table = new Table(page, {
 		label: "Episodes",
 		rows,
-		signal: page.signal,
 		columns: COLUMNS,
 		href: (row) => episodeAddress(run.run, row.id),
 		sort: { name: value("sort") || "line", descending: value("order") === "descending" },

@@ -26,9 +26,10 @@ export function signed(value) {
 	return (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(3);
 }
 
-/** Seconds as a duration: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min. */
+/** Seconds as a duration: 40 ms, 0.4 s, 12 s, 3 min 20 s, 2 h 5 min. */
 export function duration(seconds) {
 	if (seconds === null || seconds === undefined) return NONE;
+	if (seconds < 0.1) return `${Math.round(1000 * seconds)} ms`;
 	if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
 	const whole = Math.round(seconds);
 	if (whole < 60) return `${whole} s`;
@@ -59,12 +60,7 @@ export function count(many, noun) {
 	return `${number(many)} ${noun}${many === 1 ? "" : "s"}`;
 }
 
-/**
- * Rewards as a row of bars, one character each; × is a failed episode.
- * @param {(number | null)[]} rewards
- * @param {number} low
- * @param {number} high
- */
+/** Rewards between `low` and `high` as a row of bars, one character each; × is a failed episode. */
 export function bars(rewards, low, high) {
 	const range = high - low || 1;
 	return rewards

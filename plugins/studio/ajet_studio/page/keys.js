@@ -86,7 +86,7 @@ function help() {
 			"p",
 			h("label", h("input", { type: "checkbox", checked: recall("keys", true), onchange: (event) => remember("keys", event.target.checked) }), " Keys of one letter are on"),
 		),
-		h("form", { method: "dialog" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")),
+		h("form", { method: "dialog" }, h("button", { onclick: () => dialog.close() }, "Close")),
 	);
 	dialog.showModal();
 }

@@ -49,6 +49,6 @@ function timeline(run, episode, line, jump) {
 }
 
 function calls(numbers, jump) {
-	const button = (call) => h("button", { type: "button", onclick: () => jump(call), "aria-label": `Call ${call}`, title: `Show call ${call}` }, call);
+	const button = (call) => h("button", { onclick: () => jump(call), "aria-label": `Call ${call}`, title: `Show call ${call}` }, call);
 	return [numbers.slice(0, MOST_CALLS).map(button), numbers.length > MOST_CALLS && h("small", `+${numbers.length - MOST_CALLS}`)];
 }

@@ -3,20 +3,23 @@
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { say } from "./shell.js";
+import { asText } from "./text.js";
 
 const FIRST = 4000;
 const MORE = 100_000;
 
 /**
- * @param {string} text what is here
+ * @param {any} value what is here: a text, or anything of JSON
  * @param {object} [options] `total` characters of the whole text, if the server has shortened it, and `load(from, count)`
  *   for more of it; `className`; `first`, how many characters are shown at first
  */
-export function longText(text, { total = text.length, load = null, className = null, first = FIRST } = {}) {
+export function longText(value, { total = 0, load = null, className = null, first = FIRST } = {}) {
+	const text = asText(value);
+	total ||= text.length;
 	const body = h("pre", { class: className }, text.slice(0, whole(text, first)));
 	if (text.length <= first && total <= text.length) return body;
 	let shown = whole(text, first);
-	const button = h("button", { type: "button" });
+	const button = h("button");
 	const label = () => {
 		const left = total - shown;
 		button.textContent = left > MORE ? `Show ${number(MORE)} of ${number(left)} more characters` : `Show ${number(left)} more characters`;

@@ -26,17 +26,12 @@ export function stepName(phase, step) {
 	return phase === "train" ? `step ${step}` : `${phase} at step ${step}`;
 }
 
-/**
- * Links as tabs of a view, each with its own address.
- * @param {string} label
- * @param {[string, string, string][]} tabs name, label, address
- * @param {string} chosen name
- */
+/** Links as tabs of a view: name, label and address of each, and the name of the chosen one. */
 export function tabs(label, list, chosen) {
 	return h(
 		"nav.tabs",
 		{ "aria-label": label },
-		h("ul", list.map(([name, text, href]) => h("li", h("a", { href, "aria-current": name === chosen ? "page" : null, "data-focus": `tab-${name}` }, text)))),
+		h("ul", list.map(([name, text, href]) => h("li", h("a", { href, "aria-current": name === chosen && "page" }, text)))),
 	);
 }
 

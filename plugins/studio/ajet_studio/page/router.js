@@ -125,7 +125,7 @@ export function startRouter() {
 
 async function render(scroll) {
 	const main = document.getElementById("main");
-	const focused = document.activeElement?.dataset?.focus;
+	const focused = document.activeElement?.dataset.focus ?? document.activeElement?.getAttribute("href");
 	const inMain = main.contains(document.activeElement) || document.activeElement === document.body;
 	current?.ending.abort();
 	const page = new Page(new URL(location.href));
@@ -149,19 +149,21 @@ async function render(scroll) {
 	document.title = `${page.title} · AgentJet studio`;
 	showCrumbs(page);
 	fill(main, content);
+	const heading = main.querySelector("h1");
+	if (heading) heading.tabIndex = -1;
 	scrollTo(0, scroll);
 	for (const action of page.afterwards) action();
 	if (first || !inMain) return;
-	const again = focused && main.querySelector(`[data-focus="${CSS.escape(focused)}"]`);
-	(again || main.querySelector("h1") || main).focus({ preventScroll: true });
+	const again = focused && main.querySelector(`[data-focus="${CSS.escape(focused)}"], [href="${CSS.escape(focused)}"]`);
+	(again || heading || main).focus({ preventScroll: true });
 }
 
 function problem(error) {
 	return h(
 		"section.problem",
 		{ role: "alert" },
-		h("h1", { tabindex: -1 }, "This cannot be shown"),
+		h("h1", "This cannot be shown"),
 		h("p", error.message),
-		h("p", h("button", { type: "button", onclick: reload }, "Try again"), " or go to ", h("a", { href: "/" }, "all runs"), "."),
+		h("p", h("button", { onclick: reload }, "Try again"), " or go to ", h("a", { href: "/" }, "all runs"), "."),
 	);
 }

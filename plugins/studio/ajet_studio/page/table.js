@@ -13,11 +13,11 @@ const LONGEST = 300;
  */
 export class Table {
 	/**
-	 * @param {object} options `label` for screen readers; `columns`; `rows` (Rows or Pages); `signal`. If rows lead
+	 * @param {object} options `label` for screen readers; `columns`; `rows` (Rows or Pages). If rows lead
 	 *   somewhere: `href(row)`, and `main`, the index of the column with the link. If it can be sorted: `sort` with a name
 	 *   and `descending`, and `onsort(name, descending)`. `empty` is said when there are no rows.
 	 */
-	constructor(options) {
+	constructor(page, options) {
 		Object.assign(this, { main: 0, empty: "Nothing here.", ...options });
 		this.height = 30;
 		this.shown = new Map();
@@ -32,11 +32,11 @@ export class Table {
 		this.element.list = this;
 		this.rows.onchange = () => this.update();
 		const update = () => this.update();
-		addEventListener("scroll", update, { signal: this.signal, passive: true });
-		addEventListener("resize", update, { signal: this.signal });
+		addEventListener("scroll", update, { signal: page.signal, passive: true });
+		addEventListener("resize", update, { signal: page.signal });
 		const observer = new ResizeObserver(update);
 		observer.observe(this.element);
-		this.signal.addEventListener("abort", () => observer.disconnect());
+		page.signal.addEventListener("abort", () => observer.disconnect());
 		this.body.addEventListener("focusin", (event) => {
 			this.current = Number(event.target.closest("tr").dataset.index);
 		});
@@ -127,7 +127,7 @@ export class Table {
 		if (!this.onsort || column.fixed) return h("th", properties, column.label);
 		const turn = () => this.onsort(column.name, sorted ? !this.sort.descending : Boolean(column.figure));
 		const arrow = sorted ? h("span", { "aria-hidden": true }, this.sort.descending ? " ↓" : " ↑") : null;
-		return h("th", properties, h("button", { type: "button", onclick: turn, "data-focus": `sort-${column.name}` }, column.label, arrow));
+		return h("th", properties, h("button", { onclick: turn, "data-focus": `sort-${column.name}` }, column.label, arrow));
 	}
 
 	/** Show another order in the heads. */

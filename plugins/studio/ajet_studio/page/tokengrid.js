@@ -18,9 +18,9 @@ export class TokenGrid {
 	/**
 	 * @param {object} options `label`; `total`; `at(index)`, a token if it is here; `want(from, to)` asks for tokens;
 	 *   `className(token)`; `onpoint(index)` when a token has the pointer or the cursor; `onmove(index)` when the cursor
-	 *   has moved; `signal`
+	 *   has moved
 	 */
-	constructor(options) {
+	constructor(page, options) {
 		Object.assign(this, options);
 		this.columns = 16;
 		this.height = 26;
@@ -34,7 +34,7 @@ export class TokenGrid {
 		this.element.addEventListener("click", (event) => this.point(event, (index) => this.move(index)));
 		const observer = new ResizeObserver(() => this.fit());
 		observer.observe(this.element);
-		this.signal.addEventListener("abort", () => observer.disconnect());
+		page.signal.addEventListener("abort", () => observer.disconnect());
 		this.fit();
 	}
 

@@ -38,7 +38,7 @@ export async function tokenTab(page, run, episode) {
 	let colour = recall("colour", "logprob") in COLOURS ? recall("colour", "logprob") : "logprob";
 	let timer = 0;
 	page.signal.addEventListener("abort", () => clearTimeout(timer));
-	const grid = new TokenGrid({
+	const grid = new TokenGrid(page, {
 		label: `Tokens of timeline ${line.index + 1}`,
 		total: first.total,
 		at: (index) => source.at(index),
@@ -49,7 +49,6 @@ export async function tokenTab(page, run, episode) {
 			clearTimeout(timer);
 			timer = setTimeout(() => page.set({ at: index }), PAUSE);
 		},
-		signal: page.signal,
 	});
 	const tell = (index) => setText(details, described(source.at(index), index, line));
 	const choose = h(

@@ -28,10 +28,9 @@ export async function treeTab(page, run, episode) {
 	const list = withTrees.map((one) => [String(one.index), one.lane.agent, address("/episode", { run, id: episode.id, tab: "tree", lane: one.index })]);
 	const tokens = answer.nodes.reduce((sum, node) => sum + node.tokens, 0);
 	const trained = answer.nodes.reduce((sum, node) => sum + node.trained_tokens, 0);
-	const table = new Table({
+	const table = new Table(page, {
 		label: "Pieces of the token tree",
 		rows: new Rows(nodes),
-		signal: page.signal,
 		columns: [
 			{ name: "piece", label: "Piece", cell: (node) => h("bdi", "  ".repeat(Math.min(DEEPEST, node.depth)) + (node.forked ? "├ " : "") + oneLine(node.text)) },
 			figure("start", "From token"),

@@ -8,9 +8,9 @@ const MOST = 60;
 export class Windowed {
 	/**
 	 * @param {object} options `label`; `count` of items; `estimate(index)`, the pixels of an item that was not shown yet;
-	 *   `render(index)`, its element; `signal`
+	 *   `render(index)`, its element
 	 */
-	constructor({ label, count, estimate, render, signal }) {
+	constructor({ signal }, { label, count, estimate, render }) {
 		Object.assign(this, { count, estimate, render });
 		this.heights = Float64Array.from({ length: count }, (_, index) => estimate(index));
 		this.offsets = new Float64Array(count + 1);

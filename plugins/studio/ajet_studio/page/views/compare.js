@@ -42,10 +42,9 @@ export async function compareView(page) {
 	const rows = new Rows();
 	const all = h("input", { type: "checkbox", onchange: () => rows.set(settings(runs, all.checked)) });
 	rows.rows = settings(runs, false);
-	const table = new Table({
+	const table = new Table(page, {
 		label: "Settings",
 		rows,
-		signal: page.signal,
 		columns: [
 			{ name: "setting", label: "Setting", cell: (row) => row.name },
 			...names.map((name, place) => ({ name: `run${place}`, label: `${"ABCDEF"[place]} ${name}`, cell: (row) => row.values[place] })),
@@ -56,7 +55,7 @@ export async function compareView(page) {
 	await drawn.start();
 	return h(
 		"div",
-		h("h1", { tabindex: -1 }, `Comparison of ${runs.length} runs`),
+		h("h1", `Comparison of ${runs.length} runs`),
 		summary(runs, names),
 		h("h2", "Curves"),
 		h("div.bar", h("label", "Phase", choose)),

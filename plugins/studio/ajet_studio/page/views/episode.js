@@ -26,7 +26,7 @@ export async function episodeView(page) {
 	const near = (other) => other && episodeAddress(run, other, { tab: chosen === "chat" ? "" : chosen });
 	const head = h(
 		"div",
-		h("div.title", h("h1", { tabindex: -1 }, "Episode ", data(id)), h("span.push", neighbours(page, "sibling", near(episode.previous), near(episode.next)))),
+		h("div.title", h("h1", "Episode ", data(id)), h("span.push", neighbours(page, "sibling", near(episode.previous), near(episode.next)))),
 		facts(run, episode),
 		tabs("Parts of the episode", ["chat", "tokens", "tree"].map((name) => [name, { chat: "Chat", tokens: "Tokens", tree: "Token tree" }[name], episodeAddress(run, id, { tab: name === "chat" ? "" : name })]), chosen),
 	);
@@ -69,7 +69,7 @@ function chatTab(page, run, episode) {
 			h(
 				"div.beside",
 				h("section", h("h2", "Response"), answered ? longText(answered, { first: 800 }) : none),
-				h("section", h("h2", "Reference answer"), asText(episode.reference) ? longText(asText(episode.reference), { first: 800 }) : none.cloneNode(true)),
+				h("section", h("h2", "Reference answer"), asText(episode.reference) ? longText(episode.reference, { first: 800 }) : none.cloneNode(true)),
 			),
 			breaks(episode, transcript.jump),
 			h("h2", "Lanes"),
@@ -86,7 +86,7 @@ function breaks({ breaks }, jump) {
 	const one = (found) =>
 		h(
 			"li.problem.notice",
-			h("p", h("b", `${found.what}`), " at ", h("button", { type: "button", onclick: () => jump(found.call) }, `call ${found.call}`)),
+			h("p", h("b", `${found.what}`), " at ", h("button", { onclick: () => jump(found.call) }, `call ${found.call}`)),
 			h("p", found.remedy),
 			h("div.beside", h("div", h("small", "recorded"), longText(found.recorded, { className: "code", first: 400 })), h("div", h("small", "sent now"), longText(found.sent, { className: "code", first: 400 }))),
 		);
@@ -102,7 +102,7 @@ function aside(page, run, episode) {
 		h("h2", "Verdict"),
 		h("p.verdict", h("b", reward(episode)), episode.is_success !== null && (episode.is_success ? "succeeded" : "did not succeed")),
 		definitions([...others(episode.rewards), ...others(episode.metrics)].slice(0, 40)),
-		episode.feedback ? [h("h2", "The judge's reason"), longText(asText(episode.feedback), { first: 1200 })] : null,
+		episode.feedback ? [h("h2", "The judge's reason"), longText(episode.feedback, { first: 1200 })] : null,
 		h("h2", "Your rating"),
 		rating(page, run, episode),
 		counters.length > 0 && [h("h2", "Counters"), definitions(counters.slice(0, 40))],
@@ -124,7 +124,7 @@ function recording(run, id) {
 			setText(state, error.message);
 		}
 	};
-	return h("p", h("button", { type: "button", onclick: load }, "Download"), " the calls, for a test that replays them. ", state);
+	return h("p", h("button", { onclick: load }, "Download"), " the calls, for a test that replays them. ", state);
 }
 
 function sameTask(run, episode) {

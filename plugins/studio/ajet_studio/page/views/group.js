@@ -31,7 +31,7 @@ export async function groupView(page) {
 		"div",
 		h(
 			"div.title",
-			h("h1", { tabindex: -1 }, "Group of ", data(of.task)),
+			h("h1", "Group of ", data(of.task)),
 			h("span.quiet", count(group.rows.length, "episode")),
 			h("span.push", neighbours(page, "group", near(group.previous), near(group.next))),
 		),
@@ -56,8 +56,8 @@ async function facts(page, run, { task, rows }) {
 		h(
 			"section",
 			h("h2", "Reference answer"),
-			task.answer === null || task.answer === undefined ? h("p.quiet", "None.") : longText(asText(task.answer), { first: 1200 }),
-			metadata.length > 0 && h("details", h("summary", "Metadata"), longText(asText(Object.fromEntries(metadata)), { className: "code" })),
+			task.answer === null || task.answer === undefined ? h("p.quiet", "None.") : longText(task.answer, { first: 1200 }),
+			metadata.length > 0 && h("details", h("summary", "Metadata"), longText(Object.fromEntries(metadata), { className: "code" })),
 		),
 	);
 }

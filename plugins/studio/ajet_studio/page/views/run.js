@@ -10,7 +10,7 @@ import { reload } from "../router.js";
 import { Rows } from "../rows.js";
 import { say } from "../shell.js";
 import { Table } from "../table.js";
-import { asText } from "../text.js";
+import { asText, oneLine } from "../text.js";
 import { state, validation } from "./runs.js";
 
 const TABS = { curves: curvesTab, steps: stepsTab, episodes: episodesTab, counters: countersTab, settings: settingsTab, log: logTab, checkpoints: checkpointsTab };
@@ -61,7 +61,7 @@ function header(run) {
 		);
 	};
 	show(run);
-	return { element: h("div", h("div.title", h("h1", { tabindex: -1 }, data(run.name))), facts, problems), show };
+	return { element: h("div", h("div.title", h("h1", data(run.name))), facts, problems), show };
 }
 
 async function curvesTab(page, run) {
@@ -96,10 +96,9 @@ async function stepsTab(page, run) {
 	const arrange = (all) => rows.set(all.sort(order(sort.name, sort.descending)));
 	const all = await load();
 	const more = ["accuracy", "loss", "grad_norm", "staleness", "tokens_trained"].filter((name) => all.some((row) => row[name] !== undefined));
-	const table = new Table({
+	const table = new Table(page, {
 		label: `Steps of ${phase}`,
 		rows,
-		signal: page.signal,
 		columns: [
 			text("step", "Step"),
 			figure("episodes", "Episodes"),
@@ -124,76 +123,48 @@ async function stepsTab(page, run) {
 
 function phaseLinks(page, run, phases, phase) {
 	if (phases.length < 2) return null;
-	const one = (name) => h("a", { href: runAddress(run.run, { tab: "steps", phase: name }), "aria-current": name === phase ? "true" : null, "data-focus": `phase-${name}` }, `${name} (${number(run.phases[name].steps)})`);
-	return h("nav.tabs", { "aria-label": "Phases" }, h("ul", phases.map((name) => h("li", one(name)))));
+	const list = phases.map((name) => [name, `${name} (${number(run.phases[name].steps)})`, runAddress(run.run, { tab: "steps", phase: name })]);
+	return tabs("Phases", list, phase);
 }
 
 async function episodesTab(page, run) {
 	return episodeList(page, run);
 }
 
-async function countersTab(page, run) {
-	const rowsOf = (now) => Object.entries(now.counters).map(([name, { value, explanation }]) => ({ name, value, explanation }));
+function plain(page, label, columns, rowsOf, run, empty) {
 	const rows = new Rows(rowsOf(run));
-	const table = new Table({
-		label: "Counters",
-		rows,
-		signal: page.signal,
-		columns: [
-			text("name", "Counter"),
-			figure("value", "Count"),
-			text("explanation", "What it means"),
-		],
-		empty: "No episode has counted anything out of the ordinary.",
-	});
-	return { element: table.element, refresh: (now) => rows.set(rowsOf(now)) };
+	return { rows, element: new Table(page, { label, rows, columns, empty }).element, refresh: (now) => rows.set(rowsOf(now)) };
+}
+
+async function countersTab(page, run) {
+	const rowsOf = (now) => Object.entries(now.counters).map(([name, counter]) => ({ name, ...counter }));
+	const columns = [text("name", "Counter"), figure("value", "Count"), text("explanation", "What it means")];
+	return plain(page, "Counters", columns, rowsOf, run, "No episode has counted anything out of the ordinary.");
 }
 
 async function settingsTab(page, run) {
 	const all = Object.entries(run.settings).map(([name, value]) => ({ name, value: asText(value) }));
-	const rows = new Rows(all);
+	const columns = [text("name", "Setting"), { name: "value", label: "Value", cell: (row) => h("bdi.mono", { title: row.value }, oneLine(row.value.slice(0, 300))) }];
+	const { rows, element } = plain(page, "Settings", columns, () => all, run, "No setting matches.");
 	const filter = h("input", { type: "search", "aria-label": "Filter settings", placeholder: "Filter settings" });
 	filter.addEventListener("input", () => {
 		const wanted = filter.value.toLowerCase();
 		rows.set(all.filter((row) => `${row.name} ${row.value}`.toLowerCase().includes(wanted)));
 	});
-	const table = new Table({
-		label: "Settings",
-		rows,
-		signal: page.signal,
-		columns: [
-			text("name", "Setting"),
-			{ name: "value", label: "Value", cell: (row) => h("bdi.mono", { title: row.value }, row.value.slice(0, 300)) },
-		],
-		empty: "No setting matches.",
-	});
-	return { element: h("div", h("div.bar", filter), table.element) };
+	return { element: h("div", h("div.bar", filter), element) };
 }
 
 async function checkpointsTab(page, run) {
-	const rows = new Rows(run.checkpoints);
-	const table = new Table({
-		label: "Checkpoints",
-		rows,
-		signal: page.signal,
-		columns: [
-			figure("step", "Step"),
-			figure("validation_reward", "Validation", score),
-			figure("exists", "Complete", (is) => (is ? "yes" : "no")),
-			{ name: "path", label: "Folder", cell: (row) => h("bdi.mono", row.path) },
-		],
-		empty: "There is no checkpoint yet.",
-	});
-	return { element: table.element, refresh: (now) => rows.set(now.checkpoints) };
+	const complete = figure("exists", "Complete", (is) => (is ? "yes" : "no"));
+	const columns = [figure("step", "Step"), figure("validation_reward", "Validation", score), complete, { name: "path", label: "Folder", cell: (row) => h("bdi.mono", row.path) }];
+	return plain(page, "Checkpoints", columns, (now) => now.checkpoints, run, "There is no checkpoint yet.");
 }
 
 async function logTab(page, run) {
 	const { files } = await page.get("log", { run: run.run });
 	if (!files.length) return { element: h("p.quiet", "This run folder has no log files. `ajet run … 2> run.log` in it writes one.") };
 	const name = files.some((file) => file.name === page.query.get("log")) ? page.query.get("log") : files[0].name;
-	const links = files.map((file) =>
-		h("li", h("a", { href: runAddress(run.run, { tab: "log", log: file.name }), "aria-current": file.name === name ? "true" : null, "data-focus": `log-${file.name}` }, data(file.name), ` ${bytes(file.bytes)}`)),
-	);
+	const links = files.map((file) => [file.name, `${file.name} ${bytes(file.bytes)}`, runAddress(run.run, { tab: "log", log: file.name })]);
 	const lines = h("pre.log");
 	let start = null;
 	const load = async (before) => {
@@ -203,7 +174,7 @@ async function logTab(page, run) {
 		return h("span", `${answer.lines.join("\n")}\n`);
 	};
 	let untouched = true;
-	const earlier = h("button", { type: "button", onclick: async () => {
+	const earlier = h("button", { onclick: async () => {
 		untouched = false;
 		const below = document.documentElement.scrollHeight - scrollY;
 		try {
@@ -216,7 +187,7 @@ async function logTab(page, run) {
 	const grown = h("p.quiet", { role: "status" });
 	lines.append(await load(null));
 	return {
-		element: h("div", h("nav.tabs", { "aria-label": "Log files" }, h("ul", links)), earlier, lines, grown),
+		element: h("div", tabs("Log files", links, name), earlier, lines, grown),
 		refresh: async () => {
 			if (untouched) lines.replaceChildren(await load(null));
 			else setText(grown, "The log has grown. Press r to load it again.");

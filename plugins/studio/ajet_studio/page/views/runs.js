@@ -22,7 +22,7 @@ export async function runsView(page) {
 	const name = page.query.get("sort") ?? "started";
 	const descending = page.query.get("order") !== "ascending";
 
-	const compare = h("button", { type: "button", class: "main", onclick: () => open(comparison()) });
+	const compare = h("button", { class: "main", onclick: () => open(comparison()) });
 	const comparison = () => (chosen.size > 1 ? address("/compare", { run: [...chosen] }) : "");
 	const chose = () => {
 		setText(compare, chosen.size > 1 ? `Compare ${chosen.size} runs` : `Compare (choose 2 to ${MOST_SERIES} runs)`);
@@ -40,7 +40,7 @@ export async function runsView(page) {
 		return is;
 	};
 
-	const filter = h("input", { type: "search", "aria-label": "Filter runs", placeholder: "Filter: name, workflow, model, state …", value: page.query.get("q"), spellcheck: "false" });
+	const filter = h("input", { type: "search", "aria-label": "Filter runs", placeholder: "Filter: name, workflow, model, state …", value: page.query.get("q") });
 	const arrange = () => {
 		const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
 		const wanted = answer.runs.filter((run) => words.every((word) => haystack(run).includes(word)));
@@ -52,10 +52,9 @@ export async function runsView(page) {
 		arrange();
 	});
 
-	const table = new Table({
+	const table = new Table(page, {
 		label: "Runs",
 		rows,
-		signal: page.signal,
 		main: 1,
 		columns: columns(chosen, choose),
 		href: (run) => runAddress(run.run),
@@ -89,7 +88,7 @@ export async function runsView(page) {
 
 	return h(
 		"div",
-		h("div.title", h("h1", { tabindex: -1 }, "Runs"), data(answer.folder, "quiet mono")),
+		h("div.title", h("h1", "Runs"), data(answer.folder, "quiet mono")),
 		h("div.bar", filter, summary, compare),
 		table.element,
 	);

@@ -14,7 +14,7 @@ export async function searchView(page) {
 	const offset = Number(page.query.get("offset") ?? 0);
 	page.named("Search", above(run));
 	const hint = h("p.quiet", "All words must occur; a word also finds longer ones that begin with it. Words in \"quotes\" are found in this order only.");
-	if (!q.trim()) return h("div", h("h1", { tabindex: -1 }, "Search"), h("p", "Write words into the field above."), hint);
+	if (!q.trim()) return h("div", h("h1", "Search"), h("p", "Write words into the field above."), hint);
 	const answer = await page.get("search", { run, q, offset, limit: PAGE });
 	const link = (start, text) => h("a", { href: address("/search", { run, q, offset: start || "" }), "data-focus": text }, text);
 	page.near.previous = offset > 0 ? address("/search", { run, q, offset: Math.max(0, offset - PAGE) || "" }) : null;
@@ -23,7 +23,7 @@ export async function searchView(page) {
 	list.list = { move: (by) => moveAmong(list.querySelectorAll("li > a"), by) };
 	return h(
 		"div",
-		h("h1", { tabindex: -1 }, "Search for ", data(q)),
+		h("h1", "Search for ", data(q)),
 		h("p", { role: "status" }, found(answer, offset)),
 		answer.indexed < 1 && h("p.problem.notice", `${Math.floor(answer.indexed * 100)} % of the journal has been read. Press r to search again.`),
 		answer.total === 0 && hint,

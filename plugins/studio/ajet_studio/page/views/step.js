@@ -23,10 +23,9 @@ export async function stepView(page) {
 	]);
 	if (!found.row && !episodes.length) throw new Error(`${stepName(phase, step)}: the run has no such step.`);
 	const rows = new Rows(groupsOf(episodes));
-	const table = new Table({
+	const table = new Table(page, {
 		label: "Groups",
 		rows,
-		signal: page.signal,
 		columns: [
 			{ name: "task", label: "Task", cell: taskName },
 			{ name: "bars", label: "Rewards", cell: (row) => h("span", { title: row.rewards.map(score).join("  ") }, bars(row.rewards, row.low, row.high)) },
@@ -49,7 +48,7 @@ export async function stepView(page) {
 	const one = (row) => row && stepAddress(run, { phase, step: row.step });
 	return h(
 		"div",
-		h("div.title", h("h1", { tabindex: -1 }, stepName(phase, step)), h("span.push", neighbours(page, "step", one(found.before), one(found.after)))),
+		h("div.title", h("h1", stepName(phase, step)), h("span.push", neighbours(page, "step", one(found.before), one(found.after)))),
 		metrics,
 		h("h2", "Groups"),
 		table.element,

@@ -24,20 +24,19 @@ export async function versusView(page) {
 	page.named(sides.map(({ episode }) => stepName(episode.phase, episode.step)).join(" and "), above(runs[0]));
 	const many = Math.max(...sides.map(({ items }) => items.length));
 	const parted = firstDifference(sides);
-	const list = new Windowed({
+	const list = new Windowed(page, {
 		label: "Transcripts",
 		count: many,
 		estimate: () => ESTIMATE,
 		render: (index) => row(sides, index, parted),
-		signal: page.signal,
 	});
-	const jump = h("button", { type: "button", onclick: () => list.jump(parted) }, "Show the first difference");
+	const jump = h("button", { onclick: () => list.jump(parted) }, "Show the first difference");
 	return h(
 		"div",
-		h("h1", { tabindex: -1 }, "Two episodes of ", data(pair[0].task.id)),
+		h("h1", "Two episodes of ", data(pair[0].task.id)),
 		pair[0].task.id !== pair[1].task.id && h("p.problem.notice", "The second one is of another task: ", data(pair[1].task.id)),
 		h("div.beside", sides.map(head)),
-		asText(pair[0].reference) && h("section", h("h2", "Reference answer"), longText(asText(pair[0].reference), { first: 600 })),
+		asText(pair[0].reference) && h("section", h("h2", "Reference answer"), longText(pair[0].reference, { first: 600 })),
 		h("h2", "Transcripts"),
 		h("p.bar", parted < many ? [`They are the same up to message ${parted}.`, jump] : "They are the same."),
 		list.element,
@@ -50,7 +49,7 @@ function head({ run, episode }) {
 		"section.card",
 		h("header", h("h2", h("a", { href: episodeAddress(run, episode.id) }, stepName(episode.phase, episode.step))), reward(episode)),
 		h("p.quiet", data(runName(run)), ` · ${number(episode.calls.length)} calls · ${number(episode.tokens)} tokens · ${duration(episode.seconds)}`),
-		episode.feedback && h("details", h("summary", "The judge's reason"), longText(asText(episode.feedback))),
+		episode.feedback && h("details", h("summary", "The judge's reason"), longText(episode.feedback)),
 		answered ? longText(answered, { first: 600 }) : h("p.quiet", "No response."),
 	);
 }
