@@ -4,88 +4,72 @@ import { address } from "./dom.js";
 
 /** Why there is no answer, in words. */
 export class Problem extends Error {
-  /**
-   * @param {number} status of the answer; 0 if there was none
-   * @param {string} message
-   */
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
+	/** `status` of the answer; 0 if there was none. */
+	constructor(status, message) {
+		super(message);
+		this.status = status;
+	}
 }
 
-/**
- * Ask `/api/NAME`.
- * @param {string} name
- * @param {Record<string, any>} parameters
- * @param {AbortSignal} [signal] ends the request when its view is left
- */
+/** Ask `/api/NAME`. */
 export function get(name, parameters, signal) {
-  return answered(address(`/api/${name}`, parameters), { signal });
+	return answered(address(`/api/${name}`, parameters), { signal });
 }
 
 /** Send JSON to `/api/NAME`. */
 export function post(name, body) {
-  return answered(`/api/${name}`, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(body),
-  });
+	return answered(`/api/${name}`, {
+		method: "POST",
+		headers: { "content-type": "application/json" },
+		body: JSON.stringify(body),
+	});
 }
 
-/**
- * Ask `/api/NAME` for a file, and give it to the reader.
- * @param {string} otherwise its name if the answer has none
- */
+/** Ask `/api/NAME` for a file, and give it to the reader; `otherwise` is its name if the answer has none. */
 export async function download(name, parameters, otherwise) {
-  const response = await sent(address(`/api/${name}`, parameters), {});
-  if (!response.ok) throw new Problem(response.status, (await response.json()).error);
-  const named = /filename="?([^";]+)/.exec(response.headers.get("content-disposition") ?? "")?.[1];
-  const url = URL.createObjectURL(await response.blob());
-  const anchor = document.createElement("a");
-  anchor.href = url;
-  anchor.download = named ?? otherwise;
-  anchor.click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+	const response = await sent(address(`/api/${name}`, parameters), {});
+	if (!response.ok) throw new Problem(response.status, (await response.json()).error);
+	const named = /filename="?([^";]+)/.exec(response.headers.get("content-disposition") ?? "")?.[1];
+	const url = URL.createObjectURL(await response.blob());
+	const anchor = document.createElement("a");
+	anchor.href = url;
+	anchor.download = named ?? otherwise;
+	anchor.click();
+	setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/**
- * Call `changed` whenever the files of a run have grown, and `connected` with whether the server is there.
- * @param {string} run
- * @param {{changed: (counts: {episodes: number, steps: number}) => void, connected: (is: boolean) => void}} listener
- * @param {AbortSignal} signal ends it
- */
+/** Call `changed` whenever the files of a run have grown, and `connected` with whether the server is there. */
 export function follow(run, { changed, connected }, signal) {
-  const source = new EventSource(address("/api/live", { run }));
-  source.addEventListener("open", () => connected(true));
-  source.addEventListener("error", () => connected(false));
-  source.addEventListener("changed", (event) => changed(JSON.parse(event.data)));
-  signal.addEventListener("abort", () => source.close());
+	const source = new EventSource(address("/api/live", { run }));
+	source.addEventListener("open", () => connected(true));
+	source.addEventListener("error", () => connected(false));
+	source.addEventListener("changed", (event) => changed(JSON.parse(event.data)));
+	signal.addEventListener("abort", () => source.close());
 }
 
 async function sent(url, options) {
-  let response;
-  try {
-    response = await fetch(url, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Problem(0, "The studio does not answer. Check that `ajet studio` still runs, then try again.");
-  }
-  if (response.status === 401) {
-    throw new Problem(401, "This page has no token, or an old one. Open the address that `ajet studio` has printed.");
-  }
-  return response;
+	let response;
+	try {
+		response = await fetch(url, options);
+	} catch (error) {
+		if (error.name === "AbortError") throw error;
+		throw new Problem(0, "The studio does not answer. Check that `ajet studio` still runs, then try again.");
+	}
+	if (response.status === 401) {
+		throw new Problem(401, "This page has no token, or an old one. Open the address that `ajet studio` has printed.");
+	}
+	return response;
 }
 
 async function answered(url, options) {
-  const response = await sent(url, options);
-  let body;
-  try {
-    body = await response.json();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Problem(response.status, `The studio answered ${response.status} without JSON.`);
-  }
-  if (!response.ok) throw new Problem(response.status, body.error ?? `The studio answered ${response.status}.`);
-  return body;
+	const response = await sent(url, options);
+	let body;
+	try {
+		body = await response.json();
+	} catch (error) {
+		if (error.name === "AbortError") throw error;
+		throw new Problem(response.status, `The studio answered ${response.status} without JSON.`);
+	}
+	if (!response.ok) throw new Problem(response.status, body.error ?? `The studio answered ${response.status}.`);
+	return body;
 }

@@ -1,6 +1,6 @@
 /** A list of episodes with filters, all of which are in the address. */
 
-import { get } from "./api.js";
+import { figure, text } from "./columns.js";
 import { data, h, setText } from "./dom.js";
 import { count, duration, number, score } from "./format.js";
 import { episodeAddress } from "./places.js";
@@ -14,114 +14,111 @@ const PAUSE = 250;
 
 /** The columns of a table of episodes. */
 export const COLUMNS = [
-  { name: "task", label: "Task", cell: taskName, sortable: true },
-  { name: "phase", label: "Phase", cell: (row) => row.phase, sortable: true },
-  { name: "step", label: "Step", cell: (row) => number(row.step), figure: true, sortable: true },
-  { name: "member", label: "Member", cell: (row) => number(row.member), figure: true, sortable: true },
-  { name: "reward", label: "Reward", cell: reward, figure: true, sortable: true },
-  { name: "calls", label: "Calls", cell: (row) => number(row.calls), figure: true, sortable: true },
-  { name: "tokens", label: "Tokens", cell: (row) => number(row.tokens), figure: true, sortable: true },
-  { name: "trained_tokens", label: "Trained", cell: (row) => number(row.trained_tokens), figure: true, sortable: true, title: "sampled tokens that can be trained" },
-  { name: "breaks", label: "Breaks", cell: (row) => number(row.breaks), figure: true, sortable: true, title: "places where a call could not continue its conversation" },
-  { name: "seconds", label: "Time", cell: (row) => duration(row.seconds), figure: true, sortable: true },
-  { name: "agents", label: "Agents", cell: (row) => row.agents.join(", ") },
+	{ name: "task", label: "Task", cell: taskName },
+	text("phase", "Phase"),
+	figure("step", "Step"),
+	figure("member", "Member"),
+	{ name: "reward", label: "Reward", cell: reward, figure: true },
+	figure("calls", "Calls"),
+	figure("tokens", "Tokens"),
+	figure("trained_tokens", "Trained", number, { title: "sampled tokens that can be trained" }),
+	figure("breaks", "Breaks", number, { title: "places where a call could not continue its conversation" }),
+	figure("seconds", "Time", duration),
+	{ name: "agents", label: "Agents", cell: (row) => row.agents.join(", "), fixed: true },
 ];
 
 /** A task by its id, and the beginning of what it asks. */
 export function taskName({ task, query }) {
-  return [data(oneLine(shortened(task, 60))), query && data(oneLine(query), "quiet also")];
+	return [data(oneLine(shortened(task, 60))), query && data(oneLine(query), "quiet also")];
 }
 
 /** The reward of an episode, or why it has none. */
 export function reward(row) {
-  if (row.failure) return h("span", { class: "bad", title: row.failure }, row.failure);
-  const mark = row.is_success === true ? "✓ " : row.is_success === false ? "✗ " : "";
-  const said = row.is_success === null ? null : row.is_success ? "succeeded" : "did not succeed";
-  return h("span", { title: said }, mark && h("span", { "aria-hidden": true, class: row.is_success ? "good" : "bad" }, mark), score(row.reward));
+	if (row.failure) return h("span.bad", { title: row.failure }, row.failure.split(":").at(-1));
+	const mark = row.is_success === true ? "✓ " : row.is_success === false ? "✗ " : "";
+	const said = row.is_success === null ? null : row.is_success ? "succeeded" : "did not succeed";
+	return h("span", { title: said }, mark && h("span", { "aria-hidden": true, class: row.is_success ? "good" : "bad" }, mark), score(row.reward));
 }
 
 /**
- * @param {import("./router.js").Page} page
+ * @param {Page} page
  * @param {{run: string, phases: object, metrics: object}} run
  */
 export async function episodeList(page, run) {
-  const summary = h("p", { class: "quiet", role: "status" });
-  const value = (name) => page.query.get(name) ?? "";
-  const rows = new Pages(
-    (offset, limit) => {
-      const filters = Object.fromEntries(FILTERS.map((name) => [name, value(name)]));
-      return get("episodes", { run: run.run, ...filters, sort: value("sort"), descending: value("order") === "descending" ? "1" : "", offset, limit }, page.signal);
-    },
-    (error) => !page.signal.aborted && say(error.message),
-  );
-  rows.onanswer = (answer) => {
-    const partly = answer.indexed < 1 ? ` so far (${Math.floor(answer.indexed * 100)} % of the journal is read)` : "";
-    setText(summary, count(answer.total, "episode") + partly);
-  };
-  const again = async () => {
-    try {
-      await rows.restart();
-    } catch (error) {
-      if (!page.signal.aborted) setText(summary, error.message);
-    }
-  };
-  let timer = 0;
-  const change = (name) => (event) => {
-    clearTimeout(timer);
-    const { value } = event.target;
-    timer = setTimeout(() => {
-      page.set({ [name]: value });
-      again();
-    }, event.type === "input" ? PAUSE : 0);
-  };
-  const field = (name, label, properties) => h("label", null, label, h("input", { type: "text", value: value(name), size: 10, spellcheck: "false", oninput: change(name), "data-focus": `filter-${name}`, ...properties }));
-  const select = (name, label, options) =>
-    h("label", null, label, h("select", { onchange: change(name) }, options.map(([one, text]) => h("option", { value: one, selected: value(name) === one }, text))));
-  const causes = Object.keys(run.metrics).filter((name) => name.startsWith("failed/")).map((name) => name.slice(7));
-  if (value("failure") && !["any", "none", ...causes].includes(value("failure"))) causes.push(value("failure"));
-  const figure = { type: "number", step: "any", size: 6 };
-  const more = ["agent", "label", "min_reward", "max_reward", "min_tokens", "max_tokens", "task", "step"];
-  const filters = [
-    h(
-      "div",
-      { class: "bar" },
-      field("q", "Words", { type: "search", size: 24, placeholder: "in messages, response, task" }),
-      select("phase", "Phase", [["", "all"], ...Object.keys(run.phases).map((name) => [name, name])]),
-      select("failure", "Failure", [["", "all"], ["none", "not failed"], ["any", "failed"], ...causes.map((name) => [name, name])]),
-      summary,
-    ),
-    h(
-      "details",
-      { open: more.some(value) },
-      h("summary", null, "More filters"),
-      h(
-        "div",
-        { class: "bar" },
-        field("task", "Task"),
-        field("step", "Step", { ...figure, step: 1, min: 0 }),
-        field("agent", "Agent"),
-        field("label", "Target"),
-        field("min_reward", "Reward from", figure),
-        field("max_reward", "to", figure),
-        field("min_tokens", "Tokens from", { ...figure, step: 1, min: 0 }),
-        field("max_tokens", "to", { ...figure, step: 1, min: 0 }),
-      ),
-    ),
-  ];
-  const table = new Table({
-    label: "Episodes",
-    rows,
-    signal: page.signal,
-    columns: COLUMNS,
-    href: (row) => episodeAddress(run.run, row.id),
-    sort: { name: value("sort") || "line", descending: value("order") === "descending" },
-    onsort: (name, descending) => {
-      table.sortedBy(name, descending);
-      page.set({ sort: name, order: descending ? "descending" : "" });
-      again();
-    },
-    empty: "No episode matches.",
-  });
-  await rows.start();
-  return { element: h("div", null, filters, table.element), refresh: () => rows.refresh() };
+	const summary = h("p.quiet", { role: "status" });
+	const value = (name) => page.query.get(name) ?? "";
+	const rows = new Pages(
+		(offset, limit) => {
+			const filters = Object.fromEntries(FILTERS.map((name) => [name, value(name)]));
+			return page.get("episodes", { run: run.run, ...filters, sort: value("sort"), descending: value("order") === "descending" ? "1" : "", offset, limit });
+		},
+		(error) => !page.signal.aborted && say(error.message),
+	);
+	rows.onanswer = (answer) => {
+		const partly = answer.indexed < 1 ? ` so far (${Math.floor(answer.indexed * 100)} % of the journal is read)` : "";
+		setText(summary, count(answer.total, "episode") + partly);
+	};
+	const again = async () => {
+		try {
+			await rows.restart();
+		} catch (error) {
+			if (!page.signal.aborted) setText(summary, error.message);
+		}
+	};
+	let timer = 0;
+	const change = (name) => (event) => {
+		clearTimeout(timer);
+		const { value } = event.target;
+		timer = setTimeout(() => {
+			page.set({ [name]: value });
+			again();
+		}, event.type === "input" ? PAUSE : 0);
+	};
+	const field = (name, label, properties) => h("label", label, h("input", { type: "text", value: value(name), size: 10, oninput: change(name), "data-focus": `filter-${name}`, ...properties }));
+	const select = (name, label, options) =>
+		h("label", label, h("select", { onchange: change(name) }, options.map(([one, text]) => h("option", { value: one, selected: value(name) === one }, text))));
+	const causes = Object.keys(run.metrics).filter((name) => name.startsWith("failed/")).map((name) => name.slice(7));
+	if (value("failure") && !["any", "none", ...causes].includes(value("failure"))) causes.push(value("failure"));
+	const figure = { type: "number", step: "any", size: 6 };
+	const more = ["agent", "label", "min_reward", "max_reward", "min_tokens", "max_tokens", "task", "step"];
+	const filters = [
+		h(
+			"div.bar",
+			field("q", "Words", { type: "search", size: 24, placeholder: "in messages, response, task" }),
+			select("phase", "Phase", [["", "all"], ...Object.keys(run.phases).map((name) => [name, name])]),
+			select("failure", "Failure", [["", "all"], ["none", "not failed"], ["any", "failed"], ...causes.map((name) => [name, name])]),
+			summary,
+		),
+		h(
+			"details",
+			{ open: more.some(value) },
+			h("summary", "More filters"),
+			h(
+				"div.bar",
+				field("task", "Task"),
+				field("step", "Step", { ...figure, step: 1, min: 0 }),
+				field("agent", "Agent"),
+				field("label", "Target"),
+				field("min_reward", "Reward from", figure),
+				field("max_reward", "to", figure),
+				field("min_tokens", "Tokens from", { ...figure, step: 1, min: 0 }),
+				field("max_tokens", "to", { ...figure, step: 1, min: 0 }),
+			),
+		),
+	];
+	const table = new Table(page, {
+		label: "Episodes",
+		rows,
+		columns: COLUMNS,
+		href: (row) => episodeAddress(run.run, row.id),
+		sort: { name: value("sort") || "line", descending: value("order") === "descending" },
+		onsort: (name, descending) => {
+			table.sortedBy(name, descending);
+			page.set({ sort: name, order: descending ? "descending" : "" });
+			again();
+		},
+		empty: "No episode matches.",
+	});
+	await rows.start();
+	return { element: h("div", filters, table.element), refresh: () => rows.refresh() };
 }

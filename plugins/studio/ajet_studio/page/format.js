@@ -6,72 +6,68 @@ const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", 
 
 /** A number with at most four significant digits; whole numbers with all of theirs. */
 export function number(value) {
-  if (value === null || value === undefined) return NONE;
-  if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value)) return WHOLE.format(value);
-  const size = Math.abs(value);
-  if (size >= 1e6 || (size < 1e-3 && size > 0)) return value.toExponential(2);
-  return String(Number(value.toPrecision(size >= 1000 ? 6 : 4)));
+	if (value === null || value === undefined) return NONE;
+	if (typeof value !== "number") return String(value);
+	if (Number.isInteger(value)) return WHOLE.format(value);
+	const size = Math.abs(value);
+	if (size >= 1e6 || (size < 1e-3 && size > 0)) return value.toExponential(2);
+	return String(Number(value.toPrecision(size >= 1000 ? 6 : 4)));
 }
 
 /** A reward or an accuracy, with three decimals so that columns line up. */
 export function score(value) {
-  if (value === null || value === undefined) return NONE;
-  return Math.abs(value) >= 1000 ? number(value) : value.toFixed(3);
+	if (value === null || value === undefined) return NONE;
+	return Math.abs(value) >= 1000 ? number(value) : value.toFixed(3);
 }
 
 /** A number that always has its sign. */
 export function signed(value) {
-  if (value === null || value === undefined) return NONE;
-  return (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(3);
+	if (value === null || value === undefined) return NONE;
+	return (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(3);
 }
 
-/** Seconds as a duration: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min. */
+/** Seconds as a duration: 40 ms, 0.4 s, 12 s, 3 min 20 s, 2 h 5 min. */
 export function duration(seconds) {
-  if (seconds === null || seconds === undefined) return NONE;
-  if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
-  const whole = Math.round(seconds);
-  if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+	if (seconds === null || seconds === undefined) return NONE;
+	if (seconds < 0.1) return `${Math.round(1000 * seconds)} ms`;
+	if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
+	const whole = Math.round(seconds);
+	if (whole < 60) return `${whole} s`;
+	if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+	return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }
 
 /** Bytes in powers of 1,000. */
 export function bytes(count) {
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let unit = 0;
-  let value = count;
-  while (value >= 1000 && unit < units.length - 1) {
-    value /= 1000;
-    unit += 1;
-  }
-  return `${unit && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+	const units = ["B", "kB", "MB", "GB", "TB"];
+	let unit = 0;
+	let value = count;
+	while (value >= 1000 && unit < units.length - 1) {
+		value /= 1000;
+		unit += 1;
+	}
+	return `${unit && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }
 
 /** A time in ISO 8601 as day and minute of this browser's time zone. */
 export function moment(iso) {
-  const time = new Date(iso);
-  return Number.isNaN(time.getTime()) ? NONE : DATE.format(time);
+	const time = new Date(iso);
+	return Number.isNaN(time.getTime()) ? NONE : DATE.format(time);
 }
 
 /** "1 episode", "2 episodes". */
 export function count(many, noun) {
-  return `${number(many)} ${noun}${many === 1 ? "" : "s"}`;
+	return `${number(many)} ${noun}${many === 1 ? "" : "s"}`;
 }
 
-/**
- * Rewards as a row of bars, one character each; × is a failed episode.
- * @param {(number | null)[]} rewards
- * @param {number} low
- * @param {number} high
- */
+/** Rewards between `low` and `high` as a row of bars, one character each; × is a failed episode. */
 export function bars(rewards, low, high) {
-  const range = high - low || 1;
-  return rewards
-    .map((reward) => {
-      if (reward === null || reward === undefined) return "×";
-      const level = Math.max(0, Math.min(7, Math.round((7 * (reward - low)) / range)));
-      return "▁▂▃▄▅▆▇█"[level];
-    })
-    .join("");
+	const range = high - low || 1;
+	return rewards
+		.map((reward) => {
+			if (reward === null || reward === undefined) return "×";
+			const level = Math.max(0, Math.min(7, Math.round((7 * (reward - low)) / range)));
+			return "▁▂▃▄▅▆▇█"[level];
+		})
+		.join("");
 }

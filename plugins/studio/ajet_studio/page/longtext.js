@@ -3,49 +3,49 @@
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { say } from "./shell.js";
+import { asText } from "./text.js";
 
 const FIRST = 4000;
 const MORE = 100_000;
 
 /**
- * @param {string} text what is here
- * @param {object} [options]
- * @param {number} [options.total] characters of the whole text, if the server has shortened it
- * @param {(from: number, count: number) => Promise<string>} [options.load] more of it
- * @param {string} [options.className]
- * @param {number} [options.first] characters that are shown at first
+ * @param {any} value what is here: a text, or anything of JSON
+ * @param {object} [options] `total` characters of the whole text, if the server has shortened it, and `load(from, count)`
+ *   for more of it; `className`; `first`, how many characters are shown at first
  */
-export function longText(text, { total = text.length, load = null, className = null, first = FIRST } = {}) {
-  const body = h("pre", { class: className }, text.slice(0, whole(text, first)));
-  if (text.length <= first && total <= text.length) return body;
-  let shown = whole(text, first);
-  const button = h("button", { type: "button" });
-  const label = () => {
-    const left = total - shown;
-    button.textContent = left > MORE ? `Show ${number(MORE)} of ${number(left)} more characters` : `Show ${number(left)} more characters`;
-    button.hidden = left <= 0;
-  };
-  button.addEventListener("click", async () => {
-    button.disabled = true;
-    try {
-      let more = text.slice(shown, shown + MORE);
-      if (!more && load) more = await load(shown, MORE);
-      more = more.slice(0, whole(more, more.length));
-      if (!more) total = shown;
-      body.append(h("span", null, more));
-      shown += more.length;
-    } catch (error) {
-      say(error.message);
-    }
-    button.disabled = false;
-    label();
-  });
-  label();
-  return h("div", null, body, button);
+export function longText(value, { total = 0, load = null, className = null, first = FIRST } = {}) {
+	const text = asText(value);
+	total ||= text.length;
+	const body = h("pre", { class: className }, text.slice(0, whole(text, first)));
+	if (text.length <= first && total <= text.length) return body;
+	let shown = whole(text, first);
+	const button = h("button");
+	const label = () => {
+		const left = total - shown;
+		button.textContent = left > MORE ? `Show ${number(MORE)} of ${number(left)} more characters` : `Show ${number(left)} more characters`;
+		button.hidden = left <= 0;
+	};
+	button.addEventListener("click", async () => {
+		button.disabled = true;
+		try {
+			let more = text.slice(shown, shown + MORE);
+			if (!more && load) more = await load(shown, MORE);
+			more = more.slice(0, whole(more, more.length));
+			if (!more) total = shown;
+			body.append(h("span", more));
+			shown += more.length;
+		} catch (error) {
+			say(error.message);
+		}
+		button.disabled = false;
+		label();
+	});
+	label();
+	return h("div", body, button);
 }
 
 /** A length near `most` that does not cut a surrogate pair. */
 function whole(text, most) {
-  const last = text.charCodeAt(most - 1);
-  return most < text.length && last >= 0xd800 && last < 0xdc00 ? most - 1 : most;
+	const last = text.charCodeAt(most - 1);
+	return most < text.length && last >= 0xd800 && last < 0xdc00 ? most - 1 : most;
 }

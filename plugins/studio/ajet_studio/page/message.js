@@ -1,6 +1,5 @@
 /** One message of a transcript. */
 
-import { get } from "./api.js";
 import { data, h } from "./dom.js";
 import { number } from "./format.js";
 import { longText } from "./longtext.js";
@@ -11,66 +10,61 @@ const ROLES = { assistant: "Assistant", user: "User", system: "System", tool: "T
 
 /**
  * @param {import("./transcript.js").Item} item
- * @param {object} about
- * @param {string} about.run
- * @param {any} about.episode
- * @param {Record<string, boolean>} about.shows reasoning, tools, metadata
- * @param {Map<string, string>} about.tools names of tools by the id of their call
+ * @param {object} about `page`, `run`, `episode`; `shows`, whether reasoning, tools and metadata are shown; `tools`, the names
+ *   of tools by the ids of their calls
  */
 export function messageElement(item, about) {
-  const { message, lane } = item;
-  if (!message) {
-    return h("article", { class: `message s${lane % 6}`, "aria-label": `Call ${item.call.number}` }, callHead(item, about), h("p", { class: "quiet body" }, "The same answer to the same messages as before."));
-  }
-  const answer = item.index === item.call.answer;
-  const role = answer ? "Answer" : (ROLES[message.role] ?? message.role);
-  const name = message.tool_call_id && about.tools.get(message.tool_call_id);
-  return h(
-    "article",
-    { class: `message ${answer ? "answer" : "other"} s${lane % 6}`, "aria-label": `${role}, message ${item.index + 1}` },
-    item.first && callHead(item, about),
-    h("header", null, h("b", null, data(role)), message.role === "assistant" && !answer && h("span", null, "written by the agent, not sampled here"), name && data(name, "mono"), message.parent !== item.index - 1 && h("span", null, branch(message.parent))),
-    h(
-      "div",
-      { class: "body" },
-      message.reasoning && about.shows.reasoning && h("div", { class: "reasoning" }, h("small", null, "Reasoning"), longText(message.reasoning)),
-      message.content && longText(message.content, { total: message.cut, load: (from, count) => more(about, item, from, count), className: message.role === "tool" ? "code" : null }),
-      about.shows.tools && message.tool_calls.slice(0, 50).map((call) => tool(toolCall(call))),
-      !about.shows.tools && message.tool_calls.length > 0 && h("p", { class: "quiet" }, `asks for ${message.tool_calls.map((call) => toolCall(call).name).join(", ")}`),
-      about.shows.metadata && metadata(item),
-    ),
-  );
+	const { message, lane } = item;
+	if (!message) {
+		return h("article", { class: `message s${lane % 6}`, "aria-label": `Call ${item.call.number}` }, callHead(item, about), h("p.quiet.body", "The same answer to the same messages as before."));
+	}
+	const answer = item.index === item.call.answer;
+	const role = answer ? "Answer" : (ROLES[message.role] ?? message.role);
+	const name = message.tool_call_id && about.tools.get(message.tool_call_id);
+	return h(
+		"article",
+		{ class: `message ${answer ? "answer" : "other"} s${lane % 6}`, "aria-label": `${role}, message ${item.index + 1}` },
+		item.first && callHead(item, about),
+		h("header", h("b", data(role)), message.role === "assistant" && !answer && h("span", "written by the agent, not sampled here"), name && data(name, "mono"), message.parent !== item.index - 1 && h("span", branch(message.parent))),
+		h(
+			"div.body",
+			message.reasoning && about.shows.reasoning && h("div.reasoning", h("small", "Reasoning"), longText(message.reasoning)),
+			message.content && longText(message.content, { total: message.cut, load: (from, count) => more(about, item, from, count), className: message.role === "tool" ? "code" : null }),
+			about.shows.tools && message.tool_calls.slice(0, 50).map((call) => tool(toolCall(call))),
+			!about.shows.tools && message.tool_calls.length > 0 && h("p.quiet", `asks for ${message.tool_calls.map((call) => toolCall(call).name).join(", ")}`),
+			about.shows.metadata && metadata(item),
+		),
+	);
 }
 
 function callHead({ call, lane }, { run, episode }) {
-  const known = episode.lanes[lane];
-  const tokens = call.prompt_tokens === null ? null : `${number(call.prompt_tokens)} → ${number(call.answer_tokens)} tokens`;
-  const facts = [tokens, call.weight_version === null ? null : `version ${call.weight_version}`, call.finish_reason];
-  return h(
-    "header",
-    { class: "call" },
-    h("b", null, `Call ${call.number}`),
-    data(call.agent),
-    known.trained ? null : h("span", null, "frozen: ", data(call.target)),
-    facts.filter(Boolean).map((text) => h("span", null, data(text))),
-    call.timeline !== null && h("a", { href: episodeAddress(run, episode.id, { tab: "tokens", timeline: call.timeline, call: call.number }) }, "tokens"),
-    call.cause && h("span", { class: "bad" }, data(call.cause)),
-  );
+	const known = episode.lanes[lane];
+	const tokens = call.prompt_tokens === null ? null : `${number(call.prompt_tokens)} → ${number(call.answer_tokens)} tokens`;
+	const facts = [tokens, call.weight_version === null ? null : `version ${call.weight_version}`, call.finish_reason];
+	return h(
+		"header.call",
+		h("b", `Call ${call.number}`),
+		data(call.agent),
+		known.trained ? null : h("span", "frozen: ", data(call.target)),
+		facts.filter(Boolean).map((text) => h("span", data(text))),
+		call.timeline !== null && h("a", { href: episodeAddress(run, episode.id, { tab: "tokens", timeline: call.timeline, call: call.number }) }, "tokens"),
+		call.cause && h("span.bad", data(call.cause)),
+	);
 }
 
 function branch(parent) {
-  return parent < 0 ? "begins a conversation anew" : `continues message ${parent + 1}`;
+	return parent < 0 ? "begins a conversation anew" : `continues message ${parent + 1}`;
 }
 
 function tool({ name, text }) {
-  return h("div", { class: "tool" }, h("small", null, "Tool call"), " ", data(name, "mono"), longText(text, { className: "code", first: 2000 }));
+	return h("div.tool", h("small", "Tool call"), " ", data(name, "mono"), longText(text, { className: "code", first: 2000 }));
 }
 
 function metadata({ message, call, index }) {
-  const { agent, target, temperature } = call;
-  return h("pre", { class: "metadata code" }, JSON.stringify({ message: index + 1, agent, target, temperature, tool_call_id: message.tool_call_id ?? undefined, ...message.extra }, null, 1));
+	const { agent, target, temperature } = call;
+	return h("pre.metadata.code", JSON.stringify({ message: index + 1, agent, target, temperature, tool_call_id: message.tool_call_id ?? undefined, ...message.extra }, null, 1));
 }
 
-async function more({ run, episode }, { lane, index }, from, count) {
-  return (await get("text", { run, id: episode.id, lane, message: index, from, count })).text;
+async function more({ page, run, episode }, { lane, index }, from, count) {
+	return (await page.get("text", { run, id: episode.id, lane, message: index, from, count })).text;
 }

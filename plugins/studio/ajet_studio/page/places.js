@@ -10,40 +10,35 @@ export const episodeAddress = (run, id, more = {}) => address("/episode", { run,
 
 /** The name of a run for people: the last folder of its id. */
 export function runName(run) {
-  return run === "." ? "this run" : run.split("/").at(-1);
+	return run === "." ? "this run" : run.split("/").at(-1);
 }
 
 /** The places above something in a run: runs, run, and for what is inside a step, step and group. */
 export function above(run, { phase, step, task } = {}) {
-  const crumbs = [[runName(run), runAddress(run)]];
-  if (step !== undefined) crumbs.push([stepName(phase, step), stepAddress(run, { phase, step })]);
-  if (task !== undefined) crumbs.push([shortened(String(task), 40), groupAddress(run, { phase, step, task })]);
-  return crumbs;
+	const crumbs = [[runName(run), runAddress(run)]];
+	if (step !== undefined) crumbs.push([stepName(phase, step), stepAddress(run, { phase, step })]);
+	if (task !== undefined) crumbs.push([shortened(String(task), 40), groupAddress(run, { phase, step, task })]);
+	return crumbs;
 }
 
 /** "step 12", or "validation at step 12". */
 export function stepName(phase, step) {
-  return phase === "train" ? `step ${step}` : `${phase} at step ${step}`;
+	return phase === "train" ? `step ${step}` : `${phase} at step ${step}`;
 }
 
-/**
- * Links as tabs of a view, each with its own address.
- * @param {string} label
- * @param {[string, string, string][]} tabs name, label, address
- * @param {string} chosen name
- */
+/** Links as tabs of a view: name, label and address of each, and the name of the chosen one. */
 export function tabs(label, list, chosen) {
-  return h(
-    "nav",
-    { class: "tabs", "aria-label": label },
-    h("ul", null, list.map(([name, text, href]) => h("li", null, h("a", { href, "aria-current": name === chosen ? "page" : null, "data-focus": `tab-${name}` }, text)))),
-  );
+	return h(
+		"nav.tabs",
+		{ "aria-label": label },
+		h("ul", list.map(([name, text, href]) => h("li", h("a", { href, "aria-current": name === chosen && "page" }, text)))),
+	);
 }
 
 /** Links to the neighbours of a page, which `p` and `n` open, too. */
 export function neighbours(page, noun, previous, next) {
-  page.near.previous = previous;
-  page.near.next = next;
-  const one = (href, text) => (href ? h("a", { href, "data-focus": text }, text) : h("span", { class: "quiet" }, text));
-  return h("span", { class: "neighbours" }, one(previous, `← previous ${noun}`), " · ", one(next, `next ${noun} →`));
+	page.near.previous = previous;
+	page.near.next = next;
+	const one = (href, text) => (href ? h("a", { href, "data-focus": text }, text) : h("span.quiet", text));
+	return h("span.neighbours", one(previous, `← previous ${noun}`), " · ", one(next, `next ${noun} →`));
 }

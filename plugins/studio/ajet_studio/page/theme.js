@@ -7,18 +7,18 @@ const THEMES = ["automatic", "light", "dark"];
 
 /** Apply the remembered theme and make the button change it. */
 export function startTheme() {
-  document.getElementById("theme").addEventListener("click", nextTheme);
-  apply(recall("theme", THEMES[0]));
+	document.getElementById("theme").addEventListener("click", nextTheme);
+	apply(recall("theme", THEMES[0]));
 }
 
 /** Change to the next theme. */
 export function nextTheme() {
-  const next = THEMES[(THEMES.indexOf(recall("theme", THEMES[0])) + 1) % THEMES.length];
-  remember("theme", next);
-  apply(next);
+	const next = THEMES[(THEMES.indexOf(recall("theme", THEMES[0])) + 1) % THEMES.length];
+	remember("theme", next);
+	apply(next);
 }
 
 function apply(theme) {
-  document.documentElement.dataset.theme = THEMES.includes(theme) ? theme : THEMES[0];
-  setText(document.getElementById("theme"), `Theme: ${document.documentElement.dataset.theme}`);
+	document.documentElement.dataset.theme = THEMES.includes(theme) ? theme : THEMES[0];
+	setText(document.getElementById("theme"), `Theme: ${document.documentElement.dataset.theme}`);
 }

@@ -15,131 +15,125 @@ const MOST_TOKENS = 800;
 const LONGEST = 60;
 
 export class TokenGrid {
-  /**
-   * @param {object} options
-   * @param {string} options.label
-   * @param {number} options.total
-   * @param {(index: number) => any} options.at a token, or undefined if it is not here
-   * @param {(from: number, to: number) => void} options.want asks for tokens
-   * @param {(token: any) => string} options.className
-   * @param {(index: number) => void} options.onpoint a token has the pointer or the focus
-   * @param {(index: number) => void} options.onmove another token has the focus
-   * @param {AbortSignal} options.signal
-   */
-  constructor(options) {
-    Object.assign(this, options);
-    this.columns = 16;
-    this.height = 26;
-    this.cursor = 0;
-    this.shown = new Map();
-    this.space = h("div", { role: "presentation" });
-    this.element = h("div", { class: "tokens", role: "grid", tabindex: 0, "aria-label": this.label, onkeydown: (event) => this.key(event) }, this.space);
-    this.element.addEventListener("scroll", () => this.update(), { passive: true });
-    this.element.addEventListener("pointerover", (event) => this.point(event, this.onpoint));
-    this.element.addEventListener("pointerleave", () => this.onpoint(this.cursor));
-    this.element.addEventListener("click", (event) => this.point(event, (index) => this.move(index)));
-    const observer = new ResizeObserver(() => this.fit());
-    observer.observe(this.element);
-    this.signal.addEventListener("abort", () => observer.disconnect());
-    this.fit();
-  }
+	/**
+	 * @param {object} options `label`; `total`; `at(index)`, a token if it is here; `want(from, to)` asks for tokens;
+	 *   `className(token)`; `onpoint(index)` when a token has the pointer or the cursor; `onmove(index)` when the cursor
+	 *   has moved
+	 */
+	constructor(page, options) {
+		Object.assign(this, options);
+		this.columns = 16;
+		this.height = 26;
+		this.cursor = 0;
+		this.shown = new Map();
+		this.space = h("div", { role: "presentation" });
+		this.element = h("div.tokens", { role: "grid", tabindex: 0, "aria-label": this.label, onkeydown: (event) => this.key(event) }, this.space);
+		this.element.addEventListener("scroll", () => this.update(), { passive: true });
+		this.element.addEventListener("pointerover", (event) => this.point(event, this.onpoint));
+		this.element.addEventListener("pointerleave", () => this.onpoint(this.cursor));
+		this.element.addEventListener("click", (event) => this.point(event, (index) => this.move(index)));
+		const observer = new ResizeObserver(() => this.fit());
+		observer.observe(this.element);
+		page.signal.addEventListener("abort", () => observer.disconnect());
+		this.fit();
+	}
 
-  fit() {
-    const width = this.element.clientWidth || 900;
-    const many = Math.max(NARROWEST, Math.min(WIDEST, Math.floor((width - PLACE) / TOKEN / 4) * 4));
-    const height = 1.625 * parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const changed = many !== this.columns || height !== this.height;
-    if (changed) {
-      this.columns = many;
-      this.height = height;
-    }
-    this.space.style.height = `${Math.ceil(this.total / this.columns) * this.height}px`;
-    this.element.setAttribute("aria-rowcount", Math.ceil(this.total / this.columns));
-    this.element.setAttribute("aria-colcount", this.columns + 1);
-    this.update(changed);
-  }
+	fit() {
+		const width = this.element.clientWidth || 900;
+		const many = Math.max(NARROWEST, Math.min(WIDEST, Math.floor((width - PLACE) / TOKEN / 4) * 4));
+		const height = 1.625 * parseFloat(getComputedStyle(document.documentElement).fontSize);
+		const changed = many !== this.columns || height !== this.height;
+		if (changed) {
+			this.columns = many;
+			this.height = height;
+		}
+		this.space.style.height = `${Math.ceil(this.total / this.columns) * this.height}px`;
+		this.element.setAttribute("aria-rowcount", Math.ceil(this.total / this.columns));
+		this.element.setAttribute("aria-colcount", this.columns + 1);
+		this.update(changed);
+	}
 
-  /** Show the lines in view; `anew` builds those that are there again. */
-  update(anew = false) {
-    if (anew) {
-      for (const line of this.shown.values()) line.remove();
-      this.shown.clear();
-    }
-    const view = this.element.clientHeight || 600;
-    const lines = Math.ceil(this.total / this.columns);
-    const first = Math.max(0, Math.floor(this.element.scrollTop / this.height) - 1);
-    const most = Math.floor(MOST_TOKENS / this.columns);
-    const last = Math.min(lines, first + Math.min(most, Math.ceil(view / this.height) + 3));
-    for (const [index, line] of this.shown) {
-      if (index < first || index >= last) {
-        line.remove();
-        this.shown.delete(index);
-      }
-    }
-    for (let index = first; index < last; index += 1) {
-      if (this.shown.has(index)) continue;
-      const line = this.line(index);
-      this.shown.set(index, line);
-      this.space.append(line);
-    }
-    this.mark();
-    this.want(first * this.columns, Math.min(this.total, last * this.columns));
-  }
+	/** Show the lines in view; `anew` builds those that are there again. */
+	update(anew = false) {
+		if (anew) {
+			for (const line of this.shown.values()) line.remove();
+			this.shown.clear();
+		}
+		const view = this.element.clientHeight || 600;
+		const lines = Math.ceil(this.total / this.columns);
+		const first = Math.max(0, Math.floor(this.element.scrollTop / this.height) - 1);
+		const most = Math.floor(MOST_TOKENS / this.columns);
+		const last = Math.min(lines, first + Math.min(most, Math.ceil(view / this.height) + 3));
+		for (const [index, line] of this.shown) {
+			if (index < first || index >= last) {
+				line.remove();
+				this.shown.delete(index);
+			}
+		}
+		for (let index = first; index < last; index += 1) {
+			if (this.shown.has(index)) continue;
+			const line = this.line(index);
+			this.shown.set(index, line);
+			this.space.append(line);
+		}
+		this.mark();
+		this.want(first * this.columns, Math.min(this.total, last * this.columns));
+	}
 
-  /** Go to a token; `focus` gives the grid the focus. */
-  go(index, focus = true) {
-    this.move(index);
-    if (focus) this.element.focus({ preventScroll: true });
-  }
+	/** Go to a token; `focus` gives the grid the focus. */
+	go(index, focus = true) {
+		this.move(index);
+		if (focus) this.element.focus({ preventScroll: true });
+	}
 
-  line(index) {
-    const from = index * this.columns;
-    const to = Math.min(this.total, from + this.columns);
-    const cells = [];
-    for (let place = from; place < to; place += 1) cells.push(this.cell(place));
-    const line = h("div", { class: "line", role: "row", "aria-rowindex": index + 1 }, h("span", { class: "place", role: "rowheader" }, number(from)), cells);
-    line.style.top = `${index * this.height}px`;
-    return line;
-  }
+	line(index) {
+		const from = index * this.columns;
+		const to = Math.min(this.total, from + this.columns);
+		const cells = [];
+		for (let place = from; place < to; place += 1) cells.push(this.cell(place));
+		const line = h("div.line", { role: "row", "aria-rowindex": index + 1 }, h("span.place", { role: "rowheader" }, number(from)), cells);
+		line.style.top = `${index * this.height}px`;
+		return line;
+	}
 
-  cell(index) {
-    const token = this.at(index);
-    if (!token) return h("span", { class: "token", role: "gridcell", id: `token-${index}` }, "·");
-    const classes = ["token", this.className(token), token.call !== null && "answer", token.trained && "trained"];
-    return h("span", { class: classes.filter(Boolean).join(" "), role: "gridcell", id: `token-${index}` }, shortened(oneLine(token.text), LONGEST) || "∅");
-  }
+	cell(index) {
+		const token = this.at(index);
+		if (!token) return h("span.token", { role: "gridcell", id: `token-${index}` }, "·");
+		const classes = ["token", this.className(token), token.call !== null && "answer", token.trained && "trained"];
+		return h("span", { class: classes.filter(Boolean).join(" "), role: "gridcell", id: `token-${index}` }, shortened(oneLine(token.text), LONGEST) || "∅");
+	}
 
-  key(event) {
-    const page = Math.max(1, Math.floor(this.element.clientHeight / this.height) - 1);
-    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page * this.columns, PageDown: page * this.columns };
-    const ends = { Home: event.ctrlKey ? 0 : this.cursor - (this.cursor % this.columns), End: event.ctrlKey ? this.total - 1 : this.cursor - (this.cursor % this.columns) + this.columns - 1 };
-    const to = event.key in moves ? this.cursor + moves[event.key] : ends[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    this.move(to);
-  }
+	key(event) {
+		const page = Math.max(1, Math.floor(this.element.clientHeight / this.height) - 1);
+		const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page * this.columns, PageDown: page * this.columns };
+		const ends = { Home: event.ctrlKey ? 0 : this.cursor - (this.cursor % this.columns), End: event.ctrlKey ? this.total - 1 : this.cursor - (this.cursor % this.columns) + this.columns - 1 };
+		const to = event.key in moves ? this.cursor + moves[event.key] : ends[event.key];
+		if (to === undefined) return;
+		event.preventDefault();
+		this.move(to);
+	}
 
-  move(index) {
-    this.cursor = Math.max(0, Math.min(this.total - 1, index));
-    const top = Math.floor(this.cursor / this.columns) * this.height;
-    const { scrollTop, clientHeight } = this.element;
-    if (top < scrollTop) this.element.scrollTop = top;
-    else if (top + this.height > scrollTop + clientHeight) this.element.scrollTop = top - Math.max(0, clientHeight / 2);
-    this.update();
-    this.onpoint(this.cursor);
-    this.onmove(this.cursor);
-  }
+	move(index) {
+		this.cursor = Math.max(0, Math.min(this.total - 1, index));
+		const top = Math.floor(this.cursor / this.columns) * this.height;
+		const { scrollTop, clientHeight } = this.element;
+		if (top < scrollTop) this.element.scrollTop = top;
+		else if (top + this.height > scrollTop + clientHeight) this.element.scrollTop = top - Math.max(0, clientHeight / 2);
+		this.update();
+		this.onpoint(this.cursor);
+		this.onmove(this.cursor);
+	}
 
-  mark() {
-    this.element.querySelector(".current")?.classList.remove("current");
-    const cell = this.element.querySelector(`#token-${this.cursor}`);
-    cell?.classList.add("current");
-    if (cell) this.element.setAttribute("aria-activedescendant", cell.id);
-    else this.element.removeAttribute("aria-activedescendant");
-  }
+	mark() {
+		this.element.querySelector(".current")?.classList.remove("current");
+		const cell = this.element.querySelector(`#token-${this.cursor}`);
+		cell?.classList.add("current");
+		if (cell) this.element.setAttribute("aria-activedescendant", cell.id);
+		else this.element.removeAttribute("aria-activedescendant");
+	}
 
-  point(event, then) {
-    const cell = event.target.closest(".token");
-    if (cell) then(Number(cell.id.slice("token-".length)));
-  }
+	point(event, then) {
+		const cell = event.target.closest(".token");
+		if (cell) then(Number(cell.id.slice("token-".length)));
+	}
 }

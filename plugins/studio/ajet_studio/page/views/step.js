@@ -1,6 +1,6 @@
 /** One step: its metrics, and its groups with their rewards as bars. */
 
-import { get } from "../api.js";
+import { figure } from "../columns.js";
 import { data, definitions, h } from "../dom.js";
 import { taskName } from "../episodes.js";
 import { bars, number, score } from "../format.js";
@@ -10,101 +10,99 @@ import { Table } from "../table.js";
 
 const PAGE = 200;
 
-/** @param {import("../router.js").Page} page */
+/** @param {Page} page */
 export async function stepView(page) {
-  const run = page.query.get("run") ?? ".";
-  const phase = page.query.get("phase") ?? "train";
-  const step = Number(page.query.get("step") ?? 0);
-  page.named(stepName(phase, step), [["Runs", "/"], ...above(run)]);
-  const [about, found, episodes] = await Promise.all([
-    get("run", { run }, page.signal),
-    near(page, run, phase, step),
-    episodesOf(page, run, phase, step),
-  ]);
-  if (!found.row && !episodes.length) throw new Error(`${stepName(phase, step)}: the run has no such step.`);
-  const rows = new Rows(groupsOf(episodes));
-  const table = new Table({
-    label: "Groups",
-    rows,
-    signal: page.signal,
-    columns: [
-      { name: "task", label: "Task", cell: taskName },
-      { name: "bars", label: "Rewards", cell: (row) => h("span", { title: row.rewards.map(score).join("  ") }, bars(row.rewards, row.low, row.high)) },
-      { name: "reward", label: "Mean", cell: (row) => score(row.mean), figure: true },
-      { name: "figure", label: "Least", cell: (row) => score(row.least), figure: true },
-      { name: "figure", label: "Greatest", cell: (row) => score(row.most), figure: true },
-      { name: "figure", label: "Episodes", cell: (row) => number(row.rewards.length), figure: true },
-      { name: "figure", label: "Failures", cell: (row) => number(row.failures), figure: true },
-    ],
-    href: (row) => groupAddress(run, { phase, step, task: row.task }),
-    empty: "No episode of this step has ended yet.",
-  });
-  const metrics = h("div");
-  const show = (row) => metrics.replaceChildren(facts(row ?? {}, about.metrics));
-  show(found.row);
-  page.follow(about, async () => {
-    rows.set(groupsOf(await episodesOf(page, run, phase, step)));
-    show((await near(page, run, phase, step)).row);
-  });
-  const one = (row) => row && stepAddress(run, { phase, step: row.step });
-  return h(
-    "div",
-    null,
-    h("div", { class: "title" }, h("h1", { tabindex: -1 }, stepName(phase, step)), h("span", { class: "push" }, neighbours(page, "step", one(found.before), one(found.after)))),
-    metrics,
-    h("h2", null, "Groups"),
-    table.element,
-  );
+	const run = page.query.get("run") ?? ".";
+	const phase = page.query.get("phase") ?? "train";
+	const step = Number(page.query.get("step") ?? 0);
+	page.named(stepName(phase, step), above(run));
+	const [about, found, episodes] = await Promise.all([
+		page.get("run", { run }),
+		near(page, run, phase, step),
+		episodesOf(page, run, phase, step),
+	]);
+	if (!found.row && !episodes.length) throw new Error(`${stepName(phase, step)}: the run has no such step.`);
+	const rows = new Rows(groupsOf(episodes));
+	const table = new Table(page, {
+		label: "Groups",
+		rows,
+		columns: [
+			{ name: "task", label: "Task", cell: taskName },
+			{ name: "bars", label: "Rewards", cell: (row) => h("span", { title: row.rewards.map(score).join("  ") }, bars(row.rewards, row.low, row.high)) },
+			figure("mean", "Mean", score),
+			figure("least", "Least", score),
+			figure("most", "Greatest", score),
+			figure("rewards", "Episodes", (all) => number(all.length)),
+			figure("failures", "Failures"),
+		],
+		href: (row) => groupAddress(run, { phase, step, task: row.task }),
+		empty: "No episode of this step has ended yet.",
+	});
+	const metrics = h("div");
+	const show = (row) => metrics.replaceChildren(facts(row ?? {}, about.metrics));
+	show(found.row);
+	page.follow(about, async () => {
+		rows.set(groupsOf(await episodesOf(page, run, phase, step)));
+		show((await near(page, run, phase, step)).row);
+	});
+	const one = (row) => row && stepAddress(run, { phase, step: row.step });
+	return h(
+		"div",
+		h("div.title", h("h1", stepName(phase, step)), h("span.push", neighbours(page, "step", one(found.before), one(found.after)))),
+		metrics,
+		h("h2", "Groups"),
+		table.element,
+	);
 }
 
 /** The row of a step, and those of the steps before and after it. */
 async function near(page, run, phase, step) {
-  const ask = (after, limit) => get("steps", { run, phase, after, limit }, page.signal);
-  // Steps are numbered from 0 or 1 and seldom have gaps, so a few further back are enough to find the one before.
-  const { rows } = await ask(step - 50, 60);
-  const before = rows.filter((row) => row.step < step).at(-1);
-  return { before, row: rows.find((row) => row.step === step), after: rows.find((row) => row.step > step) ?? (await ask(step, 1)).rows[0] };
+	const ask = (after, limit) => page.get("steps", { run, phase, after, limit });
+	// Steps are numbered from 0 or 1 and seldom have gaps, so a few further back are enough to find the one before.
+	const { rows } = await ask(step - 50, 60);
+	const before = rows.filter((row) => row.step < step).at(-1);
+	return { before, row: rows.find((row) => row.step === step), after: rows.find((row) => row.step > step) ?? (await ask(step, 1)).rows[0] };
 }
 
 async function episodesOf(page, run, phase, step) {
-  const found = [];
-  let total = 1;
-  while (found.length < total) {
-    const answer = await get("episodes", { run, phase, step, limit: PAGE, offset: found.length }, page.signal);
-    found.push(...answer.rows);
-    total = answer.rows.length ? answer.total : 0;
-  }
-  return found;
+	const found = [];
+	let total = 1;
+	while (found.length < total) {
+		const answer = await page.get("episodes", { run, phase, step, limit: PAGE, offset: found.length });
+		found.push(...answer.rows);
+		total = answer.rows.length ? answer.total : 0;
+	}
+	return found;
 }
 
 function groupsOf(episodes) {
-  const groups = new Map();
-  for (const episode of episodes) {
-    if (!groups.has(episode.task)) groups.set(episode.task, []);
-    groups.get(episode.task).push(episode);
-  }
-  const all = episodes.filter((one) => !one.failure && one.reward !== null).map((one) => one.reward);
-  const [low, high] = [all.reduce((a, b) => Math.min(a, b), 0), all.reduce((a, b) => Math.max(a, b), -Infinity)];
-  return [...groups].map(([task, siblings]) => {
-    siblings.sort((a, b) => a.member - b.member);
-    const rewards = siblings.map((one) => (one.failure ? null : one.reward));
-    const judged = rewards.filter((one) => one !== null);
-    return {
-      task,
-      query: siblings[0].query,
-      rewards,
-      low,
-      high,
-      mean: judged.length ? judged.reduce((a, b) => a + b, 0) / judged.length : null,
-      least: judged.length ? Math.min(...judged) : null,
-      most: judged.length ? Math.max(...judged) : null,
-      failures: siblings.filter((one) => one.failure).length,
-    };
-  });
+	const groups = new Map();
+	for (const episode of episodes) {
+		if (!groups.has(episode.task)) groups.set(episode.task, []);
+		groups.get(episode.task).push(episode);
+	}
+	const all = episodes.filter((one) => !one.failure && one.reward !== null).map((one) => one.reward);
+	const [low, high] = [all.reduce((a, b) => Math.min(a, b), 0), all.reduce((a, b) => Math.max(a, b), -Infinity)];
+	return [...groups].map(([task, siblings]) => {
+		siblings.sort((a, b) => a.member - b.member);
+		const rewards = siblings.map((one) => (one.failure ? null : one.reward));
+		const judged = rewards.filter((one) => one !== null);
+		return {
+			task,
+			query: siblings[0].query,
+			rewards,
+			low,
+			high,
+			mean: judged.length ? judged.reduce((a, b) => a + b, 0) / judged.length : null,
+			least: judged.length ? Math.min(...judged) : null,
+			most: judged.length ? Math.max(...judged) : null,
+			failures: siblings.filter((one) => one.failure).length,
+		};
+	});
 }
 
 function facts(row, metrics) {
-  const rows = Object.entries(row).filter(([name, value]) => typeof value === "number" && name !== "step");
-  const short = rows.slice(0, 80).map(([name, value]) => [data(name), h("span", { title: metrics[name]?.explanation }, number(value))]);
-  return definitions(short);
+	const rows = Object.entries(row).filter(([name, value]) => typeof value === "number" && name !== "step");
+	const short = rows.slice(0, 80).map(([name, value]) => [data(name), h("span", { title: metrics[name]?.explanation }, number(value))]);
+	return definitions(short);
 }
