@@ -12,6 +12,7 @@ from ajet_verl.credit import Credit
 from ajet_verl.reference import Reference
 from ajet_verl.spec import recorder_of
 from ajet_verl.survivors import Survivors
+from ajet_verl.weight_lock import WeightLock
 
 LOCAL_NAMES = {
     "actor/grad_norm": "grad_norm",
@@ -64,7 +65,8 @@ def register_trainer(mode: str) -> None:
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
     base = get_trainer_cls(mode)
-    TRAINER_REGISTRY[mode] = type(f"Ajet{base.__name__}", (Survivors, RunFolder, Credit, Reference, base), {})
+    ours = (WeightLock, Survivors, RunFolder, Credit, Reference)
+    TRAINER_REGISTRY[mode] = type(f"Ajet{base.__name__}", (*ours, base), {})
 
 
 def _with_local_names(metrics: dict[str, Any], timing: dict[str, float]) -> Metrics:
