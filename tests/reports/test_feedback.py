@@ -63,7 +63,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 def test_rated_episodes_are_labelled_responses_and_corrections_have_the_best_label(
     run_dir: Path, ajet: Program
 ) -> None:
-    rate(run_dir, {"id": "a/0", "rating": -1}, {"id": "a/0", "rating": 1})
+    rate(run_dir, {"id": "a/0", "rating": -1}, {"id": "a/0", "rating": 1}, {"id": "a/0", "comment": "ok"})
     rate(
         run_dir,
         {"id": "b/0", "rating": -1, "correction": "it is 6", "comment": "wrong"},

@@ -2,7 +2,7 @@
 
 ``feedback.jsonl`` in the run folder has one JSON object a line: ``id`` of the episode, ``rating`` (a number, true, false, good or bad;
 higher is better), ``comment``, ``correction`` (the response that would have been right) and ``time``. Of several lines about an
-episode the last one counts.
+episode the last rating, the last comment and the last correction count.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,17 @@ def read_feedback(run_dir: Path) -> dict[str, Feedback]:
     if not file.is_file():
         raise ConfigError(f"{file}: no such file. Rate some episodes of the run first.")
     lines = file.read_bytes().split(b"\n")[:-1]
-    found = (_feedback(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip())
-    return {feedback.id: feedback for feedback in found}
+    given = (_feedback(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip())
+    found: dict[str, Feedback] = {}
+    for said in given:
+        before = found.get(said.id, said)
+        found[said.id] = replace(
+            before,
+            rating=before.rating if said.rating is None else said.rating,
+            comment=said.comment or before.comment,
+            correction=said.correction or before.correction,
+        )
+    return found
 
 
 def labelled_examples(run: Run, feedback: Mapping[str, Feedback]) -> Iterator[dict[str, Any]]:

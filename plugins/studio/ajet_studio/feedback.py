@@ -1,4 +1,4 @@
-"""What people say of episodes: lines of RUN/feedback.jsonl, the last one of an episode counts first."""
+"""What people say of episodes: lines of RUN/feedback.jsonl, which `ajet data from-feedback` reads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ajet.reports.feedback import FEEDBACK
 from ajet.utils.files import writing
 from ajet_studio.lines import NotALine, finite, parse_whole
 from ajet_studio.problems import wrong
 
-FEEDBACK = "feedback.jsonl"
 MOST_TEXT = 1_000_000
 
 
@@ -26,7 +26,7 @@ def ratings(run_dir: Path, id: str) -> list[dict[str, Any]]:
                     line = finite(parse_whole(raw))
                 except NotALine:
                     continue
-                if isinstance(line, dict) and line.get("episode") == id:
+                if isinstance(line, dict) and line.get("id") == id:
                     found.append(
                         {name: line.get(name) for name in ("rating", "comment", "correction", "time")}
                     )

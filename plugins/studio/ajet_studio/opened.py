@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from ajet.interfaces.base import by_type
 from ajet.plugins import load_plugins
 from ajet.reports.credit import Credit, run_credit
 from ajet.reports.folder import Entry, Run
+from ajet.reports.recording import record
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json
@@ -166,33 +168,55 @@ class OpenRun:
         key = self.dir, row["id"], row["offset"], row["length"]
         return self._recent.get(key, row["length"], lambda: self._decode(row))
 
+    def recording(self, row: Mapping[str, Any]) -> str:
+        """The text of a file with which `ajet run --replay` repeats an episode. Raises Refused like `decoded`, and if the journal
+        lacks the task."""
+        with _refusing(row):
+            return record(self.dir, [self._line(row)]).text()
+
     def _decode(self, row: Mapping[str, Any]) -> Decoded:
         entry = _entry(row)
-        place = f"{JOURNAL}: line {row['line']}"
-        try:
-            line = parse_whole(self.index.line(row["offset"], row["length"]))
-            if line["id"] != row["id"] and "\ufffd" not in row["id"] and "?" not in row["id"]:
-                raise Refused(409, f"{place}: the journal has changed; load the page again")
-            plan = Plan(entry.id, "", Task(entry.task), entry.member, 0)
-            said = str(line["error"])
+        with _refusing(row):
+            line = self._line(row)
+            task = Task(entry.task, **line.get("given", {}))
             # The row has the failure; other versions may have kinds of their own.
-            episode = episode_from_json({**line, "failure": None}, plan)
+            episode = episode_from_json({**line, "failure": None}, Plan(entry.id, "", task, entry.member, 0))
             learned = entry.failure is None and entry.group is not None
             trained = self.credit().selection.choose(episode)[0] if learned else []
             taken = {span.call for one in trained for span in one.spans}
             rest = timelines([call for call in episode.record.calls if call.number not in taken])
-        except OSError as error:
-            raise missing(f"{place}: {error.strerror}; the run folder was deleted") from None
-        except (NotALine, AjetError) as error:
-            raise Refused(422, f"{place}: {error}") from None
-        except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            raise Refused(
-                422,
-                f"{place}: not an episode of this version's journal ({type(error).__name__}: {error}). "
-                "Read it with the version in versions.json.",
-            ) from None
+            said = str(line["error"])
         found = self.advantages(entry.phase, entry.step).get(entry.id, {}) if learned else {}
         return Decoded(episode, (*trained, *rest), len(trained), found, said)
+
+    def _line(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The journal's line of a row."""
+        line: Mapping[str, Any] = parse_whole(self.index.line(row["offset"], row["length"]))
+        if line["id"] != row["id"] and "\ufffd" not in row["id"] and "?" not in row["id"]:
+            raise Refused(409, f"{_place(row)}: the journal has changed; load the page again")
+        return line
+
+
+@contextmanager
+def _refusing(row: Mapping[str, Any]) -> Iterator[None]:
+    """A block that reads the journal's line of a row; what is wrong with it becomes one line for the page."""
+    place = _place(row)
+    try:
+        yield
+    except OSError as error:
+        raise missing(f"{place}: {error.strerror}; the run folder was deleted") from None
+    except (NotALine, AjetError) as error:
+        raise Refused(422, f"{place}: {error}") from None
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise Refused(
+            422,
+            f"{place}: not an episode of this version's journal ({type(error).__name__}: {error}). "
+            "Read it with the version in versions.json.",
+        ) from None
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return f"{JOURNAL}: line {row['line']}"
 
 
 def _entry(row: Mapping[str, Any] | sqlite3.Row) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,6 +46,7 @@ def studio_app(
         Route("/api/runs", _answered(lambda request: view_runs.runs(library))),
         *(Route(f"/api/{name}", _answered(_of_run(library, view))) for name, view in VIEWS.items()),
         Route("/api/episode", _answered(_of_run(library, _episode_among(library)))),
+        Route("/api/recording", _answered(_recording(library))),
         Route("/api/live", _live(library, ending)),
         Route("/api/feedback", _feedback(library), methods=["POST"]),
     ]
@@ -88,13 +90,19 @@ VIEWS: dict[str, View] = {
     "search": lambda run, q: view_search.search(
         run, q.get("q", ""), _whole(q, "offset"), _whole(q, "limit", 50)
     ),
-    "recording": lambda run, q: _no_recordings(),
 }
 """Questions about one run, by the last part of their address."""
 
 
-def _no_recordings() -> dict[str, Any]:
-    raise Refused(501, "this version cannot make recordings of episodes")
+def _recording(library: Library) -> Callable[[Request], Response]:
+    def view(request: Request) -> Response:
+        run = library.run(request.query_params.get("run", "."))
+        row = run.row(request.query_params.get("id", ""))
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", row["id"]).strip("-.")[:80] or "episode"
+        headers = {"content-disposition": f'attachment; filename="{name}.json"'}
+        return Response(run.recording(row), media_type="application/json", headers=headers)
+
+    return view
 
 
 def _episode_among(library: Library) -> View:
@@ -109,17 +117,18 @@ def _of_run(library: Library, view: View) -> Callable[[Request], dict[str, Any]]
     return lambda request: view(library.run(request.query_params.get("run", ".")), request.query_params)
 
 
-def _answered(view: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Any]:
+def _answered(view: Callable[[Request], dict[str, Any] | Response]) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         return await run_in_threadpool(_answer, view, request)
 
     return endpoint
 
 
-def _answer(view: Callable[[Request], dict[str, Any]], request: Request) -> Response:
+def _answer(view: Callable[[Request], dict[str, Any] | Response], request: Request) -> Response:
     """The answer of a view, or the one line that says why there is none. Runs in a thread."""
     try:
-        return json_answer(view(request))
+        found = view(request)
+        return found if isinstance(found, Response) else json_answer(found)
     except Refused as refused:
         return error(refused.status, str(refused))
     except FileNotFoundError as missing:
@@ -159,7 +168,7 @@ def _feedback(library: Library) -> Callable[[Request], Any]:
         checked = feedback.checked(given)
         run = library.run(str(given.get("run", ".")))
         row = run.row(str(given.get("id", "")))
-        feedback.store(run.dir, {"episode": row["id"], "task": row["task"], "step": row["step"]}, checked)
+        feedback.store(run.dir, {"id": row["id"], "task": row["task"], "step": row["step"]}, checked)
         return {"ratings": feedback.ratings(run.dir, row["id"])}
 
     async def endpoint(request: Request) -> Response:

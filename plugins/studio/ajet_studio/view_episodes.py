@@ -13,9 +13,10 @@ from ajet.reports.episode import break_report
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.record import Exchange
 from ajet.tracker.timelines import Timeline
+from ajet.types import Task
 from ajet_studio.explanations import explain_counter
 from ajet_studio.feedback import ratings
-from ajet_studio.lines import NotALine, parse_words
+from ajet_studio.lines import Given, NotALine, Words, parse_words
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.problems import missing, wrong
 from ajet_studio.queries import number, real
@@ -93,7 +94,7 @@ def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
         )
     found = run.advantages(phase, step)
     return {
-        "task": _task(run, task),
+        "task": _task(run, task, task_of(run, rows[0])),
         "rows": [{**row, "advantage": found.get(row["id"], {}).get(EPISODE)} for row in rows_of(run, rows)],
         "previous": previous,
         "next": following,
@@ -109,7 +110,7 @@ def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
     with run.index.reading() as db:
         ids = [sibling["id"] for sibling in _siblings(db, row["phase"], row["step"], row["task"])]
     place = ids.index(id)
-    task = _task(run, row["task"])
+    task = _task(run, row["task"], one.plan.task)
     return {
         **row_of(row),
         "advantages": dict(found.advantages),
@@ -216,7 +217,7 @@ class Lanes:
                     "temperature": call.temperature if call else None,
                     "trained": bool(call and call.trained),
                     "cause": call.cause if call else "",
-                    "seconds": None,
+                    "seconds": one.seconds if isinstance(one, Exchange) and one.seconds else None,
                 }
             )
         return found
@@ -273,18 +274,28 @@ def rows_of(run: OpenRun, rows: Sequence[sqlite3.Row]) -> list[dict[str, Any]]:
 
 
 def query_of(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> str:
-    """The beginning of the query of an episode's task: from the job's file of tasks, else from the first message of a user
-    in the episode; empty if there is neither."""
+    """The beginning of the query of an episode's task: from the job's file of tasks, else from the journal, else the first message
+    of a user in the episode; empty if there is none."""
     task = run.tasks().get(row["task"])
-    if task is not None and task.query:
-        return task.query[:MOST_QUERY]
-    if row["length"] > MOST_LINE:
-        return ""
-    with suppress(NotALine, OSError):
-        words = parse_words(run.index.line(row["offset"], row["length"]))
+    if task is None or not task.query:
+        words = _words(run, row)
         said = (text for where, text in texts(words) if where == "user")
-        return next(said, "")[:MOST_QUERY]
-    return ""
+        return (words.given.query if words.given and words.given.query else next(said, ""))[:MOST_QUERY]
+    return task.query[:MOST_QUERY]
+
+
+def task_of(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> Task:
+    """What the journal says of an episode's task."""
+    given = _words(run, row).given or Given()
+    return Task(row["task"], given.query, messages=given.messages, metadata=given.metadata)
+
+
+def _words(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> Words:
+    """The text of an episode's line; none if the line is too long or damaged."""
+    if row["length"] <= MOST_LINE:
+        with suppress(NotALine, OSError):
+            return parse_words(run.index.line(row["offset"], row["length"]))
+    return Words()
 
 
 def content_of(message: Mapping[str, Any]) -> str:
@@ -408,10 +419,10 @@ def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) 
     return found
 
 
-def _task(run: OpenRun, id: str) -> dict[str, Any]:
-    """The id of a task, and what its file says of it."""
-    found = run.tasks().get(id)
-    if found is None:
+def _task(run: OpenRun, id: str, given: Task | None = None) -> dict[str, Any]:
+    """The id of a task, and what the job's file of tasks says of it, else what the journal says that the workflow was ``given``."""
+    found = run.tasks().get(id, given)
+    if found is None or not (found.query or found.messages or found.metadata):
         return {"id": id}
     answer = found.metadata.get("answer")
     return {

@@ -65,6 +65,32 @@ def test_without_a_file_of_tasks_the_first_user_message_is_the_query(own: runs.S
     assert own.get("search", run="a", q="why")["rows"][0]["query"].startswith("why? why?")
 
 
+def test_the_journal_says_what_the_task_was_if_no_file_does(own: runs.Studio, folder: Path) -> None:
+    given = {"query": "6 * 7?", "messages": [], "metadata": {"answer": "42", "level": 2}}
+    runs.append(folder / "a", runs.line("1.0/t/0", given=given))
+    task = {"id": "t", "query": "6 * 7?", "metadata": given["metadata"], "answer": "42"}
+    (row,) = own.get("episodes", run="a")["rows"]
+    assert row["query"] == "6 * 7?"
+    found = own.get("episode", run="a", id="1.0/t/0")
+    assert found["task"] == task
+    assert found["reference"] == "42"
+    assert own.get("group", run="a", phase="train", step=1, task="t")["task"] == task
+
+
+def test_calls_say_how_long_they_took(
+    studio: runs.Studio, trained: Path, own: runs.Studio, folder: Path
+) -> None:
+    id = rows(studio, trained)[0]["id"]
+    calls = studio.get("episode", run=trained.name, id=id)["calls"]
+    recorded = {
+        e.number: e.seconds for e in read_run(trained).episode(read_run(trained).find(id)).record.exchanges
+    }
+    assert [call["seconds"] for call in calls] == [recorded[call["number"]] for call in calls]
+    assert all(call["seconds"] > 0 for call in calls)
+    runs.append(folder / "a", runs.line("1.0/t/0"))  # of a version that did not measure them
+    assert own.get("episode", run="a", id="1.0/t/0")["calls"][0]["seconds"] is None
+
+
 @pytest.mark.parametrize(
     ("query", "count"),
     [

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from ajet.reports.feedback import Feedback, labelled_examples, read_feedback, transcripts
+from ajet.reports.folder import read_run
+
 from . import runs
 
 
@@ -29,7 +32,7 @@ def test_a_rating_is_stored_and_shown_with_its_episode(rated: runs.Studio, folde
     assert rated.get("episode", run="a", id="1.0/t/0")["ratings"] == ratings
     assert rated.get("episode", run="a", id="1.0/t/1")["ratings"] == []
     lines = [json.loads(line) for line in (folder / "a" / "feedback.jsonl").read_text().splitlines()]
-    assert [(line["episode"], line["task"], line["rating"]) for line in lines] == [
+    assert [(line["id"], line["task"], line["rating"]) for line in lines] == [
         ("1.0/t/0", "t", 1),
         ("1.0/t/0", "t", -1),
     ]
@@ -73,6 +76,22 @@ def test_a_body_that_is_not_a_json_object_is_refused(rated: runs.Studio, body: b
 def test_a_body_that_is_too_large_is_refused(rated: runs.Studio) -> None:
     found = rated.client.post("/api/feedback", content=b" " * (9 << 20), headers={"origin": rated.url})
     assert found.status_code == 413
+
+
+def test_what_is_stored_becomes_labels_and_transcripts(studio: runs.Studio, trained: Path) -> None:
+    id = studio.get("episodes", run=trained.name, phase="train")["rows"][0]["id"]
+    studio.post(run=trained.name, id=id, rating=0, comment="", correction="")
+    studio.post(run=trained.name, id=id, rating=1, comment="", correction="2")
+    studio.post(run=trained.name, id=id, rating=None, comment="what a sum", correction="")
+    try:
+        said = read_feedback(trained)
+        assert said == {id: Feedback(id, 1.0, "what a sum", "2")}
+        run = read_run(trained)
+        assert [example["label"] for example in labelled_examples(run, said)] == [1.0, 1.0]
+        (chat,) = transcripts(run, said)
+        assert chat["messages"][-1] == {"role": "assistant", "content": "2"}
+    finally:
+        (trained / "feedback.jsonl").unlink()
 
 
 def test_damaged_lines_of_the_file_hide_no_others(rated: runs.Studio, folder: Path) -> None:
