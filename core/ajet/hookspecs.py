@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ajet.capture.wires import Wire
     from ajet.interfaces.base import Plugin
     from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
+    from ajet.interfaces.source import EpisodeSource
     from ajet.interfaces.workflow import Workflow
     from ajet.types import Finding
 
@@ -105,6 +106,12 @@ def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
     ``workflow`` (so that a plugin can bring a scheme such as ``cmd:``), then with the object that the
     text names (a compiled graph, …). ``folder`` is where commands run. The first answer wins; raise
     ConfigError for what is meant for the plugin and wrong."""
+
+
+@hookspec(firstresult=True)
+def ajet_episode_source(where: str) -> EpisodeSource | None:
+    """The episodes at an address that is not a run folder, such as the URL or the file of a database, for `ajet studio`. None if the
+    address is not for this plugin; raise AjetError if it is and cannot be opened. The first answer wins."""
 
 
 @hookspec

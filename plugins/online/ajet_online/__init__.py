@@ -11,6 +11,7 @@ from ajet_online.reader import StoreReader
 
 if TYPE_CHECKING:
     from ajet import Algorithm
+    from ajet.interfaces.source import EpisodeSource
     from ajet_online.runner import (
         Counts,
         ExplicitMarking,
@@ -53,6 +54,13 @@ def __getattr__(name: str) -> Any:
 @hookimpl
 def ajet_readers() -> list[type[Reader]]:
     return [StoreReader]
+
+
+@hookimpl
+def ajet_episode_source(where: str) -> EpisodeSource | None:
+    from ajet_online.source import open_source
+
+    return open_source(where)
 
 
 @hookimpl

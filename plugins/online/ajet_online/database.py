@@ -27,9 +27,10 @@ class StoreFailed(AjetError):
     """The database cannot be reached, is full, or is damaged. What was acknowledged before is in it."""
 
 
-def open_database(where: str) -> Engine:
+def open_database(where: str, *, migrate: bool = True) -> Engine:
     """The database at a URL (``sqlite:///traces.db``, ``postgresql://user@host/name``) or a path, which is a file of SQLite.
-    Raises ConfigError for a URL of another kind or a store of a newer version, StoreFailed if it cannot be reached."""
+    Without ``migrate`` its tables must be those of this version. Raises ConfigError for a URL of another kind or a store of another
+    version, StoreFailed if it cannot be reached."""
     url = _url(where)
     if url.get_backend_name() == "sqlite":
         engine = _sqlite(url)
@@ -38,7 +39,13 @@ def open_database(where: str) -> Engine:
         engine = create_engine(url, connect_args=options, pool_pre_ping=True)
     try:
         with guarded(engine):
-            _bring_up_to_date(engine)
+            if migrate:
+                _bring_up_to_date(engine)
+            elif _revision(engine) != HEAD:
+                raise ConfigError(
+                    f"store {shown(engine)}: is not a store of this version. Use the version of `ajet online` that writes it, or "
+                    "update that one."
+                )
     except BaseException:
         engine.dispose()
         raise

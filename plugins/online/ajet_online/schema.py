@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0002"
+HEAD = "0003"
 """The last of the migrations, which together make these tables."""
 
 
@@ -121,6 +121,9 @@ Index("traces_chat", traces.c.key, traces.c.chat)
 Index("traces_status", traces.c.state, traces.c.version, traces.c.reward)
 _rated = text("reward IS NOT NULL")
 Index("traces_ratings", traces.c.version, traces.c.reward, sqlite_where=_rated, postgresql_where=_rated)
+# The studio asks for what was rated since it last looked.
+_given = text("rated_at IS NOT NULL")
+Index("traces_rated_at", traces.c.rated_at, sqlite_where=_given, postgresql_where=_given)
 # Only few traces are in these states at a time, so these indexes stay small.
 for _name, _columns, _state in (
     ("traces_rated", (traces.c.task_id, traces.c.run_id), State.RATED),

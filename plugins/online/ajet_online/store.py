@@ -62,9 +62,15 @@ class Store:
         self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     @classmethod
-    def open(cls, where: str) -> Store:
+    def open(cls, where: str, *, migrate: bool = True) -> Store:
         """The store at a URL or path; see `open_database`. A new one is empty."""
-        return cls(open_database(where))
+        return cls(open_database(where, migrate=migrate))
+
+    @property
+    def name(self) -> str:
+        """Its file, or its URL without the password."""
+        url = self._engine.url
+        return str(url.database) if url.get_backend_name() == "sqlite" else shown(self._engine)
 
     def close(self) -> None:
         """Close the connections."""
@@ -149,6 +155,15 @@ class Store:
         """The traces of a conversation, in the order in which they were recorded."""
         with self.reading() as connection:
             return _read(connection, traces.c.conversation == name)
+
+    def conversations(self, names: Sequence[str]) -> dict[str, list[Trace]]:
+        """The traces of some conversations, in the order in which they were recorded."""
+        found: dict[str, list[Trace]] = {name: [] for name in names}
+        for part in _parts(list(names)):
+            with self.reading() as connection:
+                for trace in _read(connection, traces.c.conversation.in_(part)):
+                    found[trace.conversation].append(trace)
+        return {name: own for name, own in found.items() if own}
 
     def chain(self, key: str, run: str | None, chats: Sequence[str]) -> list[Trace]:
         """The reply of a run, or of none, with an API key that ends one of these chats, the first of them that is there, with its

@@ -57,6 +57,8 @@ class Trace:
     task_id: str | None = None
     run_id: str | None = None
     reward: float | None = None
+    rated_at: float | None = None
+    """When it got its feedback, in seconds since 1970."""
     comment: str | None = None
     correction: str | None = None
     """The answer that a user would have preferred."""
@@ -125,7 +127,7 @@ def from_row(row: Mapping[Any, Any]) -> Trace:
         "trained",
         "finish_reason",
     )
-    later = ("task_id", "run_id", "reward", "comment", "correction", "step", "reason")
+    later = ("task_id", "run_id", "reward", "rated_at", "comment", "correction", "step", "reason")
     return Trace(
         **{name: row[name] for name in (*own, *later)},
         prompt=_unpack(row["prompt"], INTEGERS),

@@ -16,25 +16,6 @@ from ajet_studio.problems import wrong
 MOST_TEXT = 1_000_000
 
 
-def ratings(run_dir: Path, id: str) -> list[dict[str, Any]]:
-    """The ratings of an episode, in the order in which they were given."""
-    found = []
-    try:
-        with (run_dir / FEEDBACK).open("rb") as file:
-            for raw in file:
-                try:
-                    line = finite(parse_whole(raw))
-                except NotALine:
-                    continue
-                if isinstance(line, dict) and line.get("id") == id:
-                    found.append(
-                        {name: line.get(name) for name in ("rating", "comment", "correction", "time")}
-                    )
-    except OSError:
-        return []
-    return found
-
-
 def checked(body: Any) -> dict[str, Any]:
     """The rating, comment and correction of a request. Raises Refused (400)."""
     if not isinstance(body, dict):
@@ -53,9 +34,38 @@ def checked(body: Any) -> dict[str, Any]:
     return {"rating": rating, **texts}
 
 
-def store(run_dir: Path, about: dict[str, Any], given: dict[str, Any]) -> None:
-    """Append a line. Raises AjetError if the file cannot be written."""
-    line = {**about, **given, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    path = run_dir / FEEDBACK
-    with writing(path), path.open("ab") as file:
-        file.write(json.dumps(line).encode() + b"\n")  # ASCII, as texts may contain lone surrogates
+class FeedbackFile:
+    """The feedback in a run folder."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / FEEDBACK
+
+    def ratings(self, episode: str) -> list[dict[str, Any]]:
+        """The ratings of an episode, in the order in which they were given."""
+        found = []
+        try:
+            with self._path.open("rb") as file:
+                for raw in file:
+                    try:
+                        line = finite(parse_whole(raw))
+                    except NotALine:
+                        continue
+                    if isinstance(line, dict) and line.get("id") == episode:
+                        found.append(
+                            {name: line.get(name) for name in ("rating", "comment", "correction", "time")}
+                        )
+        except OSError:
+            return []
+        return found
+
+    def rate(self, episode: str, rating: float | None, comment: str, correction: str) -> None:
+        """Append a line. Raises AjetError if the file cannot be written."""
+        line = {
+            "id": episode,
+            "rating": rating,
+            "comment": comment,
+            "correction": correction,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        with writing(self._path), self._path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")  # ASCII, as texts may contain lone surrogates

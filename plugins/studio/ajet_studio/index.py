@@ -266,10 +266,13 @@ def _add(db: sqlite3.Connection, data: memoryview, offset: int, number: int) -> 
             _fault(db, number, str(error))
             start = end
             continue
-        if line.type == "superseded":
+        if line.type in ("superseded", "replaced"):
             db.executemany(_INSERT, rows)
             rows = []
-            db.execute(_DELETE, (line.from_step, json.dumps(line.keep)))
+            if line.type == "superseded":
+                db.execute(_DELETE, (line.from_step, json.dumps(line.keep)))
+            else:
+                db.executemany("DELETE FROM episodes WHERE id = ?", [(id,) for id in line.ids])
         elif line.type == "episode":
             rows.append(_row(line, number, offset + start, end - start))
         else:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.types import ConfigError
+from ajet_studio.feedback import FeedbackFile
+from ajet_studio.mirror import Mirror
 from ajet_studio.opened import OpenRun
 from ajet_studio.problems import Refused, missing
 from ajet_studio.recent import Recent
@@ -25,17 +27,28 @@ MOST_BYTES = 48 << 20
 
 
 class Library:
-    """A run folder, or a folder with run folders below it. Raises ConfigError if it is neither a folder nor in one."""
+    """A run folder, or a folder with run folders below it. Raises ConfigError if it is not a folder. ``mirror`` is that of a source,
+    if the folder is a mirror's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
         if not folder.is_dir():
             raise ConfigError(
                 f"{folder}: no such folder. Name the folder of a run, such as runs/20250131-120000, or of runs."
             )
         self.folder = folder.resolve()
+        self._mirror = mirror
         self._open: dict[str, OpenRun] = {}
         self._recent = Recent(MOST_BYTES)
         self._guard = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """What is shown: the folder, or the name of the source."""
+        return self._mirror.source.name if self._mirror else str(self.folder)
+
+    def problem(self) -> str:
+        """Why the source cannot be read now; empty while it can."""
+        return self._mirror.problem if self._mirror else ""
 
     def ids(self) -> list[str]:
         """The ids of all runs: their paths below the folder, the newest names first."""
@@ -58,7 +71,9 @@ class Library:
             raise missing(f"{run}: no such run in {self.folder}; it was deleted, or the address is wrong")
         with self._guard:
             if run not in self._open:
-                self._open[run] = OpenRun(run, path, _cache(path) / "index.sqlite", self._recent)
+                feedback = self._mirror.source if self._mirror else FeedbackFile(path)
+                index = _cache(path) / "index.sqlite"
+                self._open[run] = OpenRun(run, path, index, self._recent, feedback, self.problem)
             return self._open[run]
 
     def beside(self, run: OpenRun) -> list[OpenRun]:
@@ -77,6 +92,8 @@ class Library:
             for run in self._open.values():
                 run.close()
             self._open.clear()
+        if self._mirror:
+            self._mirror.close()
 
 
 def is_run(path: Path) -> bool:

@@ -30,7 +30,7 @@ class _Break(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """What the index reads of a line: of an episode, or of a mark (type ``superseded``)."""
+    """What the index reads of a line: of an episode, or of a mark (type ``superseded`` or ``replaced``)."""
 
     type: str
     step: int = 0
@@ -50,6 +50,7 @@ class Line(msgspec.Struct, gc=False):
     calls: list[_Call] = []
     from_step: int = 0
     keep: list[str] = []
+    ids: list[str] = []
 
     @property
     def tokens(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 
 from ajet.interfaces.base import by_type
+from ajet.interfaces.source import EpisodeSource
 from ajet.plugins import load_plugins
 from ajet.reports.credit import Credit, run_credit
 from ajet.reports.folder import Entry, Run
@@ -25,6 +26,7 @@ from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import TOKENIZER
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import AjetError, Task
+from ajet_studio.feedback import FeedbackFile
 from ajet_studio.index import Index
 from ajet_studio.lines import NotALine, parse_whole
 from ajet_studio.metrics import Metrics, read_metrics
@@ -59,8 +61,18 @@ class Decoded:
 class OpenRun:
     """A run folder. Its methods may be called in any thread, and raise Refused with one line for the page."""
 
-    def __init__(self, id: str, folder: Path, index: Path, recent: Recent) -> None:
-        self.id, self.dir = id, folder
+    def __init__(
+        self,
+        id: str,
+        folder: Path,
+        index: Path,
+        recent: Recent,
+        feedback: FeedbackFile | EpisodeSource,
+        problem: Callable[[], str],
+    ) -> None:
+        self.id, self.dir, self.feedback = id, folder, feedback
+        self.problem = problem
+        """Returns why the folder is not brought up to date; empty if it is."""
         self.index = Index(folder / JOURNAL, index)
         self._recent = recent
         self._files: dict[str, tuple[object, Any]] = {}

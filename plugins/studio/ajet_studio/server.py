@@ -168,8 +168,8 @@ def _feedback(library: Library) -> Callable[[Request], Any]:
         checked = feedback.checked(given)
         run = library.run(str(given.get("run", ".")))
         row = run.row(str(given.get("id", "")))
-        feedback.store(run.dir, {"id": row["id"], "task": row["task"], "step": row["step"]}, checked)
-        return {"ratings": feedback.ratings(run.dir, row["id"])}
+        run.feedback.rate(row["id"], **checked)
+        return {"ratings": run.feedback.ratings(row["id"])}
 
     async def endpoint(request: Request) -> Response:
         body = b""

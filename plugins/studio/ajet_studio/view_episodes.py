@@ -15,7 +15,6 @@ from ajet.tracker.record import Exchange
 from ajet.tracker.timelines import Timeline
 from ajet.types import Task
 from ajet_studio.explanations import explain_counter
-from ajet_studio.feedback import ratings
 from ajet_studio.lines import Given, NotALine, Words, parse_words
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.problems import missing, wrong
@@ -132,7 +131,7 @@ def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
         "previous": ids[place - 1] if place else None,
         "next": ids[place + 1] if place + 1 < len(ids) else None,
         "same_task": _same_task(run, row, beside),
-        "ratings": ratings(run.dir, id),
+        "ratings": run.feedback.ratings(id),
     }
 
 

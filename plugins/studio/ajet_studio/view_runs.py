@@ -39,7 +39,7 @@ def runs(library: Library) -> dict[str, Any]:
             rows.append(run_row(library.run(id)))
         except Refused:  # deleted a moment ago
             continue
-    return {"folder": str(library.folder), "runs": rows}
+    return {"folder": library.name, "runs": rows}
 
 
 def run_row(run: OpenRun) -> dict[str, Any]:
@@ -62,13 +62,13 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         "algorithm": _text(_mapping(section.get("algorithm")).get("type", section.get("algorithm"))),
         "steps_wanted": wanted,
         **found,
-        "problem": problem or found["problem"],
+        "problem": problem or run.problem() or found["problem"],
     }
 
 
 def _digest(metrics: Metrics) -> dict[str, Any]:
     """What a row says of the metrics."""
-    train = metrics.of("train") or metrics.of("debug")
+    train = next(filter(None, map(metrics.of, ("train", "debug", "online"))), [])
     validations = [line for line in metrics.of("validation") if _figure(line) is not None]
     return {
         "steps": int(train[-1]["step"]) if train else 0,
@@ -85,7 +85,7 @@ def run(run: OpenRun) -> dict[str, Any]:
     row = run_row(run)
     complete = run.index.update()
     metrics = run.metrics()
-    problems = [p for p in (run.job()[1], run.index.problem, *metrics.problems) if p]
+    problems = [p for p in (run.job()[1], run.problem(), run.index.problem, *metrics.problems) if p]
     phases: dict[str, dict[str, int]] = {}
     counters: Counter[str] = Counter()
     with run.index.reading() as db:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,10 +105,14 @@ class Studio:
         return self.client.post("/api/feedback", content=json.dumps(body), headers={"origin": self.url})
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[Studio]:
+def serving(folder: Path) -> AbstractContextManager[Studio]:
     """A block in which a thread of this process serves a folder."""
-    library = Library(folder)
+    return serving_library(Library(folder))
+
+
+@contextmanager
+def serving_library(library: Library) -> Iterator[Studio]:
+    """The same for a library, which is closed at the end."""
     listening: socket.socket = listen("127.0.0.1", 0, "the studio")
     server = StudioServer(library, listening, TOKEN, frozenset())
     thread = threading.Thread(target=server.run, daemon=True)

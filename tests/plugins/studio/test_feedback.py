@@ -32,10 +32,7 @@ def test_a_rating_is_stored_and_shown_with_its_episode(rated: runs.Studio, folde
     assert rated.get("episode", run="a", id="1.0/t/0")["ratings"] == ratings
     assert rated.get("episode", run="a", id="1.0/t/1")["ratings"] == []
     lines = [json.loads(line) for line in (folder / "a" / "feedback.jsonl").read_text().splitlines()]
-    assert [(line["id"], line["task"], line["rating"]) for line in lines] == [
-        ("1.0/t/0", "t", 1),
-        ("1.0/t/0", "t", -1),
-    ]
+    assert [(line["id"], line["rating"]) for line in lines] == [("1.0/t/0", 1), ("1.0/t/0", -1)]
 
 
 @pytest.mark.parametrize(
