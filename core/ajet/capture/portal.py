@@ -1,7 +1,7 @@
 """A thread with its own event loop: the engine runs there, and callers on any thread or loop send it coroutines.
 
-A call costs one callback on each side; futures of `concurrent.futures`, their wrappers and `asyncio.wait_for` would
-add at least half of that again.
+A call costs one callback on each side, and calls of one moment wake a loop together (`Mailbox`); futures of
+`concurrent.futures`, their wrappers and `asyncio.wait_for` would add at least half of that again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
+
+from ajet.utils.mailbox import Mailbox, own_mailbox
 
 T = TypeVar("T")
 
@@ -21,17 +25,18 @@ class Portal:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._mailbox = Mailbox(self.loop)
         self._thread = threading.Thread(target=self.loop.run_forever, name="ajet-engine", daemon=True)
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Submitted[T]:
         """Start a coroutine on the loop."""
-        return Submitted(self.loop, coroutine)
+        return Submitted(self._mailbox, coroutine)
 
     def wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run a coroutine on the loop and return its result; never call this on the loop's own thread. Raises
         TimeoutError after ``seconds``; whatever ends the wait cancels the coroutine."""
-        submitted = Submitted(self.loop, coroutine)
+        submitted = Submitted(self._mailbox, coroutine)
         try:
             return submitted.result(seconds)
         except BaseException:
@@ -58,7 +63,7 @@ class Portal:
         if not self.loop.is_running():
             coroutine.close()
             return
-        submitted = Submitted(self.loop, coroutine)
+        submitted = Submitted(self._mailbox, coroutine)
         if threading.current_thread() is not self._thread:
             submitted.wait(seconds)
 
@@ -69,10 +74,14 @@ class Portal:
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> tuple[_Call[T], asyncio.Future[None]]:
         """Start a coroutine; the future tells the caller's loop that it has ended."""
-        own = asyncio.get_running_loop()
+        own, mailbox = asyncio.get_running_loop(), own_mailbox()
         over: asyncio.Future[None] = own.create_future()
-        told = lambda _: own.is_closed() or own.call_soon_threadsafe(_end, over)  # noqa: E731
-        return _Call(self.loop, coroutine, told), over
+
+        def told(_: object) -> None:
+            if not own.is_closed():
+                mailbox.post(partial(_end, over))
+
+        return _Call(self._mailbox, coroutine, told), over
 
     def close(self) -> None:
         """Cancel what is still running and end the thread."""
@@ -86,29 +95,29 @@ class Portal:
 class _Call(Generic[T]):
     """A coroutine submitted to a loop; ``over`` is called there when it has ended."""
 
-    __slots__ = ("_coroutine", "_loop", "_over", "task")
+    __slots__ = ("_coroutine", "_mailbox", "_over", "task")
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        mailbox: Mailbox,
         coroutine: Coroutine[Any, Any, T],
         over: Callable[[asyncio.Task[T]], object],
     ) -> None:
         self.task: asyncio.Task[T]
         """Set once the coroutine has begun."""
-        self._loop = loop
+        self._mailbox = mailbox
         self._coroutine = coroutine
         self._over = over
-        loop.call_soon_threadsafe(self._begin)
+        mailbox.post(self._begin)
 
     def _begin(self) -> None:
-        self.task = self._loop.create_task(self._coroutine)
+        self.task = asyncio.get_running_loop().create_task(self._coroutine)
         self.task.add_done_callback(self._over)
 
     def cancel(self) -> None:
         """Cancel the coroutine, from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lambda: self.task.cancel())
+        with suppress(RuntimeError):  # its loop is closed
+            self._mailbox.post(lambda: self.task.cancel())
 
 
 class Submitted(_Call[T]):
@@ -116,10 +125,10 @@ class Submitted(_Call[T]):
 
     __slots__ = ("_running",)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, mailbox: Mailbox, coroutine: Coroutine[Any, Any, T]) -> None:
         self._running = threading.Lock()
         self._running.acquire()
-        super().__init__(loop, coroutine, lambda _: self._running.release())
+        super().__init__(mailbox, coroutine, lambda _: self._running.release())
 
     def wait(self, seconds: float | None = None) -> bool:
         """Whether it has ended within ``seconds``."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
 from ajet.capture.session import Choice, Session
 from ajet.capture.wires import ChatRequest, Events, Piece, Refused, Wire
+from ajet.utils.ids import new_id
 
 log = logging.getLogger("ajet")
 
@@ -84,7 +84,7 @@ async def respond(
         if request.stream:
             return await _stream(wire, session, request, agent, target, blocks_loop)
         choices = await session.choices(request, agent, target, blocks_loop)
-        reply_id = secrets.token_hex(12)
+        reply_id = new_id()
         answers = session.take(request, choices, reply_id)
         await session.kept(reply_id)
         return Reply(200, _json(wire.reply(request, answers, reply_id)))
@@ -102,7 +102,7 @@ async def _stream(
     blocks_loop: bool,
 ) -> Reply:
     """A reply whose generation has begun. Raises Refused if it fails before that."""
-    reply_id = secrets.token_hex(12)
+    reply_id = new_id()
     events = wire.events(request, reply_id)
     queue: asyncio.Queue[Piece | None] = asyncio.Queue()
     choices = session.choices(request, agent, target, blocks_loop, queue.put_nowait)

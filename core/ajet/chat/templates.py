@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache, lru_cache
 from typing import Any
 
 from ajet.types import AjetError, ConfigError
@@ -30,6 +31,8 @@ _OPENED = re.compile(r"<think>\s*\Z")
 _CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
 _SET_BY_US = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """Variables that every template gets."""
+_SHORT, _MANY_SHORT = 256, 1024
+"""Characters of texts whose ids are kept, and how many are: the episodes of a group often get the same answers from tools."""
 _ANCHORS = ("\n", "a", ".")
 """Texts after which tokenizers add no prefix space of their own."""
 
@@ -98,6 +101,10 @@ class Encoder:
         longest_first = sorted(control, key=len, reverse=True)
         self.control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._plain = plain
+        self._head: Any = cache(lambda encode, anchor: encode(anchor))
+        self._short: Any = lru_cache(_MANY_SHORT)(
+            lambda text: tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        )
         unknown = getattr(tokenizer, "unk_token_id", None)
         self._forbidden = frozenset(self.ids.values()) - {unknown}
         self._texts = [*longest_first, _LITERAL, _SAID, _THOUGHT, _ASKED]
@@ -161,13 +168,15 @@ class Encoder:
 
     def _middle(self, encode: Any, text: str) -> list[int]:
         for anchor in _ANCHORS:
-            head, ids = encode(anchor), encode(anchor + text)
+            head, ids = self._head(encode, anchor), encode(anchor + text)
             if ids[: len(head)] == head:
                 return list(ids[len(head) :])
         return list(encode(text))
 
     def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False)) if text else []
+        if len(text) > _SHORT:
+            return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return list(self._short(text)) if text else []
 
     def _split(self, text: str) -> list[int]:
         return list(self._plain.encode(text, add_special_tokens=False)) if text else []
@@ -237,6 +246,7 @@ class Template:
     def __init__(self, tokenizer: Any, plain: Any, options: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self._options = dict(options or {})
+        self._last_tools: tuple[Sequence[Message], list[Message]] = (), []
         self._clock_forms = [form for _, form in _CLOCK.findall(str(tokenizer.chat_template))]
         self.encoder = Encoder(tokenizer, plain, self._control_tokens())
         self._arguments_as_text = self._needs_text()
@@ -267,8 +277,11 @@ class Template:
         return prepared
 
     def hidden(self, tools: Sequence[Message]) -> list[Message]:
-        """Tools in the form that the template gets."""
-        hidden: list[Message] = self.encoder.hide(_encodable(tools))
+        """Tools in the form that the template gets. The same ones as the last time are not prepared again."""
+        last, hidden = self._last_tools
+        if tools is not last:
+            hidden = self.encoder.hide(_encodable(tools))
+            self._last_tools = tools, hidden
         return list(hidden)
 
     @property

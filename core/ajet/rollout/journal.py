@@ -10,7 +10,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
 from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation, Spent, Task, WorkflowOutput
 
+_DETAILS = tuple(field.name for field in fields(Details))
 _REFUSED = ("number", "agent", "target", "key", "code", "status", "message")
 
 
@@ -155,7 +156,8 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
 
     def details_of(number: int) -> dict[str, Any]:
         found = record.details.get(number)
-        return {k: v for k, v in asdict(found).items() if v not in (None, {})} if found else {}
+        values = {name: getattr(found, name) for name in _DETAILS} if found else {}
+        return {name: value for name, value in values.items() if value not in (None, {})}
 
     lines = []
     answered: list[Exchange | Call] = [*record.exchanges, *(c for c in record.calls if c.chat_end is None)]
