@@ -3,7 +3,7 @@
  * the arrow keys choose a step, whose values are written below the curves.
  */
 
-import { data, fill, h, s, setText } from "./dom.js";
+import { box, data, fill, h, s, setText, watch } from "./dom.js";
 import { number } from "./format.js";
 
 const HEIGHT = 190;
@@ -32,8 +32,10 @@ export class Chart {
 		this.slider.addEventListener("pointermove", (event) => this.point(event));
 		this.slider.addEventListener("pointerleave", () => this.choose(null));
 		this.element = h("div.chart", this.legend, this.slider, this.values);
-		const observer = new ResizeObserver(() => this.fit());
-		observer.observe(this.slider);
+		watch(this.slider, () => this.fit(), signal);
+		this.inView = true;
+		const observer = new IntersectionObserver(([entry]) => this.see(entry.isIntersecting), { rootMargin: "150px" });
+		observer.observe(this.element);
 		signal.addEventListener("abort", () => observer.disconnect());
 	}
 
@@ -53,6 +55,13 @@ export class Chart {
 		this.show(this.series);
 	}
 
+	/** Curves that are out of view are not in the document. */
+	see(inView) {
+		this.inView = inView;
+		if (inView) this.draw();
+		else fill(this.plot);
+	}
+
 	fit() {
 		const width = Math.round(this.slider.clientWidth);
 		if (width && width !== this.width) {
@@ -62,6 +71,7 @@ export class Chart {
 	}
 
 	draw() {
+		if (!this.inView) return;
 		this.plot.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
 		const values = this.series.flatMap((one) => one.points.map(([, value]) => value)).filter(Number.isFinite);
 		if (!values.length) {
@@ -113,8 +123,8 @@ export class Chart {
 
 	point(event) {
 		if (!this.steps?.length) return;
-		const box = this.slider.getBoundingClientRect();
-		const at = ((event.clientX - box.left) / box.width) * this.width;
+		const { left, width } = box(this.slider);
+		const at = ((event.clientX - left) / width) * this.width;
 		const share = (at - LEFT) / (this.width - LEFT - RIGHT);
 		this.choose(nearest(this.steps, this.steps[0] + share * (this.steps.at(-1) - this.steps[0])));
 	}

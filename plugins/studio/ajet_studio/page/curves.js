@@ -6,7 +6,7 @@ import { recall, remember } from "./kept.js";
 
 const FIRST = ["reward", "accuracy", "loss", "grad_norm", "episodes_failed", "tokens_trained"];
 const MOST_CHARTS = 12;
-const MOST_CHOICES = 200;
+const MOST_CHOICES = 60;
 
 /**
  * @param {Record<string, {explanation: string, phases: string[]}>} metrics of all runs

@@ -75,6 +75,26 @@ export function definitions(rows) {
 	);
 }
 
+/** Call `changed` when an element gets another size, and, with `scrolls`, when the window is scrolled, until the signal. */
+export function watch(element, changed, signal, scrolls = false) {
+	const observer = new ResizeObserver(changed);
+	observer.observe(element);
+	signal.addEventListener("abort", () => observer.disconnect());
+	for (const event of scrolls ? ["scroll", "resize"] : []) addEventListener(event, changed, { signal, passive: true });
+}
+
+/** Where an element is in the window. */
+export const box = (element) => element.getBoundingClientRect();
+
+/** Pixels at the top of the window that the header covers. */
+export const covered = () => Math.max(0, box(document.getElementById("top")).bottom);
+
+/** At most so many of a list, evenly, the first and the last always. */
+export function thinned(list, most) {
+	if (list.length <= most) return list;
+	return Array.from({ length: most }, (_, i) => list[Math.round((i * (list.length - 1)) / (most - 1))]);
+}
+
 /** Focus the link so many places after the one that is focused; the first one if none is. */
 export function moveAmong(links, by) {
 	const at = [...links].indexOf(document.activeElement);

@@ -5,7 +5,6 @@ import { data, h, setText } from "./dom.js";
 import { count, duration, number, score } from "./format.js";
 import { episodeAddress } from "./places.js";
 import { Pages } from "./rows.js";
-import { say } from "./shell.js";
 import { Table } from "./table.js";
 import { oneLine, shortened } from "./text.js";
 
@@ -18,7 +17,7 @@ export const COLUMNS = [
 	text("phase", "Phase"),
 	figure("step", "Step"),
 	figure("member", "Member"),
-	{ name: "reward", label: "Reward", cell: reward, figure: true },
+	{ name: "reward", label: "Reward", cell: outcome, figure: true, tone },
 	figure("calls", "Calls"),
 	figure("tokens", "Tokens"),
 	figure("trained_tokens", "Trained", number, { title: "sampled tokens that can be trained" }),
@@ -29,15 +28,20 @@ export const COLUMNS = [
 
 /** A task by its id, and the beginning of what it asks. */
 export function taskName({ task, query }) {
-	return [data(oneLine(shortened(task, 60))), query && data(oneLine(query), "quiet also")];
+	return [`${oneLine(shortened(task, 60))} `, query && data(oneLine(query), "quiet also")];
 }
 
 /** The reward of an episode, or why it has none. */
 export function reward(row) {
-	if (row.failure) return h("span.bad", { title: row.failure }, row.failure.split(":").at(-1));
-	const mark = row.is_success === true ? "✓ " : row.is_success === false ? "✗ " : "";
-	const said = row.is_success === null ? null : row.is_success ? "succeeded" : "did not succeed";
-	return h("span", { title: said }, mark && h("span", { "aria-hidden": true, class: row.is_success ? "good" : "bad" }, mark), score(row.reward));
+	return h("span", { class: tone(row), title: row.failure }, outcome(row));
+}
+
+function outcome({ failure, is_success: right, reward }) {
+	return failure ? failure.split(":").at(-1) : ({ true: "✓ ", false: "✗ " }[right] ?? "") + score(reward);
+}
+
+function tone({ failure, is_success: right }) {
+	return failure || right === false ? "bad" : right ? "good" : "";
 }
 
 /**
@@ -52,7 +56,7 @@ export async function episodeList(page, run) {
 			const filters = Object.fromEntries(FILTERS.map((name) => [name, value(name)]));
 			return page.get("episodes", { run: run.run, ...filters, sort: value("sort"), descending: value("order") === "descending" ? "1" : "", offset, limit });
 		},
-		(error) => !page.signal.aborted && say(error.message),
+		(error) => page.fail(error),
 	);
 	rows.onanswer = (answer) => {
 		const partly = answer.indexed < 1 ? ` so far (${Math.floor(answer.indexed * 100)} % of the journal is read)` : "";

@@ -43,7 +43,7 @@ export function startKeys() {
 function pressed(event) {
 	if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
 	const target = event.target;
-	if (target.closest?.("dialog")) return;
+	if (target.closest?.("dialog[open]")) return;
 	const writing = target.matches?.("input:not([type=checkbox]):not([type=radio]), textarea, select");
 	if (writing) {
 		if (event.key === "Escape") target.blur();

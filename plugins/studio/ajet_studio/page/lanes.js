@@ -42,7 +42,7 @@ function timeline(run, episode, line, jump) {
 	const about = [count(line.tokens, "token"), `${number(line.trained_tokens)} trained`, line.advantage === null ? null : `advantage ${signed(line.advantage)}`].filter(Boolean).join(", ");
 	return h(
 		"li.timeline",
-		h("a", { href: episodeAddress(run, episode.id, { tab: "tokens", timeline: line.index }), title: about, "aria-label": `Timeline ${line.index + 1}: ${about}` }, `T${line.index + 1}`),
+		h("a", { href: episodeAddress(run, episode.id, { tab: "tokens", timeline: line.index }), title: about, "aria-label": `T${line.index + 1}: ${about}` }, `T${line.index + 1}`),
 		calls(line.calls, jump),
 		h("small", about),
 	);

@@ -41,6 +41,11 @@ export class Page {
 		this.near.up = above.at(-1)?.[1] ?? (this.path === "/" ? null : "/");
 	}
 
+	/** Say why something failed, unless the view was left. */
+	fail(error) {
+		if (!this.signal.aborted) say(error.message);
+	}
+
 	/** Call a function once the content is on the page. */
 	after(action) {
 		this.afterwards.push(action);
@@ -73,7 +78,7 @@ export class Page {
 				try {
 					await action();
 				} catch (error) {
-					if (!this.signal.aborted) say(error.message);
+					this.fail(error);
 				}
 			} while (again && !this.signal.aborted);
 			busy = false;

@@ -21,7 +21,9 @@ export function startSearch(open) {
 	const form = document.getElementById("find");
 	form.addEventListener("submit", (event) => {
 		event.preventDefault();
-		const q = document.getElementById("find-text").value.trim();
+		const field = document.getElementById("find-text");
+		const q = field.value.trim();
+		field.blur();
 		if (q) open(link("/search", { run: form.dataset.run, q }).getAttribute("href"));
 	});
 }

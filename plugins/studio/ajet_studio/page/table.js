@@ -1,15 +1,16 @@
 /** A table of any length: only the rows in view are in the document. */
 
-import { h } from "./dom.js";
+import { box, covered, h, watch } from "./dom.js";
 import { oneLine, shortened } from "./text.js";
 
 const OVERSCAN = 6;
-const MOST_NODES = 1300;
+const MOST_NODES = 1930;
+const LEAST_ROWS = 20;
 const LONGEST = 300;
 
 /**
  * A column has `name`, `label` and `cell(row)`, which gives a text or a node. `figure` aligns it to the right, `title` says
- * what it means, and `fixed` that it cannot be sorted by.
+ * what it means, `tone(row)` the class of a cell, and `fixed` that it cannot be sorted by.
  */
 export class Table {
 	/**
@@ -31,12 +32,7 @@ export class Table {
 		this.element = h("div.table", { role: "region", "aria-label": this.label, tabindex: 0, "data-list": true }, this.table, this.nothing);
 		this.element.list = this;
 		this.rows.onchange = () => this.update();
-		const update = () => this.update();
-		addEventListener("scroll", update, { signal: page.signal, passive: true });
-		addEventListener("resize", update, { signal: page.signal });
-		const observer = new ResizeObserver(update);
-		observer.observe(this.element);
-		page.signal.addEventListener("abort", () => observer.disconnect());
+		watch(this.element, () => this.update(), page.signal, true);
 		this.body.addEventListener("focusin", (event) => {
 			this.current = Number(event.target.closest("tr").dataset.index);
 		});
@@ -49,23 +45,26 @@ export class Table {
 		this.table.setAttribute("aria-rowcount", total + 1);
 		this.table.hidden = total === 0;
 		this.nothing.hidden = total > 0;
-		const most = Math.floor(MOST_NODES / (2.2 * this.columns.length));
 		let top = 0;
 		let height = innerHeight;
 		if (this.element.isConnected) {
-			const box = this.body.getBoundingClientRect();
-			top = Math.max(0, -box.top);
-			height = Math.max(0, innerHeight - Math.max(0, box.top));
+			const body = box(this.body);
+			top = Math.max(0, -body.top);
+			height = Math.max(0, innerHeight - Math.max(0, body.top));
 		}
-		const first = Math.max(0, Math.min(total - 1, Math.floor(top / this.height) - OVERSCAN));
-		const last = Math.min(total, first + Math.min(most, Math.ceil(height / this.height) + 2 * OVERSCAN));
+		const others = document.getElementsByTagName("*").length - this.body.getElementsByTagName("*").length;
+		const most = Math.max(LEAST_ROWS, Math.floor((MOST_NODES - 1.6 * others) / (2 * this.columns.length + 4)));
+		const seen = Math.ceil(height / this.height) + 1;
+		const more = Math.max(0, Math.min(OVERSCAN, (most - seen) >> 1));
+		const first = Math.max(0, Math.min(total - 1, Math.floor(top / this.height) - more));
+		const last = Math.min(total, first + Math.min(most, seen + 2 * more));
 		if (total) this.rows.want(first, last);
 		this.place(first, last);
 		this.above.firstChild.style.height = `${first * this.height}px`;
 		this.below.firstChild.style.height = `${Math.max(0, total - last) * this.height}px`;
 		this.above.hidden = first === 0;
 		this.below.hidden = last >= total;
-		const measured = this.shown.get(first)?.element.getBoundingClientRect().height;
+		const measured = this.shown.get(first) && box(this.shown.get(first).element).height;
 		if (measured > 1 && Math.abs(measured - this.height) > 0.4) {
 			this.height = measured;
 			this.update();
@@ -107,10 +106,10 @@ export class Table {
 		const loading = row === undefined;
 		const cells = this.columns.map((column, place) => {
 			let content = loading ? (place === this.main ? "…" : "") : column.cell(row, index);
-			if (typeof content === "string") content = h("bdi", shortened(oneLine(content), LONGEST));
+			if (typeof content === "string") content = shortened(oneLine(content), LONGEST);
 			const href = !loading && place === this.main && this.href?.(row);
 			if (href) content = h("a", { href }, content);
-			const properties = { class: `${column.figure ? "figure " : ""}c-${column.name}` };
+			const properties = { class: `${column.figure ? "figure " : ""}c-${column.name} ${loading ? "" : (column.tone?.(row) ?? "")}` };
 			return place === this.main ? h("th", { scope: "row", ...properties }, content) : h("td", properties, content);
 		});
 		return h("tr", { "data-index": index, "aria-rowindex": index + 2, class: loading ? "loading" : null }, cells);
@@ -146,11 +145,11 @@ export class Table {
 	move(by) {
 		const total = this.rows.total;
 		if (!total) return;
-		const box = this.body.getBoundingClientRect();
-		const cover = covered(this.table);
-		const from = this.current >= 0 ? this.current + by : Math.ceil(Math.max(0, cover - box.top) / this.height);
+		const body = box(this.body);
+		const cover = covered() + box(this.table.tHead).height;
+		const from = this.current >= 0 ? this.current + by : Math.ceil(Math.max(0, cover - body.top) / this.height);
 		const index = Math.max(0, Math.min(total - 1, from));
-		const top = box.top + index * this.height;
+		const top = body.top + index * this.height;
 		if (top < cover) scrollBy(0, top - cover);
 		else if (top + 2 * this.height > innerHeight) scrollBy(0, top + 2 * this.height - innerHeight);
 		this.update();
@@ -158,18 +157,6 @@ export class Table {
 		const element = this.shown.get(index)?.element;
 		(element?.querySelector("th a") ?? focusables(element)[0])?.focus({ preventScroll: true });
 	}
-
-	/** The row that has the focus. */
-	focusedRow() {
-		const place = document.activeElement?.closest("tr");
-		return place && this.body.contains(place) ? this.rows.at(Number(place.dataset.index)) : undefined;
-	}
-}
-
-/** Pixels at the top of the window that sticky elements cover. */
-function covered(table) {
-	const head = table.tHead.getBoundingClientRect();
-	return document.getElementById("top").getBoundingClientRect().bottom + head.height;
 }
 
 function focusables(element) {

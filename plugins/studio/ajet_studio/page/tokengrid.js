@@ -3,7 +3,7 @@
  * million tokens is known, and only the lines in view are in the document.
  */
 
-import { h } from "./dom.js";
+import { h, watch } from "./dom.js";
 import { number } from "./format.js";
 import { oneLine, shortened } from "./text.js";
 
@@ -11,7 +11,7 @@ const WIDEST = 24;
 const NARROWEST = 4;
 const TOKEN = 52;
 const PLACE = 88;
-const MOST_TOKENS = 800;
+const MOST_TOKENS = 700;
 const LONGEST = 60;
 
 export class TokenGrid {
@@ -32,9 +32,7 @@ export class TokenGrid {
 		this.element.addEventListener("pointerover", (event) => this.point(event, this.onpoint));
 		this.element.addEventListener("pointerleave", () => this.onpoint(this.cursor));
 		this.element.addEventListener("click", (event) => this.point(event, (index) => this.move(index)));
-		const observer = new ResizeObserver(() => this.fit());
-		observer.observe(this.element);
-		page.signal.addEventListener("abort", () => observer.disconnect());
+		watch(this.element, () => this.fit(), page.signal);
 		this.fit();
 	}
 

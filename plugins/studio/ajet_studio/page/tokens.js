@@ -1,15 +1,15 @@
 /** The tokens of a timeline, coloured by one of their figures. */
 
-import { h, setText } from "./dom.js";
+import { h, setText, thinned } from "./dom.js";
 import { count, number, signed } from "./format.js";
 import { recall, remember } from "./kept.js";
 import { episodeAddress, tabs } from "./places.js";
-import { say } from "./shell.js";
+import { Pages } from "./rows.js";
 import { TokenGrid } from "./tokengrid.js";
 
 const PAGE = 1000;
-const MOST_PAGES = 24;
 const PAUSE = 300;
+const MOST_PARTS = 100;
 const MOST_TABS = 40;
 
 /** Ways to colour: label, class of a token, and what the classes mean. */
@@ -29,9 +29,15 @@ export async function tokenTab(page, run, episode) {
 	if (!lines.length) return h("p.quiet", "This episode has no recorded tokens: its calls were answered by a frozen model or a script.");
 	const asked = Number(page.query.get("timeline") ?? lines[0].index);
 	const line = lines.find((one) => one.index === asked) ?? lines[0];
-	const source = new Tokens(page, run, episode.id, line);
-	const first = await source.page(0);
-	const start = startOf(page, first);
+	const asking = { run, id: episode.id, lane: line.place, timeline: line.index };
+	const source = new Pages((from, count) => page.get("tokens", { ...asking, from, count }), (error) => page.fail(error), PAGE);
+	let marks = [];
+	source.onanswer = (answer) => {
+		marks = answer.marks;
+	};
+	await source.start();
+	const { total } = source;
+	const start = startOf(page, marks, total);
 
 	const details = h("p.details", { role: "status" });
 	const key = h("span.keycolours", { "aria-hidden": true });
@@ -40,9 +46,9 @@ export async function tokenTab(page, run, episode) {
 	page.signal.addEventListener("abort", () => clearTimeout(timer));
 	const grid = new TokenGrid(page, {
 		label: `Tokens of timeline ${line.index + 1}`,
-		total: first.total,
+		total,
 		at: (index) => source.at(index),
-		want: (from, to) => source.want(from, to, () => grid.update(true)),
+		want: (from, to) => source.want(from, to),
 		className: (token) => COLOURS[colour].className(token),
 		onpoint: (index) => tell(index),
 		onmove: (index) => {
@@ -50,6 +56,7 @@ export async function tokenTab(page, run, episode) {
 			timer = setTimeout(() => page.set({ at: index }), PAUSE);
 		},
 	});
+	source.onchange = () => grid.update(true);
 	const tell = (index) => setText(details, described(source.at(index), index, line));
 	const choose = h(
 		"select",
@@ -61,14 +68,14 @@ export async function tokenTab(page, run, episode) {
 		Object.entries(COLOURS).map(([name, { label }]) => h("option", { value: name, selected: name === colour }, label)),
 	);
 	const show = () => {
-		const versions = [...new Set(source.known().map((token) => token.version).filter((version) => version !== null))].slice(0, 8);
+		const versions = [...new Set([...source.pages.values()].flat().map((token) => token.version).filter((version) => version !== null))].slice(0, 8);
 		const entries = colour === "version" ? versions.map((version) => [`v${version % 6}`, `version ${version}`]) : COLOURS[colour].key;
 		key.replaceChildren(...entries.map(([name, text]) => h("span", { class: name }, text)));
 		grid.update(true);
 	};
 	show();
-	const marks = h("select", { onchange: (event) => grid.go(Number(event.target.value)) }, first.marks.map(([index, what]) => h("option", { value: index }, `${number(index)}: ${what === "prompt" ? "context" : `answer of call ${what}`}`)));
-	const go = h("input", { type: "number", min: 0, max: first.total - 1, "aria-label": "Go to token", placeholder: "token", onchange: (event) => grid.go(Number(event.target.value)) });
+	const parts = h("select", { onchange: (event) => grid.go(Number(event.target.value)) }, thinned(marks, MOST_PARTS).map(([index, what]) => h("option", { value: index }, `${number(index)}: ${what === "prompt" ? "context" : `answer of call ${what}`}`)));
+	const go = h("input", { type: "number", min: 0, max: total - 1, "aria-label": "Go to token", placeholder: "token", onchange: (event) => grid.go(Number(event.target.value)) });
 	page.after(() => {
 		grid.go(start, document.activeElement === document.body && start > 0);
 		tell(start);
@@ -78,56 +85,18 @@ export async function tokenTab(page, run, episode) {
 	return h(
 		"div",
 		lines.length > 1 && tabs("Timelines", list, String(line.index)),
-		h("div.bar", h("label", "Colour", choose), h("label", "Part", marks), h("label", "Go to", go), key),
-		h("p.quiet", `${count(first.total, "token")}; ${number(line.trained_tokens)} trained. A line below a token: it is trained; a dotted line: it was sampled and is not.`),
+		h("div.bar", h("label", "Colour", choose), h("label", "Part", parts), h("label", "Go to", go), key),
+		h("p.quiet", `${count(total, "token")}; ${number(line.trained_tokens)} trained. A line below a token: it is trained; a dotted line: it was sampled and is not.`),
 		details,
 		grid.element,
 	);
 }
 
 /** Where to begin: at a token that the address names, or at the answer of a call. */
-function startOf(page, { marks, total }) {
+function startOf(page, marks, total) {
 	const call = page.query.get("call");
 	const at = page.query.has("at") ? Number(page.query.get("at")) : marks.find(([, what]) => String(what) === call)?.[0];
 	return Math.max(0, Math.min(total - 1, at || 0));
-}
-
-/** Pages of tokens, of which the latest are kept. */
-class Tokens {
-	constructor(page, run, id, line) {
-		Object.assign(this, { run, id, line, signal: page.signal, get: (...asked) => page.get(...asked) });
-		this.pages = new Map();
-		this.asked = new Map();
-	}
-
-	at(index) {
-		return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE];
-	}
-
-	known() {
-		return [...this.pages.values()].flat();
-	}
-
-	want(from, to, then) {
-		for (let place = Math.floor(from / PAGE); place <= Math.floor(Math.max(from, to - 1) / PAGE); place += 1) {
-			if (this.pages.has(place) || this.asked.has(place)) continue;
-			this.page(place).then(then, (error) => !this.signal.aborted && say(error.message));
-		}
-	}
-
-	async page(place) {
-		const parameters = { run: this.run, id: this.id, lane: this.line.place, timeline: this.line.index, from: place * PAGE, count: PAGE };
-		const asked = this.get("tokens", parameters);
-		this.asked.set(place, asked);
-		try {
-			const answer = await asked;
-			if (this.pages.size >= MOST_PAGES) this.pages.delete(this.pages.keys().next().value);
-			this.pages.set(place, answer.rows);
-			return answer;
-		} finally {
-			this.asked.delete(place);
-		}
-	}
 }
 
 function surprise(logprob) {

@@ -6,7 +6,6 @@ import { count, number } from "./format.js";
 import { episodeAddress, tabs } from "./places.js";
 import { Rows } from "./rows.js";
 import { Table } from "./table.js";
-import { oneLine } from "./text.js";
 
 const MOST_LINES = 40;
 const MOST_SHAPES = 300;
@@ -32,7 +31,7 @@ export async function treeTab(page, run, episode) {
 		label: "Pieces of the token tree",
 		rows: new Rows(nodes),
 		columns: [
-			{ name: "piece", label: "Piece", cell: (node) => h("bdi", "  ".repeat(Math.min(DEEPEST, node.depth)) + (node.forked ? "├ " : "") + oneLine(node.text)) },
+			{ name: "piece", label: "Piece", cell: (node) => "  ".repeat(Math.min(DEEPEST, node.depth)) + (node.forked ? "├ " : "") + node.text },
 			figure("start", "From token"),
 			figure("tokens", "Tokens"),
 			{ name: "state", label: "Trained", cell: share },

@@ -1,6 +1,6 @@
 /** A list of items of any heights, of which only those in view are in the document. */
 
-import { h } from "./dom.js";
+import { box, covered, h, watch } from "./dom.js";
 
 const MARGIN = 400;
 const MOST = 60;
@@ -19,18 +19,11 @@ export class Windowed {
 		this.current = -1;
 		this.above = h("div", { "aria-hidden": true });
 		this.below = h("div", { "aria-hidden": true });
-		this.element = h("div.windowed", { role: "feed", "aria-label": label, "data-list": true }, this.above, this.below);
+		this.element = h("div.windowed", { role: "group", "aria-label": label, "data-list": true }, this.above, this.below);
 		this.element.list = this;
 		this.sizes = new ResizeObserver((entries) => this.measured(entries));
-		const update = () => this.update();
-		addEventListener("scroll", update, { signal, passive: true });
-		addEventListener("resize", update, { signal });
-		const observer = new ResizeObserver(update);
-		observer.observe(this.element);
-		signal.addEventListener("abort", () => {
-			observer.disconnect();
-			this.sizes.disconnect();
-		});
+		watch(this.element, () => this.update(), signal, true);
+		signal.addEventListener("abort", () => this.sizes.disconnect());
 		this.element.addEventListener("focusin", (event) => {
 			const item = event.target.closest("[data-index]");
 			if (item) this.current = Number(item.dataset.index);
@@ -40,7 +33,10 @@ export class Windowed {
 
 	/** Show the items that are in view now. */
 	update() {
-		const top = this.element.isConnected ? -this.element.getBoundingClientRect().top : 0;
+		const placed = this.element.isConnected;
+		if (this.placed && !placed) return; // another list has taken its place
+		this.placed = placed;
+		const top = placed ? -box(this.element).top : 0;
 		const first = Math.max(0, this.at(top - MARGIN));
 		const last = Math.min(this.count, this.at(top + innerHeight + MARGIN) + 1, first + MOST);
 		for (const [index, element] of this.shown) {
@@ -81,9 +77,9 @@ export class Windowed {
 
 	/** Bring an item to the top of the window and focus it. */
 	jump(index) {
-		const cover = document.getElementById("top").getBoundingClientRect().bottom + 8;
+		const cover = covered() + 8;
 		for (let times = 0; times < 4; times += 1) {
-			scrollBy(0, this.element.getBoundingClientRect().top + this.offset(index) - cover);
+			scrollBy(0, box(this.element).top + this.offset(index) - cover);
 			this.update();
 			this.remeasure();
 		}
@@ -94,22 +90,29 @@ export class Windowed {
 	/** Focus the item so many places further down. */
 	move(by) {
 		if (!this.count) return;
-		const cover = document.getElementById("top").getBoundingClientRect().bottom + 8;
-		const inView = this.at(cover - this.element.getBoundingClientRect().top);
+		const cover = covered() + 8;
+		const inView = this.at(cover - box(this.element).top);
 		const from = this.current >= 0 ? this.current + by : inView;
 		this.jump(Math.max(0, Math.min(this.count - 1, from)));
 	}
 
 	remeasure() {
-		for (const [index, element] of this.shown) this.keep(index, element.getBoundingClientRect().height);
+		for (const [index, element] of this.shown) this.keep(index, box(element).height);
 		if (this.stale) this.update();
 	}
 
+	/** What is read must not move when items above it turn out to be higher or lower than estimated. */
 	measured(entries) {
+		const top = -box(this.element).top;
+		const reading = this.at(top);
+		const before = this.offset(reading);
 		for (const { target } of entries) {
-			if (target.isConnected) this.keep(Number(target.dataset.index), target.getBoundingClientRect().height);
+			if (target.isConnected) this.keep(Number(target.dataset.index), box(target).height);
 		}
-		if (this.stale) this.update();
+		if (!this.stale) return;
+		const moved = this.offset(reading) - before;
+		this.update();
+		if (moved && top > 0) scrollBy(0, moved);
 	}
 
 	keep(index, height) {

@@ -2,7 +2,7 @@
 
 import { download } from "../api.js";
 import { chat } from "../chat.js";
-import { address, data, definitions, h, setText } from "../dom.js";
+import { address, data, definitions, h, setText, thinned } from "../dom.js";
 import { reward } from "../episodes.js";
 import { count, duration, number, score, signed } from "../format.js";
 import { lanes } from "../lanes.js";
@@ -137,7 +137,7 @@ function sameTask(run, episode) {
 			h("a", { href: address("/versus", [["run", run], ["id", episode.id], ["run", other.run], ["id", other.id]]), "aria-label": `Compare with ${stepName(other.phase, other.step)}` }, "compare"),
 		);
 	const all = episode.same_task;
-	const few = all.length <= FEW ? all : Array.from({ length: FEW }, (_, i) => all[Math.round((i * (all.length - 1)) / (FEW - 1))]);
+	const few = thinned(all, FEW);
 	const list = (rows) => h("ul", rows.map(one));
 	return [list(few), few.length < all.length && h("details", h("summary", `All ${all.length}`), list(all))];
 }

@@ -81,7 +81,7 @@ export async function runsView(page) {
 			answer = await page.get("runs", {});
 			arrange();
 		} catch (error) {
-			if (!page.signal.aborted) say(error.message);
+			page.fail(error);
 		}
 	}, AGAIN);
 	page.signal.addEventListener("abort", () => clearInterval(timer));

@@ -1,0 +1,125 @@
+"""Debian's chromium for the tests of the page, and what they ask of a page in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import runs
+
+AXE = Path(__file__).resolve().parents[2] / "node" / "node_modules" / "axe-core" / "axe.min.js"
+MOST_NODES = 2000
+PATIENCE = 15_000
+"""Milliseconds for something to appear on a busy machine."""
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A block with the browser; the test is skipped where there is none. While it is open, `asyncio.run` does not work in
+    this thread."""
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = _program()
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def _program() -> str:
+    """The path of chromium; installed, where this process may."""
+    for attempt in range(2):
+        if found := shutil.which("chromium"):
+            return found
+        if attempt or os.geteuid() or not shutil.which("apt-get"):
+            break
+        install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
+        subprocess.run(
+            install, check=False, capture_output=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        )
+    pytest.skip("chromium is not installed (Debian's package `chromium`)")
+
+
+class Reader:
+    """Somebody who looks at a studio. ``faults`` are errors of scripts, and what the Content-Security-Policy forbade."""
+
+    def __init__(self, page: Any, studio: runs.Studio) -> None:
+        self.page = page
+        self.studio = studio
+        self.faults: list[str] = []
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", self._console)
+        page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.goto(f"{studio.url}/?token={runs.TOKEN}")
+        self.settled()
+
+    def _console(self, message: Any) -> None:
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.faults.append(message.text)
+
+    def open(self, path: str) -> None:
+        """Open an address, as from a bookmark."""
+        self.page.goto(self.studio.url + path)
+        self.settled()
+
+    def settled(self) -> None:
+        """Wait until the view is there."""
+        self.page.wait_for_selector("main h1")
+        self.page.wait_for_function("document.getElementById('status').textContent === ''")
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def sees(self, text: str, within: str = "main") -> None:
+        """Wait for a text."""
+        self.page.locator(within).get_by_text(text).first.wait_for()
+
+    def arrives(self, part: str) -> None:
+        """Wait for an address that contains a part, and its view."""
+        self.page.wait_for_url(lambda url: part in url)
+        self.settled()
+
+    def focused(self) -> str:
+        """The text of what has the focus."""
+        return str(self.page.evaluate("document.activeElement.textContent"))
+
+    def nodes(self) -> int:
+        """Nodes of the document: elements, texts, comments."""
+        script = """() => {
+            const walker = document.createTreeWalker(document, NodeFilter.SHOW_ALL);
+            let count = 1;
+            while (walker.nextNode()) count += 1;
+            return count;
+        }"""
+        return int(self.page.evaluate(script))
+
+    def too_wide(self) -> int:
+        """Pixels by which the page is wider than the window."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+    def violations(self) -> list[str]:
+        """What axe calls serious or critical."""
+        if not AXE.exists():
+            pytest.skip("the npm package axe-core is not installed: npm install --prefix tests/node")
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate("axe.run({resultTypes: ['violations']})")
+        return [
+            f"{one['id']}: {one['help']}: {node['html'][:200]}"
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]

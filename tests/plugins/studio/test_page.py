@@ -1,0 +1,484 @@
+"""The page of the studio in a real browser: every view, by keyboard, while a run grows, with hostile text."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+import ajet_studio
+
+from . import browser, runs, showcase
+
+PAGE = Path(ajet_studio.__file__).parent / "page"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "studio"
+EPISODE = "6.0/apples/1"
+OTHER = "1.0/apples/1"
+
+
+@pytest.fixture(scope="module")
+def shown(trained: Path, tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """A folder with a run that trained, and two whose agents have tools."""
+    folder = tmp_path_factory.mktemp("shown")
+    shutil.copytree(trained, folder / "trained")
+    showcase.write_run(folder / "steady", tokenizer, seed=1, skill=0.08, learning_rate=1e-4)
+    showcase.write_run(folder / "hasty", tokenizer, seed=2, skill=0.03, learning_rate=5e-4, steps=4)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chromium(shown: Path) -> Iterator[Any]:
+    """The browser. It starts after the runs, which need an event loop of their own."""
+    with browser.chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def studio(shown: Path) -> Iterator[runs.Studio]:
+    """A studio over the folder."""
+    with runs.serving(shown) as found:
+        yield found
+
+
+def reading(chromium: Any, studio: runs.Studio, **options: Any) -> Iterator[browser.Reader]:
+    """A reader whose page must end without faults."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 800}, **options)
+    reader = browser.Reader(context.new_page(), studio)
+    yield reader
+    context.close()
+    assert reader.faults == []
+
+
+@pytest.fixture
+def reader(chromium: Any, studio: runs.Studio) -> Iterator[browser.Reader]:
+    """A reader of the folder's runs."""
+    yield from reading(chromium, studio)
+
+
+@pytest.fixture
+def watcher(chromium: Any, own: runs.Studio) -> Iterator[browser.Reader]:
+    """A reader of the folder of the test's own."""
+    yield from reading(chromium, own)
+
+
+def address(path: str, *pairs: tuple[str, Any], **query: Any) -> str:
+    """The address of a view."""
+    return f"{path}?{urlencode([*pairs, *query.items()])}"
+
+
+VIEWS = {
+    "runs": ("/", "Runs"),
+    "compare": (address("/compare", ("run", "steady"), ("run", "hasty")), "Comparison of 2 runs"),
+    "run": (address("/run", run="trained"), "trained"),
+    "steps": (address("/run", run="trained", tab="steps"), "trained"),
+    "episodes": (address("/run", run="steady", tab="episodes"), "steady"),
+    "counters": (address("/run", run="steady", tab="counters"), "steady"),
+    "settings": (address("/run", run="trained", tab="settings"), "trained"),
+    "log": (address("/run", run="trained", tab="log"), "trained"),
+    "checkpoints": (address("/run", run="trained", tab="checkpoints"), "trained"),
+    "step": (address("/step", run="steady", phase="train", step=6), "step 6"),
+    "group": (address("/group", run="steady", phase="train", step=6, task="apples"), "Group of apples"),
+    "episode": (address("/episode", run="steady", id=EPISODE), f"Episode {EPISODE}"),
+    "tokens": (address("/episode", run="steady", id=EPISODE, tab="tokens"), f"Episode {EPISODE}"),
+    "tree": (address("/episode", run="steady", id=EPISODE, tab="tree"), f"Episode {EPISODE}"),
+    "versus": (
+        address("/versus", ("run", "steady"), ("id", OTHER), ("run", "steady"), ("id", EPISODE)),
+        "Two episodes of apples",
+    ),
+    "search": (address("/search", run="steady", q="baskets"), "Search for baskets"),
+    "missing": (address("/run", run="nowhere"), "This cannot be shown"),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_has_an_address_and_no_serious_problem_of_access(reader: browser.Reader, view: str) -> None:
+    path, heading = VIEWS[view]
+    reader.open(path)
+    assert reader.page.locator("h1").all_text_contents() == [heading]
+    assert reader.nodes() < browser.MOST_NODES
+    for scheme in ("light", "dark"):
+        reader.page.emulate_media(color_scheme=scheme)
+        assert reader.violations() == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_at_400_percent_nothing_is_wider_than_the_window(reader: browser.Reader, view: str) -> None:
+    reader.page.set_viewport_size({"width": 320, "height": 256})
+    reader.open(VIEWS[view][0])
+    assert reader.too_wide() <= 0
+
+
+def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
+    files = [path for path in PAGE.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 150_000
+    for path in files:
+        text = path.read_text()
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|style=", text), path
+    index = (PAGE / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\son\w+=", index)
+
+
+# --------------------------------------------------------------------------- keyboard
+
+
+def test_by_keyboard_from_the_runs_to_a_token_and_back(reader: browser.Reader) -> None:
+    reader.press("/")
+    reader.page.keyboard.type("steady")
+    reader.press("Escape", "j")
+    assert reader.focused() == "steady"
+    reader.press("Enter")
+    reader.arrives("/run?run=steady")
+    reader.press("2")
+    reader.arrives("tab=steps")
+    reader.press("j", "j", "Enter")
+    reader.arrives("/step?run=steady&phase=train&step=2")
+    reader.press("n")
+    reader.arrives("step=3")
+    reader.press("p")
+    reader.arrives("step=2")
+    reader.press("j", "Enter")
+    reader.arrives("/group?")
+    reader.press("j", "j")
+    assert reader.focused() == "Member 1"
+    reader.press("Enter")
+    reader.arrives("/episode?")
+    reader.press("n")
+    reader.arrives("%2F2")
+    reader.press("2")
+    reader.arrives("tab=tokens")
+    reader.page.locator("[role=grid]").focus()
+    reader.press("ArrowRight", "ArrowDown")
+    reader.sees("Token 21", ".details")
+    for part in ("/group?", "/step?", "/run?", "/"):
+        reader.press("u")
+        reader.arrives(part)
+    assert reader.page.url == f"{reader.studio.url}/"
+
+
+def test_the_keys_are_listed_and_can_be_turned_off(reader: browser.Reader) -> None:
+    reader.press("?")
+    reader.sees("next row or message", "dialog")
+    reader.page.get_by_label("Keys of one letter are on").uncheck()
+    reader.page.get_by_role("button", name="Close").click()
+    reader.press("t")
+    assert reader.page.evaluate("document.documentElement.dataset.theme") == "automatic"
+    reader.press("?")
+    reader.page.get_by_label("Keys of one letter are on").check()
+    reader.press("Escape", "t")
+    assert reader.page.evaluate("document.documentElement.dataset.theme") == "light"
+    reader.press("t")
+    assert reader.page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+
+
+def test_single_letters_in_a_field_are_text(reader: browser.Reader) -> None:
+    reader.open(VIEWS["episode"][0])
+    reader.press("e")
+    reader.page.keyboard.type("nut+-?")
+    assert reader.page.get_by_label("Comment").input_value() == "nut+-?"
+    assert reader.page.url.endswith(urlencode({"id": EPISODE}))
+
+
+# --------------------------------------------------------------------------- runs and curves
+
+
+def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
+    names = reader.page.locator("tbody th a")
+    reader.page.get_by_role("button", name="Run", exact=True).click()
+    assert names.all_text_contents() == ["hasty", "steady", "trained"]
+    reader.page.get_by_role("button", name="Run ↑").click()
+    assert names.all_text_contents() == ["trained", "steady", "hasty"]
+    reader.page.get_by_label("Filter runs").fill("agent.py")
+    assert names.all_text_contents() == ["steady", "hasty"]
+    reader.press("Escape", "j", "x", "j", "x", "c")
+    reader.arrives("/compare?run=steady&run=hasty")
+    table = reader.page.get_by_role("table", name="Settings")
+    rows = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in table.locator("tbody tr[data-index]").all()}  # fmt: skip
+    assert rows["train.learning_rate"] == ["0.0001", "0.0005"]
+    assert "train.algorithm.type" not in rows
+    reader.page.get_by_label("also those that are the same").check()
+    reader.sees("train.algorithm.type")
+    reader.page.go_back()
+    reader.arrives("choose=steady")
+
+
+def test_the_page_draws_what_the_server_says_and_reads_it_out(reader: browser.Reader) -> None:
+    reader.open(address("/run", run="steady", metric="reward"))
+    points = reader.studio.get("series", run="steady", name="reward", phase="train")["points"]
+    plot = reader.page.get_by_role("slider", name="reward over the steps")
+    plot.focus()
+    reader.press("End")
+    step, value = points[-1]
+    assert f"step {step}: A {value:g}" in plot.get_attribute("aria-valuetext")
+    reader.press("ArrowLeft")
+    assert f"step {points[-2][0]}: A {points[-2][1]:g}" in plot.get_attribute("aria-valuetext")
+    path = reader.page.locator(".plot .s0 .curve").get_attribute("d")
+    assert len(re.findall("[ML]", path)) == len(points)
+    dashes = reader.page.evaluate("[...document.querySelectorAll('.plot .curve')].map((one) => getComputedStyle(one).strokeDasharray)")  # fmt: skip
+    assert len(set(dashes)) == len(dashes) == 2
+    reader.page.get_by_text("Metrics (").click()
+    reader.page.get_by_label("accuracy", exact=True).check()
+    reader.page.get_by_role("slider", name="accuracy over the steps").wait_for()
+    assert "metric=reward&metric=accuracy" in reader.page.url
+
+
+def test_filters_are_in_the_address_and_back_restores_them(reader: browser.Reader) -> None:
+    reader.open(VIEWS["episodes"][0])
+    reader.page.get_by_label("Phase").select_option("validation")
+    reader.sees("12 episodes")
+    reader.page.get_by_text("More filters").click()
+    reader.page.get_by_label("Reward from").fill("0.5")
+    right = reader.studio.get("episodes", run="steady", phase="validation", min_reward=0.5)["total"]
+    reader.sees(f"{right} episode")
+    assert "phase=validation&min_reward=0.5" in reader.page.url
+    reader.page.locator("tbody th a").first.click()
+    reader.arrives("/episode?")
+    reader.page.go_back()
+    reader.arrives("min_reward=0.5")
+    reader.sees(f"{right} episode")
+    assert reader.page.get_by_label("Phase").input_value() == "validation"
+
+
+def test_a_search_marks_the_words_and_leads_to_the_episode(reader: browser.Reader) -> None:
+    reader.open(address("/run", run="steady"))
+    reader.press("/")
+    reader.page.keyboard.type("baskets")
+    reader.press("Enter")
+    reader.arrives("/search?run=steady&q=baskets")
+    assert set(reader.page.locator("mark").all_text_contents()) == {"baskets"}
+    reader.press("j")
+    assert reader.focused().startswith("apples")
+    reader.press("Enter")
+    reader.arrives("/episode?")
+
+
+# --------------------------------------------------------------------------- episodes
+
+
+def test_an_episode_shows_its_lanes_tools_reasoning_and_breaks(reader: browser.Reader) -> None:
+    reader.open(VIEWS["episode"][0])
+    for text in ("calculator", "The problem needs one operation.", "template drops thinking", "omits earlier reasoning", "The last number is right."):  # fmt: skip
+        reader.sees(text)
+    reader.press("h")
+    assert reader.page.get_by_text("The problem needs one operation.", exact=True).count() == 0
+    reader.press("m")
+    reader.sees('"temperature"')
+    reader.page.get_by_label("Lane").select_option(label="2: critic")
+    reader.sees("Is this right?")
+    assert reader.page.locator(".message").count() == 2
+    reader.page.get_by_role("button", name="Call 0").click()
+    reader.page.wait_for_function("document.activeElement.textContent.startsWith('Call 0')")
+
+
+def test_a_token_tells_what_the_server_says_of_it(reader: browser.Reader) -> None:
+    rows = reader.studio.get("tokens", run="steady", id=EPISODE, timeline=0)["rows"]
+    place = next(i for i, row in enumerate(rows) if row["trained"])
+    reader.open(address("/episode", run="steady", id=EPISODE, tab="tokens", timeline=0, at=place))
+    row = rows[place]
+    details = reader.page.locator(".details")
+    wanted = (json.dumps(row["text"]), f"id {row['id']}", "sampled, trained", f"logprob {row['logprob']:.3f}", f"weight version {row['version']}")  # fmt: skip
+    for part in wanted:
+        assert part in details.inner_text()
+    reader.page.locator(f"#token-{place + 1}").hover()
+    assert f"id {rows[place + 1]['id']}" in details.inner_text()
+    cell = reader.page.locator(f"#token-{place}")
+    assert "trained" in cell.get_attribute("class")
+    for colour, name in (("Loss mask", "up"), ("Weight version", f"v{row['version'] % 6}"), ("Advantage", "up")):
+        reader.page.get_by_label("Colour").select_option(label=colour)
+        assert name in cell.get_attribute("class").split()
+
+
+def test_the_tree_counts_each_trained_token_once(reader: browser.Reader) -> None:
+    nodes = reader.studio.get("tree", run="steady", id=EPISODE, lane=0)["nodes"]
+    reader.open(VIEWS["tree"][0])
+    reader.sees(f"{len(nodes)} pieces with {sum(node['tokens'] for node in nodes)} tokens, {sum(node['trained_tokens'] for node in nodes)} of them trained")  # fmt: skip
+    assert reader.page.locator(".tree rect.learned").count() == sum(node["trained_tokens"] > 0 for node in nodes)
+
+
+def test_an_episode_is_rated_by_keyboard_and_by_form(reader: browser.Reader, shown: Path) -> None:
+    reader.open(VIEWS["episode"][0])
+    reader.press("+")
+    reader.sees("Saved.")
+    reader.page.get_by_label("bad", exact=True).check()
+    reader.page.get_by_label("Comment").fill("not <b>this</b>")
+    reader.page.get_by_text("Correct the answer").click()
+    assert reader.page.get_by_label("What the answer should have been").input_value()
+    reader.page.get_by_label("What the answer should have been").fill("It is 84.")
+    reader.page.get_by_role("button", name="Save").click()
+    reader.sees("not <b>this</b>")
+    stored = [json.loads(line) for line in (shown / "steady" / "feedback.jsonl").read_text().splitlines()]
+    assert [(line["episode"], line["rating"], line["comment"], line["correction"]) for line in stored] == [
+        (EPISODE, 1, "", ""),
+        (EPISODE, -1, "not <b>this</b>", "It is 84."),
+    ]
+    reader.open(VIEWS["episode"][0])
+    assert reader.page.locator(".ratings li").count() == 2
+
+
+def test_two_episodes_of_a_task_stand_side_by_side(reader: browser.Reader) -> None:
+    reader.open(VIEWS["episode"][0])
+    reader.page.get_by_role("link", name="Compare with step 1").first.click()
+    reader.arrives("/versus?")
+    reader.sees("They are the same up to message 2.")
+    reader.page.get_by_role("button", name="Show the first difference").click()
+    reader.page.wait_for_function("document.activeElement.ariaLabel === 'Message 3'")
+    assert reader.page.locator("article.beside").first.locator(".message").count() == 2
+
+
+# --------------------------------------------------------------------------- a run that grows
+
+
+def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
+    watcher: browser.Reader, folder: Path
+) -> None:
+    run = folder / "live"
+    runs.append(run, *(runs.line(f"1.0/t{n}/0") for n in range(120)))
+    _metrics(run, 1, 0.25)
+    watcher.open(address("/run", run="live", tab="episodes"))
+    watcher.press("j", *["j"] * 60)
+    before = watcher.page.evaluate("[scrollY, document.activeElement.textContent]")
+    assert before[0] > 300
+    assert before[1].startswith("t60 ")
+    runs.append(run, *(runs.line(f"2.0/u{n}/0", step=2) for n in range(30)))
+    watcher.sees("150 episodes")
+    assert watcher.page.evaluate("[scrollY, document.activeElement.textContent]") == before
+    watcher.press("Home", "End")
+    watcher.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    watcher.sees("u29")
+    watcher.open(address("/run", run="live", metric="reward"))
+    watcher.sees("last: 0.25")
+    _metrics(run, 2, 0.75)
+    watcher.sees("last: 0.75")
+
+
+def test_steps_and_groups_grow_too(watcher: browser.Reader, folder: Path) -> None:
+    run = folder / "live"
+    runs.append(run, runs.line("1.0/t/0"))
+    _metrics(run, 1, 1.0)
+    watcher.open(address("/step", run="live", phase="train", step=1))
+    runs.append(run, runs.line("1.1/u/0"))
+    watcher.page.get_by_role("link", name=re.compile(r"^u\b")).wait_for()
+    watcher.open(address("/group", run="live", phase="train", step=1, task="u"))
+    runs.append(run, runs.line("1.1/u/1", member=1))
+    watcher.page.get_by_role("link", name="Member 1").wait_for()
+
+
+def _metrics(run: Path, step: int, reward: float) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"type": "train", "step": step, "reward": reward, "episodes": 1}) + "\n")
+
+
+def test_a_deleted_run_and_a_torn_line_are_said_in_words(watcher: browser.Reader, folder: Path) -> None:
+    run = folder / "a"
+    runs.append(run, runs.line("1.0/t/0"), runs.line("1.0/t/1")[:50])
+    watcher.open(address("/run", run="a"))
+    watcher.sees("the last line was cut off")
+    watcher.open(address("/episode", run="a", id="1.0/t/0"))
+    shutil.rmtree(run)
+    watcher.press("2")
+    watcher.sees("it was deleted, or the address is wrong")
+    runs.append(run, runs.line("1.0/t/0"))
+    watcher.page.get_by_role("button", name="Try again").click()
+    watcher.sees("Episode")
+
+
+# --------------------------------------------------------------------------- much of it, and hostile
+
+
+def test_long_tables_have_few_nodes_and_every_row(watcher: browser.Reader, folder: Path) -> None:
+    runs.append(folder / "a", *(runs.line(f"{n // 50}.0/task-{n}/0", step=n // 50) for n in range(5000)))
+    watcher.open(address("/run", run="a", tab="episodes"))
+    watcher.sees("5,000 episodes")
+    for share, wanted in ((0.5, "task-2500"), (1, "task-4999"), (0, "task-0")):
+        watcher.page.evaluate("(share) => scrollTo(0, share * (document.body.scrollHeight - innerHeight))", share)
+        watcher.page.get_by_role("link", name=re.compile(rf"^{wanted}\b")).wait_for()
+        assert watcher.nodes() < browser.MOST_NODES
+    watcher.page.set_viewport_size({"width": 3840, "height": 2160})
+    watcher.page.wait_for_timeout(200)
+    assert watcher.nodes() < browser.MOST_NODES
+
+
+def test_long_transcripts_have_few_nodes_and_every_message(watcher: browser.Reader, folder: Path) -> None:
+    chat, calls = [], []
+    for n in range(600):
+        text = f"question {n}" + " and more words" * (n % 40)
+        chat += [[2 * n - 1, {"role": "user", "content": text}], [2 * n, {"role": "assistant", "content": f"answer {n}"}]]
+        calls.append({"number": n, "agent": "agent", "target": "policy", "key": "k", "answer": 2 * n + 1})
+    runs.append(folder / "a", runs.line("1.0/t/0", chats={"k": chat}, calls=calls))
+    watcher.open(address("/episode", run="a", id="1.0/t/0"))
+    watcher.sees("question 0")
+    assert watcher.nodes() < browser.MOST_NODES
+    watcher.page.evaluate("document.querySelector('[data-list]').list.jump(1199)")
+    watcher.sees("answer 599")
+    assert watcher.nodes() < browser.MOST_NODES
+    watcher.press("k")
+    assert "question 599" in watcher.focused()
+
+
+HOSTILE = (
+    "<img src=x onerror=\"alert('owned')\"><script>alert('owned')</script>"
+    " \x1b[31mred\x1b[0m \u202etxt.exe\u202c \u2066x\u2069 \ud800 zero\u200bwidth \x00 \x9b </script> {{7*7}} &lt;"
+)
+SHOWN = (
+    "<img src=x onerror=\"alert('owned')\"><script>alert('owned')</script>"
+    " ␛[31mred␛[0m ⟦U+202E⟧txt.exe⟦U+202C⟧ ⟦U+2066⟧x⟦U+2069⟧ \\ud800 zero⟦U+200B⟧width ␀ ⟦U+009B⟧ </script> {{7*7}} &lt;"
+)
+
+
+def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) -> None:
+    run = folder / "a"
+    chat = [[-1, {"role": "user", "content": HOSTILE}], [0, {"role": "assistant", "content": HOSTILE, "reasoning_content": HOSTILE, "tool_calls": [{"id": "1", "function": {"name": HOSTILE, "arguments": HOSTILE}}]}]]  # fmt: skip
+    runs.append(run, runs.line("1.0/<b>t/0", task="<b>t", chats={"k": chat}, response=HOSTILE, failure="workflow:<i>", error=HOSTILE))  # fmt: skip
+    (run / "job.yaml").write_text(json.dumps({"workflow": HOSTILE.replace("\ud800", ""), "<u>": HOSTILE.replace("\ud800", "")}))
+    (run / "run.log").write_bytes(HOSTILE.encode("utf-8", "replace") + b"\n" + b"x" * 10_000_000 + b"\nlast line\n")
+    (run / "metrics.jsonl").write_text(json.dumps({"type": "train", "step": 1, "<s>reward": 1.0, "reward": 1.0}) + "\n")
+    watcher.open(address("/episode", run="a", id="1.0/<b>t/0"))
+    watcher.page.get_by_text(SHOWN, exact=True).first.wait_for()
+    assert watcher.page.get_by_text(SHOWN, exact=True).count() >= 5
+    for path in (
+        "/",
+        address("/run", run="a"),
+        address("/run", run="a", tab="settings"),
+        address("/run", run="a", tab="log", log="run.log"),
+        address("/run", run="a", tab="episodes"),
+        address("/step", run="a", phase="train", step=1),
+        address("/group", run="a", phase="train", step=1, task="<b>t"),
+        address("/search", run="a", q="owned"),
+        address("/search", run="a", q=HOSTILE.replace("\ud800", "")),
+        address("/versus", ("run", "a"), ("id", "1.0/<b>t/0"), ("run", "a"), ("id", "1.0/<b>t/0")),
+        f"/run?run={quote('<img src=x onerror=alert(1)>')}",
+    ):
+        watcher.open(path)
+        assert watcher.page.locator("main img, main script, main b:has-text('t'), main s, main u, main i:not(.share i)").count() == 0, path  # fmt: skip
+        assert watcher.nodes() < browser.MOST_NODES
+    watcher.open(address("/run", run="a", tab="log", log="run.log"))
+    watcher.sees("last line")
+
+
+# --------------------------------------------------------------------------- the pictures of docs/studio.md
+
+
+PICTURES = ("compare", "run", "episode", "tokens", "tree", "group")
+
+
+@pytest.mark.parametrize("view", PICTURES)
+def test_the_pictures_of_the_documentation_are_views_of_now(
+    chromium: Any, studio: runs.Studio, view: str, tmp_path: Path
+) -> None:
+    for reader in reading(chromium, studio, color_scheme="dark" if view in ("tokens", "tree") else "light"):
+        path = VIEWS[view][0].replace("trained", "steady")
+        reader.page.set_viewport_size({"width": 1100, "height": 520 if view == "tokens" else 740})
+        reader.open(path + ("&call=2" if view == "tokens" else ""))
+        reader.page.wait_for_timeout(300)
+        picture = tmp_path / f"{view}.png"
+        reader.page.screenshot(path=picture)
+        assert picture.stat().st_size < 100_000
+        if os.environ.get("AJET_PICTURES"):
+            shutil.copy(picture, DOCS / picture.name)
