@@ -85,19 +85,11 @@ class Said(msgspec.Struct, gc=False):
     tool_calls: Any = None
 
 
-class Given(msgspec.Struct, gc=False):
-    """What a task held besides its id."""
-
-    query: str = ""
-    messages: tuple[dict[str, Any], ...] = ()
-    metadata: dict[str, Any] = {}
-
-
 class Words(msgspec.Struct, gc=False):
     """The part of an episode's line that a search looks into."""
 
     task: str = ""
-    given: Given | None = None
+    given: Any = None
     response: Any = None
     chats: dict[str, list[tuple[int, Said]]] = {}
 

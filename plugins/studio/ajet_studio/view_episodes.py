@@ -15,7 +15,7 @@ from ajet.tracker.record import Exchange
 from ajet.tracker.timelines import Timeline
 from ajet.types import Task
 from ajet_studio.explanations import explain_counter
-from ajet_studio.lines import Given, NotALine, Words, parse_words
+from ajet_studio.lines import NotALine, Words, parse_words
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.problems import missing, wrong
 from ajet_studio.queries import number, real
@@ -276,17 +276,28 @@ def query_of(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> str:
     """The beginning of the query of an episode's task: from the job's file of tasks, else from the journal, else the first message
     of a user in the episode; empty if there is none."""
     task = run.tasks().get(row["task"])
-    if task is None or not task.query:
-        words = _words(run, row)
-        said = (text for where, text in texts(words) if where == "user")
-        return (words.given.query if words.given and words.given.query else next(said, ""))[:MOST_QUERY]
-    return task.query[:MOST_QUERY]
+    if task is not None and task.query:
+        return task.query[:MOST_QUERY]
+    words = _words(run, row)
+    said = (text for where, text in texts(words) if where == "user")
+    return (_given(row["task"], words.given).query or next(said, ""))[:MOST_QUERY]
 
 
 def task_of(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> Task:
     """What the journal says of an episode's task."""
-    given = _words(run, row).given or Given()
-    return Task(row["task"], given.query, messages=given.messages, metadata=given.metadata)
+    return _given(row["task"], _words(run, row).given)
+
+
+def _given(id: str, given: Any) -> Task:
+    """A task as a line of the journal holds it; parts of other types are left out."""
+    found = given if isinstance(given, dict) else {}
+    query, messages, metadata = (found.get(name) for name in ("query", "messages", "metadata"))
+    return Task(
+        id,
+        query if isinstance(query, str) else "",
+        tuple(one for one in messages if isinstance(one, dict)) if isinstance(messages, list) else (),
+        metadata if isinstance(metadata, dict) else {},
+    )
 
 
 def _words(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> Words:

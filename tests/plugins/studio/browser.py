@@ -16,6 +16,7 @@ from . import runs
 
 AXE = Path(__file__).resolve().parents[2] / "node" / "node_modules" / "axe-core" / "axe.min.js"
 MOST_NODES = 2000
+SIZE = {"width": 1280, "height": 800}
 PATIENCE = 15_000
 """Milliseconds for something to appear on a busy machine."""
 
@@ -51,7 +52,7 @@ def _program() -> str:
 
 
 class Reader:
-    """Somebody who looks at a studio. ``faults`` are errors of scripts, and what the Content-Security-Policy forbade."""
+    """A page of a studio, as its reader uses it. ``faults`` are errors of scripts, and what the Content-Security-Policy forbade."""
 
     def __init__(self, page: Any, studio: runs.Studio) -> None:
         self.page = page
@@ -75,8 +76,7 @@ class Reader:
 
     def settled(self) -> None:
         """Wait until the view is there."""
-        self.page.wait_for_selector("main h1")
-        self.page.wait_for_function("document.getElementById('status').textContent === ''")
+        self.page.wait_for_selector("main[aria-busy=false] h1")
 
     def press(self, *keys: str) -> None:
         """Press keys, one after the other."""
@@ -108,15 +108,18 @@ class Reader:
 
     def too_wide(self) -> int:
         """Pixels by which the page is wider than the window."""
-        return int(self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+        return int(
+            self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        )
 
-    def violations(self) -> list[str]:
-        """What axe calls serious or critical."""
+    def violations(self, *rules: str) -> list[str]:
+        """What axe calls serious or critical: of all its rules, or only of these."""
         if not AXE.exists():
             pytest.skip("the npm package axe-core is not installed: npm install --prefix tests/node")
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE.read_text())
-        found = self.page.evaluate("axe.run({resultTypes: ['violations']})")
+        options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+        found = self.page.evaluate("(options) => axe.run(options)", options)
         return [
             f"{one['id']}: {one['help']}: {node['html'][:200]}"
             for one in found["violations"]

@@ -150,10 +150,16 @@ def write_run(
 
 def _episodes(bench: Bench, prefix: str, members: int) -> list[Episode]:
     plans = [
-        Plan(f"{prefix}.{group}/{id}/{member}", f"{prefix}.{group}/{member}", Task(id, query, {"answer": answer}), member, group)
+        Plan(
+            f"{prefix}.{group}/{id}/{member}",
+            f"{prefix}.{group}/{member}",
+            Task(id, query, metadata={"answer": answer}),
+            member,
+            group,
+        )
         for group, (id, (query, _, answer)) in enumerate(TASKS.items())
         for member in range(members)
-    ]  # fmt: skip
+    ]
     rollout = bench.rollout(agent, judge, group_size=members, concurrency=1)
     return asyncio.run(rollout.run(plans, lambda episode: None))
 

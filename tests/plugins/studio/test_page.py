@@ -13,6 +13,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+pytest.importorskip("playwright", reason="playwright is not installed")
+from playwright.sync_api import expect
+
 import ajet_studio
 
 from . import browser, runs, showcase
@@ -49,7 +52,7 @@ def studio(shown: Path) -> Iterator[runs.Studio]:
 
 def reading(chromium: Any, studio: runs.Studio, **options: Any) -> Iterator[browser.Reader]:
     """A reader whose page must end without faults."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 800}, **options)
+    context = chromium.new_context(viewport=browser.SIZE, **options)
     reader = browser.Reader(context.new_page(), studio)
     yield reader
     context.close()
@@ -97,22 +100,28 @@ VIEWS = {
 }
 
 
+@pytest.fixture(scope="module")
+def visitor(chromium: Any, studio: runs.Studio) -> Iterator[browser.Reader]:
+    """A reader who goes through all views."""
+    yield from reading(chromium, studio)
+
+
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_has_an_address_and_no_serious_problem_of_access(reader: browser.Reader, view: str) -> None:
+def test_every_view_has_an_address_and_no_serious_problem_of_access(
+    visitor: browser.Reader, view: str
+) -> None:
     path, heading = VIEWS[view]
-    reader.open(path)
-    assert reader.page.locator("h1").all_text_contents() == [heading]
-    assert reader.nodes() < browser.MOST_NODES
-    for scheme in ("light", "dark"):
-        reader.page.emulate_media(color_scheme=scheme)
-        assert reader.violations() == []
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_at_400_percent_nothing_is_wider_than_the_window(reader: browser.Reader, view: str) -> None:
-    reader.page.set_viewport_size({"width": 320, "height": 256})
-    reader.open(VIEWS[view][0])
-    assert reader.too_wide() <= 0
+    visitor.open(path)
+    assert visitor.page.locator("h1").all_text_contents() == [heading]
+    assert visitor.nodes() < browser.MOST_NODES
+    assert visitor.violations() == []
+    visitor.page.emulate_media(color_scheme="dark")
+    assert visitor.violations("color-contrast") == []
+    visitor.page.emulate_media(color_scheme="light")
+    visitor.page.set_viewport_size({"width": 320, "height": 256})  # as at 400 %
+    assert visitor.too_wide() <= 0
+    visitor.page.set_viewport_size(browser.SIZE)
+    assert visitor.faults == []
 
 
 def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
@@ -121,7 +130,9 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     for path in files:
         text = path.read_text()
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|style=", text), path
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|style=", text
+        ), path
     index = (PAGE / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\son\w+=", index)
 
@@ -200,7 +211,11 @@ def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
     reader.press("Escape", "j", "x", "j", "x", "c")
     reader.arrives("/compare?run=steady&run=hasty")
     table = reader.page.get_by_role("table", name="Settings")
-    rows = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in table.locator("tbody tr[data-index]").all()}  # fmt: skip
+    table.locator("tbody tr[data-index]").first.wait_for()
+    rows = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts()
+        for row in table.locator("tbody tr[data-index]").all()
+    }
     assert rows["train.learning_rate"] == ["0.0001", "0.0005"]
     assert "train.algorithm.type" not in rows
     reader.page.get_by_label("also those that are the same").check()
@@ -221,7 +236,9 @@ def test_the_page_draws_what_the_server_says_and_reads_it_out(reader: browser.Re
     assert f"step {points[-2][0]}: A {points[-2][1]:g}" in plot.get_attribute("aria-valuetext")
     path = reader.page.locator(".plot .s0 .curve").get_attribute("d")
     assert len(re.findall("[ML]", path)) == len(points)
-    dashes = reader.page.evaluate("[...document.querySelectorAll('.plot .curve')].map((one) => getComputedStyle(one).strokeDasharray)")  # fmt: skip
+    dashes = reader.page.locator(".plot .curve").evaluate_all(
+        "all => all.map(one => getComputedStyle(one).strokeDasharray)"
+    )
     assert len(set(dashes)) == len(dashes) == 2
     reader.page.get_by_text("Metrics (").click()
     reader.page.get_by_label("accuracy", exact=True).check()
@@ -252,6 +269,7 @@ def test_a_search_marks_the_words_and_leads_to_the_episode(reader: browser.Reade
     reader.page.keyboard.type("baskets")
     reader.press("Enter")
     reader.arrives("/search?run=steady&q=baskets")
+    reader.page.locator("mark").first.wait_for()
     assert set(reader.page.locator("mark").all_text_contents()) == {"baskets"}
     reader.press("j")
     assert reader.focused().startswith("apples")
@@ -264,7 +282,13 @@ def test_a_search_marks_the_words_and_leads_to_the_episode(reader: browser.Reade
 
 def test_an_episode_shows_its_lanes_tools_reasoning_and_breaks(reader: browser.Reader) -> None:
     reader.open(VIEWS["episode"][0])
-    for text in ("calculator", "The problem needs one operation.", "template drops thinking", "omits earlier reasoning", "The last number is right."):  # fmt: skip
+    for text in (
+        "calculator",
+        "The problem needs one operation.",
+        "template drops thinking",
+        "omits earlier reasoning",
+        "The last number is right.",
+    ):
         reader.sees(text)
     reader.press("h")
     assert reader.page.get_by_text("The problem needs one operation.", exact=True).count() == 0
@@ -274,7 +298,7 @@ def test_an_episode_shows_its_lanes_tools_reasoning_and_breaks(reader: browser.R
     reader.sees("Is this right?")
     assert reader.page.locator(".message").count() == 2
     reader.page.get_by_role("button", name="Call 0").click()
-    reader.page.wait_for_function("document.activeElement.textContent.startsWith('Call 0')")
+    reader.page.locator(":focus", has_text=re.compile("^Call 0")).wait_for()
 
 
 def test_a_token_tells_what_the_server_says_of_it(reader: browser.Reader) -> None:
@@ -283,14 +307,24 @@ def test_a_token_tells_what_the_server_says_of_it(reader: browser.Reader) -> Non
     reader.open(address("/episode", run="steady", id=EPISODE, tab="tokens", timeline=0, at=place))
     row = rows[place]
     details = reader.page.locator(".details")
-    wanted = (json.dumps(row["text"]), f"id {row['id']}", "sampled, trained", f"logprob {row['logprob']:.3f}", f"weight version {row['version']}")  # fmt: skip
+    wanted = (
+        json.dumps(row["text"]),
+        f"id {row['id']}",
+        "sampled, trained",
+        f"logprob {row['logprob']:.3f}",
+        f"weight version {row['version']}",
+    )
     for part in wanted:
         assert part in details.inner_text()
     reader.page.locator(f"#token-{place + 1}").hover()
     assert f"id {rows[place + 1]['id']}" in details.inner_text()
     cell = reader.page.locator(f"#token-{place}")
     assert "trained" in cell.get_attribute("class")
-    for colour, name in (("Loss mask", "up"), ("Weight version", f"v{row['version'] % 6}"), ("Advantage", "up")):
+    for colour, name in (
+        ("Loss mask", "up"),
+        ("Weight version", f"v{row['version'] % 6}"),
+        ("Advantage", "up"),
+    ):
         reader.page.get_by_label("Colour").select_option(label=colour)
         assert name in cell.get_attribute("class").split()
 
@@ -298,8 +332,11 @@ def test_a_token_tells_what_the_server_says_of_it(reader: browser.Reader) -> Non
 def test_the_tree_counts_each_trained_token_once(reader: browser.Reader) -> None:
     nodes = reader.studio.get("tree", run="steady", id=EPISODE, lane=0)["nodes"]
     reader.open(VIEWS["tree"][0])
-    reader.sees(f"{len(nodes)} pieces with {sum(node['tokens'] for node in nodes)} tokens, {sum(node['trained_tokens'] for node in nodes)} of them trained")  # fmt: skip
-    assert reader.page.locator(".tree rect.learned").count() == sum(node["trained_tokens"] > 0 for node in nodes)
+    tokens, trained = (sum(node[name] for node in nodes) for name in ("tokens", "trained_tokens"))
+    reader.sees(f"{len(nodes)} pieces with {tokens} tokens, {trained} of them trained")
+    assert reader.page.locator(".tree rect.learned").count() == sum(
+        node["trained_tokens"] > 0 for node in nodes
+    )
 
 
 def test_an_episode_is_rated_by_keyboard_and_by_form(reader: browser.Reader, shown: Path) -> None:
@@ -309,12 +346,14 @@ def test_an_episode_is_rated_by_keyboard_and_by_form(reader: browser.Reader, sho
     reader.page.get_by_label("bad", exact=True).check()
     reader.page.get_by_label("Comment").fill("not <b>this</b>")
     reader.page.get_by_text("Correct the answer").click()
-    assert reader.page.get_by_label("What the answer should have been").input_value()
+    expect(reader.page.locator("[name=correction]")).to_have_value(
+        re.compile(".")
+    )  # the answer, to be edited
     reader.page.get_by_label("What the answer should have been").fill("It is 84.")
     reader.page.get_by_role("button", name="Save").click()
     reader.sees("not <b>this</b>")
     stored = [json.loads(line) for line in (shown / "steady" / "feedback.jsonl").read_text().splitlines()]
-    assert [(line["episode"], line["rating"], line["comment"], line["correction"]) for line in stored] == [
+    assert [(line["id"], line["rating"], line["comment"], line["correction"]) for line in stored] == [
         (EPISODE, 1, "", ""),
         (EPISODE, -1, "not <b>this</b>", "It is 84."),
     ]
@@ -328,7 +367,7 @@ def test_two_episodes_of_a_task_stand_side_by_side(reader: browser.Reader) -> No
     reader.arrives("/versus?")
     reader.sees("They are the same up to message 2.")
     reader.page.get_by_role("button", name="Show the first difference").click()
-    reader.page.wait_for_function("document.activeElement.ariaLabel === 'Message 3'")
+    reader.page.locator("[aria-label='Message 3']:focus").wait_for()
     assert reader.page.locator("article.beside").first.locator(".message").count() == 2
 
 
@@ -397,7 +436,9 @@ def test_long_tables_have_few_nodes_and_every_row(watcher: browser.Reader, folde
     watcher.open(address("/run", run="a", tab="episodes"))
     watcher.sees("5,000 episodes")
     for share, wanted in ((0.5, "task-2500"), (1, "task-4999"), (0, "task-0")):
-        watcher.page.evaluate("(share) => scrollTo(0, share * (document.body.scrollHeight - innerHeight))", share)
+        watcher.page.evaluate(
+            "(share) => scrollTo(0, share * (document.body.scrollHeight - innerHeight))", share
+        )
         watcher.page.get_by_role("link", name=re.compile(rf"^{wanted}\b")).wait_for()
         assert watcher.nodes() < browser.MOST_NODES
     watcher.page.set_viewport_size({"width": 3840, "height": 2160})
@@ -409,7 +450,10 @@ def test_long_transcripts_have_few_nodes_and_every_message(watcher: browser.Read
     chat, calls = [], []
     for n in range(600):
         text = f"question {n}" + " and more words" * (n % 40)
-        chat += [[2 * n - 1, {"role": "user", "content": text}], [2 * n, {"role": "assistant", "content": f"answer {n}"}]]
+        chat += [
+            [2 * n - 1, {"role": "user", "content": text}],
+            [2 * n, {"role": "assistant", "content": f"answer {n}"}],
+        ]
         calls.append({"number": n, "agent": "agent", "target": "policy", "key": "k", "answer": 2 * n + 1})
     runs.append(folder / "a", runs.line("1.0/t/0", chats={"k": chat}, calls=calls))
     watcher.open(address("/episode", run="a", id="1.0/t/0"))
@@ -434,11 +478,21 @@ SHOWN = (
 
 def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) -> None:
     run = folder / "a"
-    chat = [[-1, {"role": "user", "content": HOSTILE}], [0, {"role": "assistant", "content": HOSTILE, "reasoning_content": HOSTILE, "tool_calls": [{"id": "1", "function": {"name": HOSTILE, "arguments": HOSTILE}}]}]]  # fmt: skip
-    runs.append(run, runs.line("1.0/<b>t/0", task="<b>t", chats={"k": chat}, response=HOSTILE, failure="workflow:<i>", error=HOSTILE))  # fmt: skip
-    (run / "job.yaml").write_text(json.dumps({"workflow": HOSTILE.replace("\ud800", ""), "<u>": HOSTILE.replace("\ud800", "")}))
-    (run / "run.log").write_bytes(HOSTILE.encode("utf-8", "replace") + b"\n" + b"x" * 10_000_000 + b"\nlast line\n")
-    (run / "metrics.jsonl").write_text(json.dumps({"type": "train", "step": 1, "<s>reward": 1.0, "reward": 1.0}) + "\n")
+    call = {"id": "1", "function": {"name": HOSTILE, "arguments": HOSTILE}}
+    answer = {"role": "assistant", "content": HOSTILE, "reasoning_content": HOSTILE, "tool_calls": [call]}
+    chat = [[-1, {"role": "user", "content": HOSTILE}], [0, answer]]
+    given = {"query": HOSTILE, "messages": [], "metadata": {"answer": HOSTILE}}
+    told = {"response": HOSTILE, "failure": "workflow:<i>", "error": HOSTILE, "given": given}
+    runs.append(run, runs.line("1.0/<b>t/0", task="<b>t", chats={"k": chat}, **told))
+    (run / "job.yaml").write_text(
+        json.dumps({"workflow": HOSTILE.replace("\ud800", ""), "<u>": HOSTILE.replace("\ud800", "")})
+    )
+    (run / "run.log").write_bytes(
+        HOSTILE.encode("utf-8", "replace") + b"\n" + b"x" * 10_000_000 + b"\nlast line\n"
+    )
+    (run / "metrics.jsonl").write_text(
+        json.dumps({"type": "train", "step": 1, "<s>reward": 1.0, "reward": 1.0}) + "\n"
+    )
     watcher.open(address("/episode", run="a", id="1.0/<b>t/0"))
     watcher.page.get_by_text(SHOWN, exact=True).first.wait_for()
     assert watcher.page.get_by_text(SHOWN, exact=True).count() >= 5
@@ -456,7 +510,8 @@ def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) ->
         f"/run?run={quote('<img src=x onerror=alert(1)>')}",
     ):
         watcher.open(path)
-        assert watcher.page.locator("main img, main script, main b:has-text('t'), main s, main u, main i:not(.share i)").count() == 0, path  # fmt: skip
+        made = "main img, main script, main b:has-text('t'), main s, main u, main i:not(.share i)"
+        assert watcher.page.locator(made).count() == 0, path
         assert watcher.nodes() < browser.MOST_NODES
     watcher.open(address("/run", run="a", tab="log", log="run.log"))
     watcher.sees("last line")

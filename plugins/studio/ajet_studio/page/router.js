@@ -136,6 +136,7 @@ async function render(scroll) {
 	const page = new Page(new URL(location.href));
 	const first = current === null;
 	current = page;
+	main.ariaBusy = true;
 	showLive(null);
 	const slow = setTimeout(() => say("Loading …"), 300);
 	let content;
@@ -158,6 +159,7 @@ async function render(scroll) {
 	if (heading) heading.tabIndex = -1;
 	scrollTo(0, scroll);
 	for (const action of page.afterwards) action();
+	main.ariaBusy = false;
 	if (first || !inMain) return;
 	const again = focused && main.querySelector(`[data-focus="${CSS.escape(focused)}"], [href="${CSS.escape(focused)}"]`);
 	(again || heading || main).focus({ preventScroll: true });
