@@ -1,4 +1,4 @@
-"""What a store has gained since somebody last looked."""
+"""What a store has gained since a reader last looked."""
 
 from __future__ import annotations
 
