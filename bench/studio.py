@@ -7,7 +7,8 @@ The journal is written by the recorder of a run. Its lines repeat some episodes 
 rewards, and one episode of a million tokens. `index_mb_s` is the size of the journal divided by the seconds from the first
 question to the complete index; `first_view_s` what the page of a run asks for before it can show something, with the index
 and without; `episode_s` and `million_tokens_s` one episode with its first window of tokens, the slowest of all that were
-opened; `server_mb` the greatest memory of the server. Last line: one JSON object.
+opened; `server_mb` the greatest memory of the server; `page_s`, `page_episode_s`, `page_million_s` and `dom_nodes` what chromium
+shows. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,10 +29,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import numpy as np
 import yaml
+from playwright.sync_api import sync_playwright
 
 from ajet.interfaces.progress import Silent
 from ajet.rollout.episode import Episode, Plan
@@ -43,6 +48,12 @@ from ajet_local.starter.calculator import Calculator
 
 GROUP, EPISODES_OF_STEP = 8, 1000
 MILLION = "the-long-one"
+COUNT_NODES = """() => {
+    const walker = document.createTreeWalker(document, NodeFilter.SHOW_ALL);
+    let count = 1;
+    while (walker.nextNode()) count += 1;
+    return count;
+}"""
 JOB = {
     "workflow": "agent.py:run",
     "model": "starter",
@@ -82,7 +93,7 @@ def measure(run_dir: Path, episodes: int, size: int) -> dict[str, Any]:
         searched = timed(lambda: search(server, run_dir.name))
         again = timed(lambda: search(server, run_dir.name))
         peak = max(peak, server.peak_mb())
-        nodes = dom_nodes(server, run_dir.name)
+        browsed = browse(server, run_dir.name, episodes)
     return {
         "index_mb_s": round(index, 1),
         "first_view_s": round(first, 3),
@@ -92,7 +103,7 @@ def measure(run_dir: Path, episodes: int, size: int) -> dict[str, Any]:
         "extended_s": round(extended, 3),
         "search_first_s": round(searched, 3),
         "search_s": round(again, 3),
-        "dom_nodes": nodes,
+        **browsed,
         "server_mb": round(peak),
         "journal_mb": round(size / 1e6),
         "episodes": episodes,
@@ -113,9 +124,46 @@ def first_view(server: Server, run: str) -> None:
     server.get("episodes", run=run, limit=50)
 
 
-def dom_nodes(server: Server, run: str) -> int | None:
-    """The greatest number of DOM nodes of any view in a browser; None, as no browser is driven here yet."""
-    return None
+def browse(server: Server, run: str, episodes: int) -> dict[str, Any]:
+    """What a reader sees in chromium: the greatest number of DOM nodes of any view, and the seconds until the page of the run, an
+    episode, and tokens in the middle of a million are shown."""
+    draw = random.Random(1)
+    long = {"run": run, "id": id_of(episodes, MILLION)}
+    some = {"run": run, "id": id_of(draw.randrange(episodes))}
+    timed_paths = {
+        "page_s": ("/run", {"run": run}),
+        "page_episode_s": ("/episode", some),
+        "page_million_s": ("/episode", {**long, "tab": "tokens", "timeline": 0, "at": 500_000}),
+    }
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("/", {}),
+        ("/run", {"run": run, "tab": "steps"}),
+        ("/run", {"run": run, "tab": "episodes"}),
+        ("/step", {"run": run, "phase": "train", "step": 50}),
+        ("/episode", long),
+        ("/episode", {**long, "tab": "tree"}),
+        ("/search", {"run": run, "q": "apples"}),
+    ]
+    found: dict[str, Any] = {}
+    most = 0
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        page = browser.new_page(viewport={"width": 1920, "height": 1080})
+        page.goto(f"{server.client.base_url}/?token={server.token}")
+        for name, (path, query) in [*timed_paths.items(), *(("", other) for other in others)]:
+            started = time.perf_counter()
+            page.goto(f"{server.client.base_url}{path}?{urlencode(query)}")
+            page.wait_for_selector("main[aria-busy=false] h1", timeout=60_000)
+            if name:
+                found[name] = round(time.perf_counter() - started, 3)
+            page.wait_for_load_state("load")
+            for share in (0.0, 0.5, 1.0):
+                page.evaluate("(share) => scrollTo(0, share * document.body.scrollHeight)", share)
+                page.wait_for_timeout(200)
+                most = max(most, page.evaluate(COUNT_NODES))
+        browser.close()
+    return {"dom_nodes": most, **found}
 
 
 def open_episode(server: Server, run: str, id: str) -> None:
@@ -154,6 +202,7 @@ class Server:
     """The program `ajet studio`, running."""
 
     client: httpx.Client
+    token: str
     pid: int
 
     def get(self, path: str, **query: Any) -> Any:
@@ -181,7 +230,7 @@ def serving(folder: Path) -> Iterator[Server]:
         try:
             headers = {"authorization": f"Bearer {printed[2]}"}
             with httpx.Client(base_url=printed[1], headers=headers, timeout=600) as client:
-                yield Server(client, process.pid)
+                yield Server(client, printed[2], process.pid)
         finally:
             process.terminate()
 
