@@ -6,7 +6,7 @@ Token arrays are numpy: ``token_ids int32[T]``, ``mask bool[T]``, ``logprobs flo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -222,6 +222,9 @@ class Sample:
 
     ``reference`` are the logprobs of a reference model or a teacher, ``before`` those of the trainer before
     its update, both at the tokens' temperatures. None: the trainer finds them out if the loss needs them.
+
+    For an algorithm with a critic, ``advantages`` are the rewards until `Batch.estimate` turns them into advantages:
+    it needs ``values``, those of the critic before the update, and adds ``returns``, what the critic learns.
     """
 
     token_ids: Int32
@@ -235,6 +238,10 @@ class Sample:
     """Name of the LoRA adapter that it trains; None: the base weights."""
     reference: Float32 | None = None
     before: Float32 | None = None
+    values: Float32 | None = None
+    returns: Float32 | None = None
+    pair: int | None = None
+    """Samples with the same number are one pair, whose loss compares them: a trainer computes them together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +266,7 @@ class SampleTree:
 class LossTokens:
     """What a loss sees: the trained tokens of whole calls. Arrays [N] of torch or numpy, one entry a token.
 
-    Gradients flow through ``new`` and ``entropy`` only. What ``Batch.needs`` does not name is None.
+    Gradients flow through ``new``, ``entropy`` and ``values`` only. What ``Batch.needs`` does not name is None.
     """
 
     new: Any
@@ -277,6 +284,15 @@ class LossTokens:
     entropy: Any = None
     """float32: entropy, in nats, of the distribution that each token was drawn from, under the current
     weights and at the token's temperature."""
+    pairs: Any = None
+    """int64: tokens with the same number belong to one pair, all of whose tokens are here. Chosen tokens have positive
+    advantages and rejected ones negative; a token of advantage 0 is in no pair."""
+    values: Any = None
+    """float32: the critic's values of the states in which the tokens were drawn, under the current weights."""
+    old_values: Any = None
+    """float32: the same before the update's first step, `Sample.values`. Needs "values"."""
+    returns: Any = None
+    """float32: what the values should be, `Sample.returns`. Needs "values"."""
 
 
 class Loss(Protocol):
@@ -285,7 +301,11 @@ class Loss(Protocol):
     def __call__(self, xp: Any, tokens: LossTokens) -> Any: ...
 
 
-Need = Literal["before", "reference", "entropy"]
+Measures = Callable[[Any, LossTokens], Mapping[str, Any]]
+"""Further numbers of each token, [N] by name, from the same arguments as a `Loss`: weighted and summed like it, they are
+metrics."""
+
+Need = Literal["before", "reference", "entropy", "pairs", "values"]
 """The arrays of `LossTokens` that cost something: a trainer fills those that the batch asks for."""
 
 
@@ -303,3 +323,6 @@ class Batch:
     needs: frozenset[Need] = frozenset()
     zero_costs_nothing: bool = True
     """Tokens whose advantage is 0 have no loss, so that a trainer may skip samples of nothing else."""
+    measures: Measures | None = None
+    estimate: Callable[[Sequence[Sample]], tuple[Sequence[Sample], Metrics]] | None = None
+    """With "values" in ``needs``: the samples, which have values, with advantages and returns; and metrics."""

@@ -298,6 +298,7 @@ def _trainer(job: Job) -> Trainer:
         seed=config.run.seed,
         deterministic=config.run.deterministic,
         progress=job.progress,
+        needs=job.algorithm.needs,
         adapters={target.name: target.lora for target in job.targets if target.lora},
         trained=[target.name for target in job.targets if target.trained],
     )

@@ -6,6 +6,12 @@ Its methods are pure functions, listed here in the order in which they are calle
     normalize    advantages of the whole batch -> the same, on another scale
     weights      tokens of each episode        -> the weight of one of them in the sum
     loss         logprobs and advantages       -> loss of each token
+    measures     the same                      -> numbers of each token to report
+
+An `ActorCritic` has a critic, which predicts the reward while an episode goes on. Its advantages are those of tokens:
+
+    estimate     rewards and values of the tokens of one timeline -> advantages of the tokens
+    scale        advantages of all tokens of the batch            -> the same, on another scale
 
 A trainer does not depend on the algorithm: it sums ``weights · loss``. What the job adds to any algorithm (a KL penalty
 against a reference model, an entropy bonus, a correction) is in `ajet.learning.objective`.
@@ -14,6 +20,7 @@ against a reference model, an entropy bonus, a correction) is in `ajet.learning.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from ajet.interfaces.base import Plugin
@@ -25,6 +32,8 @@ class Algorithm(Plugin):
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """The optional arrays of `LossTokens` that `loss` reads."""
+    teacher: ClassVar[bool] = False
+    """Whether the reference is a teacher, which the job must name; otherwise it is by default the run's first weights."""
     kl: ClassVar[Literal["k2", "k3"]] = "k3"
     """The estimator of the penalty that `train.kl` adds: see `ajet.learning.objective`."""
 
@@ -48,6 +57,29 @@ class Algorithm(Plugin):
     def loss(self, xp: Any, tokens: LossTokens) -> Any:
         """Loss of each token, [N]; ``xp`` is torch or numpy."""
 
+    def measures(self, xp: Any, tokens: LossTokens) -> Mapping[str, Any]:
+        """Numbers of each token to report, [N] by name. A metric is their sum with the weights of the loss; default: none."""
+        return {}
+
+
+class ActorCritic(Algorithm):
+    """Base of algorithms with a critic: the trainer adds a head to the model that predicts a value for each token."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"values"})
+
+    def advantages(self, rewards: Float64) -> Float64:
+        """The rewards as they are: `estimate` turns them into advantages."""
+        return rewards
+
+    @abstractmethod
+    def estimate(self, rewards: Float64, values: Float64) -> Float64:
+        """The advantages of an agent's tokens in one timeline, float64[N]. ``rewards[t]`` follows token t, and ``values[t]``
+        is the value of the state in which it was drawn. What the critic learns are advantages + values."""
+
+    def scale(self, advantages: Float64) -> Float64:
+        """float64[N] advantages of all tokens of the batch -> float64[N]; default: as they are."""
+        return advantages
+
 
 def constant(values: Any) -> Any:
     """The values without their gradient."""
@@ -60,7 +92,7 @@ def mean_over_calls(xp: Any, values: Any, calls: Any) -> Any:
 
 
 def sum_over_calls(xp: Any, values: Any, calls: Any) -> Any:
-    """[N]: for each token the sum of ``values`` over the tokens of its call, with gradients."""
+    """[N]: for each token the sum of ``values`` over the tokens of its call (or pair), with gradients."""
     if hasattr(values, "index_add"):  # torch
         return values.new_zeros(int(calls.max()) + 1).index_add(0, calls, values)[calls]
     return xp.bincount(calls, values)[calls]

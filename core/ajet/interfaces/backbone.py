@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ajet.interfaces.engine import Engine
-from ajet.types import AjetError, Batch, Metrics
+from ajet.types import AjetError, Batch, Metrics, Need
 
 
 class CheckpointDamaged(AjetError):
@@ -37,8 +37,9 @@ class Trainer(Protocol):
         ...
 
     def update(self, batch: Batch) -> Metrics:
-        """One optimizer step per mini-batch, and the arrays that ``batch.needs`` names. Blocking; raises
-        FloatingPointError on a non-finite loss."""
+        """One optimizer step per mini-batch, and the arrays that ``batch.needs`` names. With ``batch.estimate``, the
+        critic's values of all samples come first, and then their advantages. Blocking; raises FloatingPointError on a
+        non-finite loss."""
         ...
 
     async def publish(self) -> int:
@@ -88,6 +89,8 @@ class Capabilities:
     """Whether it raises `MachineFailed`, after which `run.restarts` resumes the run in the same process."""
     keys: frozenset[str] = frozenset()
     """The keys of `OPTIONAL_KEYS` that it honours."""
+    needs: frozenset[Need] = frozenset({"before", "reference", "entropy"})
+    """What of `Algorithm.needs` it fills; an algorithm that needs more is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ajet.interfaces.backbone import Capabilities, RunResult, Trainer
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress, Silent
-from ajet.types import ConfigError, Task
+from ajet.types import ConfigError, Need, Task
 
 if TYPE_CHECKING:  # every `ajet --help` loads this module
     from ajet.interfaces.algorithm import Algorithm
@@ -92,13 +92,14 @@ class Backbone(Plugin):
         seed: int,
         deterministic: bool,
         progress: Progress,
+        needs: Collection[Need] = (),
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
     ) -> Trainer:
         """A Trainer over a model, for backbones that the core's own loop can drive. Raises ConfigError.
 
-        ``adapters`` are those that answer, by name, and of them ``trained`` (default: all) learn; with any, the
-        model's own weights are left alone.
+        ``needs`` are those of the algorithm. ``adapters`` are those that answer, by name, and of them ``trained`` (default:
+        all) learn; with any, the model's own weights are left alone.
         """
         raise ConfigError(
             f"the backbone {self.name!r} owns its training loop; use one with a trainer, such as local."

@@ -27,7 +27,7 @@ from ajet.job.models import check_model
 from ajet.job.objects import OBJECT, given_object, given_reader, is_object
 from ajet.job.paths import COMMAND, Paths, changed_fields, load_named, service_type
 from ajet.plugins import Plugins, load_plugins, validated
-from ajet.types import ConfigError, Task
+from ajet.types import ConfigError, Need, Task
 from ajet.utils.suggest import nearest
 
 
@@ -56,7 +56,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     for name in config.services:
         build.service(name, config.services)
     targets = _targets(config, build)
-    _check_capabilities(config, backbone, targets)
+    _check_capabilities(config, backbone, targets, algorithm)
     tasks: Sequence[Task] = []
     validation: Sequence[Task] = []
     if read_tasks:
@@ -339,7 +339,7 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
 def _check_reference(config: JobConfig, algorithm: Algorithm) -> None:
     """ConfigError if ``train.reference`` is missing or has no effect."""
     if config.train.reference is None:
-        if "reference" in algorithm.needs:
+        if algorithm.teacher:
             raise ConfigError(
                 f"train.reference: the algorithm {algorithm.name!r} needs a teacher; name a model of the same tokenizer."
             )
@@ -349,7 +349,19 @@ def _check_reference(config: JobConfig, algorithm: Algorithm) -> None:
         )
 
 
-def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence[TargetPlan]) -> None:
+_MEANING: Mapping[Need, str] = {
+    "before": "the logprobs before an update",
+    "reference": "a reference model",
+    "entropy": "the entropy of each token",
+    "pairs": "both episodes of a pair in one pass of the model",
+    "values": "a critic",
+}
+"""What an algorithm needs, in words."""
+
+
+def _check_capabilities(
+    config: JobConfig, backbone: Backbone, targets: Sequence[TargetPlan], algorithm: Algorithm
+) -> None:
     can: Capabilities = backbone.capabilities
     if not can.trains:
         return  # it accepts everything and says what it skipped
@@ -372,6 +384,11 @@ def _check_capabilities(config: JobConfig, backbone: Backbone, targets: Sequence
         raise ConfigError(
             f"run.restarts: the backbone {backbone.name!r} ends together with the process or machine that fails; remove the key, and "
             "continue with `ajet run --resume RUN_DIR`."
+        )
+    for need in sorted(algorithm.needs - can.needs):
+        raise ConfigError(
+            f"train.algorithm: {algorithm.name!r} needs {_MEANING[need]}, which the backbone {backbone.name!r} does not have. Name "
+            "another algorithm, or another backbone, such as local."
         )
     for key in sorted(OPTIONAL_KEYS - can.keys):
         section, _, name = key.partition(".")

@@ -6,12 +6,13 @@ A ratio is the current probability of a token divided by the one that it was sam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from ajet.interfaces.algorithm import Algorithm, constant, mean_over_calls
+from ajet.interfaces.algorithm import ActorCritic, Algorithm, constant, mean_over_calls, sum_over_calls
 from ajet.types import Float64, LossTokens, Need
 
 
@@ -251,6 +252,7 @@ class Distillation(Algorithm):
 
     name = "distillation"
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
+    teacher: ClassVar[bool] = True
 
     def advantages(self, rewards: Float64) -> Float64:
         """1 for every episode: `loss` takes the value of a token from the teacher."""
@@ -260,3 +262,124 @@ class Distillation(Algorithm):
         """-ratio · A · (log teacher - log sampled): in expectation the gradient of the reverse KL."""
         worth = tokens.advantages * (tokens.reference - tokens.old)
         return -xp.exp(tokens.new - tokens.old) * worth
+
+
+class DPO(Algorithm):
+    """Direct preference optimization: the best episode of a group is to become likelier than the worst, relative to a
+    reference model.
+
+    Rafailov et al., "Direct Preference Optimization", arXiv:2305.18290, eq. 7. ``label_smoothing`` is the conservative
+    loss of Mitchell, "A note on DPO with noisy preferences & relationship to IPO", 2023, eq. 3.
+    """
+
+    name = "dpo"
+    needs: ClassVar[frozenset[Need]] = frozenset({"reference", "pairs"})
+    beta: float = Field(
+        0.1, gt=0, description="How fast a preference saturates; larger values stay closer to the reference."
+    )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=0.5, description="Share of the preferences that are assumed to be the wrong way round."
+    )
+
+    def advantages(self, rewards: Float64) -> Float64:
+        """1 for the first of the best, -1 for the first of the worst, 0 for the rest; all 0 if all rewards are equal."""
+        advantages = np.zeros(len(rewards))
+        if rewards.max() > rewards.min():
+            advantages[rewards.argmax()], advantages[rewards.argmin()] = 1.0, -1.0
+        return advantages
+
+    def normalize(self, advantages: Float64) -> Float64:
+        """1 becomes E / (number of pairs), so that the loss is the mean over the pairs of the batch."""
+        pairs = (advantages > 0).sum()
+        normalized: Float64 = advantages * (len(advantages) / pairs) if pairs else advantages
+        return normalized
+
+    def weights(self, tokens: Float64) -> Float64:
+        """1 / E."""
+        weights: Float64 = np.full(len(tokens), 1 / len(tokens))
+        return weights
+
+    def loss(self, xp: Any, tokens: LossTokens) -> Any:
+        """|A| · -log σ(β m) of each pair, divided evenly among its tokens. The margin m is the sum of log π / π_reference
+        over the chosen tokens, minus that over the rejected ones."""
+        margin, share = self._margin(xp, tokens)
+        none = xp.zeros_like(margin)
+        kept, reversed_ = xp.logaddexp(none, -margin), xp.logaddexp(none, margin)
+        return share * ((1 - self.label_smoothing) * kept + self.label_smoothing * reversed_)
+
+    def measures(self, xp: Any, tokens: LossTokens) -> Mapping[str, Any]:
+        """The mean of β m over the pairs, and the share of pairs where it is positive."""
+        margin, share = self._margin(xp, tokens)
+        return {"preference_margin": share * margin, "preference_accuracy": share * (margin > 0)}
+
+    def _margin(self, xp: Any, tokens: LossTokens) -> tuple[Any, Any]:
+        """[N], [N]: β m of each token's pair, and the token's share of the pair's loss."""
+        sides = xp.sign(tokens.advantages)
+        margin = sum_over_calls(xp, sides * (tokens.new - tokens.reference), tokens.pairs)
+        size = sum_over_calls(xp, abs(sides), tokens.pairs)
+        return self.beta * margin, abs(tokens.advantages) / xp.clip(size, 1, None)
+
+
+class PPO(ActorCritic):
+    """Proximal policy optimization with a critic: a token's advantage is what it adds to the expected reward.
+
+    Schulman et al., "Proximal Policy Optimization Algorithms", arXiv:1707.06347, eq. 7 and 9; advantages: Schulman et al.,
+    "High-Dimensional Continuous Control Using Generalized Advantage Estimation", arXiv:1506.02438, eq. 16; the clipped
+    loss of values and the scaling of advantages: Huang et al., "The 37 Implementation Details of Proximal Policy
+    Optimization", 2022.
+    """
+
+    name = "ppo"
+    clip_low: float = Field(0.2, gt=0, lt=1, description="The ratio is clipped below at 1 - clip_low.")
+    clip_high: float = Field(0.2, gt=0, description="The ratio is clipped above at 1 + clip_high.")
+    gamma: float = Field(1.0, gt=0, le=1, description="Discount of the reward for each token before it.")
+    lam: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="λ of the estimate: 1 trusts the reward alone, 0 the critic's value of the next token.",
+    )
+    value_clip: float = Field(
+        0.2,
+        gt=0,
+        description="Beyond this distance from its value before the update a value is not moved further.",
+    )
+    value_weight: float = Field(0.1, ge=0, description="Weight of the critic's loss.")
+
+    def estimate(self, rewards: Float64, values: Float64) -> Float64:
+        """A_t = Σ_k (γλ)^k δ_{t+k} with δ_t = r_t + γ V_{t+1} - V_t, where V is 0 after the last token."""
+        deltas = rewards + self.gamma * np.append(values[1:], 0.0) - values
+        advantages, following = np.empty(len(deltas)), 0.0
+        for t in range(len(deltas) - 1, -1, -1):
+            advantages[t] = following = deltas[t] + self.gamma * self.lam * following
+        return advantages
+
+    def scale(self, advantages: Float64) -> Float64:
+        """(A - mean) / std over the tokens of the batch; the standard deviation is the sample one (N - 1)."""
+        if len(advantages) < 2:
+            return advantages * 0.0
+        scaled: Float64 = (advantages - advantages.mean()) / np.sqrt(advantages.var(ddof=1) + 1e-8)
+        return scaled
+
+    def weights(self, tokens: Float64) -> Float64:
+        """1 / Σ T."""
+        return token_mean(tokens)
+
+    def loss(self, xp: Any, tokens: LossTokens) -> Any:
+        """-min(ratio · A, clip(ratio) · A) + value_weight · (the loss of its value) of each token."""
+        return self._of_policy(xp, tokens) + self.value_weight * self._of_values(xp, tokens)
+
+    def measures(self, xp: Any, tokens: LossTokens) -> Mapping[str, Any]:
+        """The two parts of the loss."""
+        return {"policy_loss": self._of_policy(xp, tokens), "value_loss": self._of_values(xp, tokens)}
+
+    def _of_policy(self, xp: Any, tokens: LossTokens) -> Any:
+        ratio = xp.exp(tokens.new - tokens.old)
+        return clipped(xp, ratio, tokens.advantages, self.clip_low, self.clip_high)
+
+    def _of_values(self, xp: Any, tokens: LossTokens) -> Any:
+        """max((V - R)², (V near its old value - R)²) / 2."""
+        near = tokens.old_values + xp.clip(
+            tokens.values - tokens.old_values, -self.value_clip, self.value_clip
+        )
+        return xp.maximum((tokens.values - tokens.returns) ** 2, (near - tokens.returns) ** 2) / 2

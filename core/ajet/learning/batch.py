@@ -12,13 +12,16 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.algorithm import ActorCritic, Algorithm
 from ajet.interfaces.filter import Filter
 from ajet.learning.credit import EPISODE, advantage_of, advantages
+from ajet.learning.critic import estimated
 from ajet.learning.objective import Objective
+from ajet.learning.pairs import paired
 from ajet.rollout.episode import Episode
 from ajet.tracker.record import sampled
 from ajet.tracker.timelines import Timeline, timelines
@@ -157,60 +160,85 @@ def batch_of(
     samples: list[Sample] = []
     minis = []
     for numbers in _split(list(groups), mini_batches, seed):
-        members = [
-            (e.id, e.lines, a) for n in numbers for e, a in zip(groups[n], found[n], strict=True) if e.lines
-        ]
+        members = [(e, a) for n in numbers for e, a in zip(groups[n], found[n], strict=True) if e.lines]
         if not members:
             continue
         first = len(samples)
         samples += _samples(members, algorithm, adapters)
         minis.append(list(range(first, len(samples))))
     dropped: Counter[str] = sum((Counter(e.dropped) for group in groups.values() for e in group), Counter())
-    flat = {number: [not any(a.values()) for a in group] for number, group in found.items()}
     metrics: Metrics = {
         "groups": len(groups),
-        "groups_zero_advantage": sum(map(all, flat.values())) / len(groups),
-        "episodes_zero_advantage": float(np.mean([zero for group in flat.values() for zero in group])),
+        **_credited(algorithm, samples, found),
         "timelines_per_episode": len(samples) / len(used),
         "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
         **_unmatched_reward_names(samples, found.values()),
     }
-    loss = objective or Objective(algorithm.loss, algorithm.needs)
-    batch = Batch(samples, loss, minis * epochs, learning_rate, loss.needs, loss.zero_costs_nothing)
+    loss = objective or Objective(algorithm.loss, algorithm.needs, measures=algorithm.measures)
+    batch = Batch(
+        samples,
+        loss,
+        minis * epochs,
+        learning_rate,
+        loss.needs,
+        loss.zero_costs_nothing,
+        loss.measures,
+        partial(estimated, algorithm) if isinstance(algorithm, ActorCritic) else None,
+    )
     total = sum(e.sampled_tokens for group in groups.values() for e in group)
     return RolloutBatch(batch, total - dropped.total(), metrics, epochs)
 
 
 def _samples(
-    members: Sequence[tuple[str, Sequence[Timeline], Mapping[str, float]]],
+    members: Sequence[tuple[Learnable, Mapping[str, float]]],
     algorithm: Algorithm,
     adapters: Collection[str],
 ) -> list[Sample]:
-    """The samples of a mini-batch's episodes, given by id, timelines and advantages."""
+    """The samples of a mini-batch's episodes with these advantages."""
 
     def adapter(line: Timeline) -> str | None:
         target = line.spans[0].target
         return target if target in adapters else None
 
     weights: dict[tuple[str | None, str], float] = {}
-    for name in {adapter(line) for _, lines, _ in members for line in lines}:
+    for name in {adapter(line) for episode, _ in members for line in episode.lines}:
         tokens = {
-            episode: _trained([line for line in lines if adapter(line) == name])
-            for episode, lines, _ in members
+            episode.id: _trained([line for line in episode.lines if adapter(line) == name])
+            for episode, _ in members
         }
         present = [episode for episode, count in tokens.items() if count]
         found = algorithm.weights(np.array([tokens[episode] for episode in present], np.float64))
         weights |= {(name, episode): float(weight) for episode, weight in zip(present, found, strict=True)}
-    return [
+    samples = [
         replace(
-            timeline_sample(line, advantages, weights[adapter(line), episode]),
-            episode=episode,
+            timeline_sample(line, advantages, weights[adapter(line), episode.id]),
+            episode=episode.id,
             adapter=adapter(line),
         )
-        for episode, lines, advantages in members
-        for line in lines
+        for episode, advantages in members
+        for line in episode.lines
     ]
+    if "pairs" not in algorithm.needs:
+        return samples
+    return paired(samples, [episode.group for episode, _ in members for _ in episode.lines])
+
+
+def _credited(
+    algorithm: Algorithm, samples: Sequence[Sample], found: Mapping[int, Sequence[Mapping[str, float]]]
+) -> Metrics:
+    """How much of a batch has an advantage, or is in a pair. A critic gives every token an advantage later."""
+    if isinstance(algorithm, ActorCritic):
+        return {}
+    zero = {number: [not any(a.values()) for a in group] for number, group in found.items()}
+    metrics: Metrics = {
+        "groups_zero_advantage": sum(map(all, zero.values())) / len(found),
+        "episodes_zero_advantage": float(np.mean([none for group in zero.values() for none in group])),
+    }
+    if "pairs" in algorithm.needs:
+        metrics["pairs"] = len({(s.pair, s.adapter) for s in samples if s.pair is not None})
+        metrics["groups_without_pair"] = len(found.keys() - {s.pair for s in samples})
+    return metrics
 
 
 def _unmatched_reward_names(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.settings import TrainSettings
-from ajet.types import Loss, LossTokens, Need
+from ajet.types import Loss, LossTokens, Measures, Need
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Objective:
     entropy: float = 0.0
     cap: float | None = None
     penalty: Literal["k2", "k3"] = "k3"
+    measures: Measures | None = None
 
     def __call__(self, xp: Any, tokens: LossTokens) -> Any:
         """The loss of each token; see the module's docstring."""
@@ -41,8 +42,8 @@ class Objective:
 
     @property
     def zero_costs_nothing(self) -> bool:
-        """Whether a token of advantage 0 has no loss."""
-        return not (self.kl or self.entropy)
+        """Whether a token of advantage 0 has no loss. A critic learns from every token."""
+        return not (self.kl or self.entropy or "values" in self.needs)
 
 
 def objective(algorithm: Algorithm, settings: TrainSettings) -> Objective:
@@ -55,7 +56,15 @@ def objective(algorithm: Algorithm, settings: TrainSettings) -> Objective:
     cap = settings.correction_cap if settings.correction == "truncated" else None
     if cap is not None:
         needs.add("before")
-    return Objective(algorithm.loss, frozenset(needs), settings.kl, settings.entropy, cap, algorithm.kl)
+    return Objective(
+        algorithm.loss,
+        frozenset(needs),
+        settings.kl,
+        settings.entropy,
+        cap,
+        algorithm.kl,
+        algorithm.measures,
+    )
 
 
 def corrected(xp: Any, tokens: LossTokens, loss: Loss, cap: float) -> Any:

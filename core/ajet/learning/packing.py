@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ajet.learning.pairs import together
 from ajet.tracker.flat import flatten
 from ajet.tracker.tree import Branch, Node, TokenTree, common_length
 from ajet.types import Sample, SampleTree
@@ -42,22 +43,23 @@ def useful_length(sample: Sample) -> int:
 
 
 def split(samples: Sequence[Sample], max_tokens: int, enough: int | None = None) -> list[list[Sample]]:
-    """Groups of samples whose trees have at most ``max_tokens`` tokens each; a longer sample is alone.
+    """Groups of samples whose trees have at most ``max_tokens`` tokens each; a longer sample or pair is alone.
 
-    Neighbours in the tree stay together, so that little of what they share is repeated. A group of ``enough``
-    tokens ends early if the next sample shares almost nothing with it.
+    Neighbours in the tree stay together, so that little of what they share is repeated; samples of a pair in any case.
+    A group of ``enough`` tokens ends early if the next sample shares almost nothing with it.
     """
     groups: list[list[Sample]] = []
     size = 0
-    for found in neighbours(samples):
-        sample, shared = samples[found.index], found.shared
+    for unit in together([samples[i] for i in _order(samples)]):
+        alone = sum(map(useful_length, unit)) - sum(_shared(a, b) for a, b in pairwise(unit))
+        shared = _shared(groups[-1][-1], unit[0]) if groups else 0
         apart = enough is not None and size >= enough and shared <= NEXT_TO_NOTHING * enough
-        if groups and not apart and size + found.length - shared <= max_tokens:
-            groups[-1].append(sample)
-            size += found.length - shared
+        if groups and not apart and size + alone - shared <= max_tokens:
+            groups[-1] += unit
+            size += alone - shared
         else:
-            groups.append([sample])
-            size = found.length
+            groups.append(unit)
+            size = alone
     return groups
 
 
@@ -75,16 +77,24 @@ class Neighbour:
 def neighbours(samples: Sequence[Sample]) -> list[Neighbour]:
     """The samples in the order of their adapters and tokens. The tree of a run of them has the first one's ``length``
     tokens, and ``length - shared`` of each further one."""
-    used = [s.token_ids[: useful_length(s)] for s in samples]
-    keys = [
-        (s.adapter or "", tokens.astype(">i4").tobytes()) for s, tokens in zip(samples, used, strict=True)
-    ]
-    order = sorted(range(len(samples)), key=keys.__getitem__)
-    found = [Neighbour(i, len(used[i]), 0) for i in order[:1]]
-    for before, i in pairwise(order):
-        same = samples[before].adapter == samples[i].adapter
-        found.append(Neighbour(i, len(used[i]), common_length(used[before], used[i]) if same else 0))
-    return found
+    order = _order(samples)
+    lengths = [useful_length(samples[i]) for i in order]
+    shared = [0, *(_shared(samples[a], samples[b]) for a, b in pairwise(order))]
+    return [Neighbour(*found) for found in zip(order, lengths, shared[: len(order)], strict=True)]
+
+
+def _order(samples: Sequence[Sample]) -> list[int]:
+    """The indices of the samples in the order of their adapters and tokens."""
+    keys = [(s.adapter or "", s.token_ids[: useful_length(s)].astype(">i4").tobytes()) for s in samples]
+    return sorted(range(len(samples)), key=keys.__getitem__)
+
+
+def _shared(before: Sample, sample: Sample) -> int:
+    """How many tokens a tree stores once for both samples."""
+    if before.adapter != sample.adapter:
+        return 0
+    tokens, others = (s.token_ids[: useful_length(s)] for s in (before, sample))
+    return common_length(tokens, others)
 
 
 def _deepest_first(tree: TokenTree) -> Iterator[Branch]:

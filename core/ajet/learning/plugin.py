@@ -27,6 +27,8 @@ def ajet_algorithms() -> Iterable[type[Algorithm]]:
         a.SFT,
         a.RejectionSampling,
         a.Distillation,
+        a.DPO,
+        a.PPO,
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.algorithm import ActorCritic, Algorithm
 from ajet.interfaces.base import by_type
 from ajet.interfaces.filter import Filter
 from ajet.learning.batch import Selection
@@ -47,6 +47,9 @@ def run_credit(run: Run) -> Credit:
         policy: Any = _built(run, "filter", spec, f"train.filters.{index}", notes)
         if policy is not None:
             filters.append(policy)
+    if isinstance(algorithm, ActorCritic):
+        algorithm = None
+        notes.append("advantages are those of tokens, from a critic, and are not recorded")
     seed = str((run.job.get("run") or {}).get("seed", ""))
     return Credit(algorithm, Selection(filters, train.get("max_timelines"), seed), tuple(notes))
 

@@ -148,10 +148,15 @@ def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> l
     if batch is None:
         return [*lines, "no batch: the answers came from a chat model, which gives no tokens to train on"]
     total = sum(len(s.token_ids) for s in batch.batch.samples)
-    share = batch.metrics["groups_zero_advantage"]
     lines.append(
         f"batch: {len(batch.batch.samples)} samples, {total} tokens, {batch.sampled_tokens} of them trained"
     )
+    share = batch.metrics.get("groups_zero_advantage")
+    if share is None:
+        return [
+            *lines,
+            "advantages are those of tokens: the critic, which this backbone does not have, estimates them",
+        ]
     lines.append(f"groups with zero advantage (nothing to learn): {share:.0%}")
     if share == 1:
         lines.append(

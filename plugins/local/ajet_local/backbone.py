@@ -7,13 +7,14 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
 from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.job.models import check_vocabulary, find_recipe, model_source
+from ajet.types import Need
 from ajet_local.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -124,7 +125,11 @@ class Local(OnDevice, Backbone):
 
     name = "local"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        lora=True, several_targets=True, deterministic=True, keys=OPTIONAL_KEYS
+        lora=True,
+        several_targets=True,
+        deterministic=True,
+        keys=OPTIONAL_KEYS,
+        needs=frozenset(get_args(Need)),
     )
     micro_batch_tokens: int | None = Field(
         None,
@@ -172,6 +177,7 @@ class Local(OnDevice, Backbone):
             seed=config.run.seed,
             deterministic=config.run.deterministic,
             progress=job.progress,
+            needs=job.algorithm.needs,
             adapters={target.name: target.lora for target in job.targets if target.lora},
             trained=[target.name for target in job.targets if target.trained],
         )
@@ -185,6 +191,7 @@ class Local(OnDevice, Backbone):
         seed: int,
         deterministic: bool,
         progress: Progress,
+        needs: Collection[Need] = (),
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
     ) -> Trainer:
@@ -196,7 +203,8 @@ class Local(OnDevice, Backbone):
 
         source = model_source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
-        tokens, cache = self._within_memory(source, train, adapters, names, progress)
+        keeps_first = train.reference is None and (train.kl > 0 or "reference" in needs)
+        tokens, cache = self._within_memory(source, train, adapters, names, progress, keeps_first=keeps_first)
         if deterministic:
             os.environ.setdefault(
                 "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -230,9 +238,12 @@ class Local(OnDevice, Backbone):
             max_grad_norm=train.max_grad_norm,
             micro_batch_tokens=tokens,
             gradient_checkpointing=self.gradient_checkpointing,
-            reference=_reference(sampled, tokenizer, trained_adapters, train, seed, progress),
+            reference=_reference(
+                sampled, tokenizer, trained_adapters, train, seed, progress, keeps_first=keeps_first
+            ),
             adapters=trained_adapters,
             trained=names,
+            critic="values" in needs,
             autocast=compute if whole and compute != torch.float32 else None,
         )
 
@@ -243,6 +254,8 @@ class Local(OnDevice, Backbone):
         adapters: Mapping[str, LoraSettings],
         trained: Collection[str],
         progress: Progress,
+        *,
+        keeps_first: bool,
     ) -> tuple[int, int]:
         """The tokens of a micro-batch and the bytes of the engine's cache with which the job fits into memory. Raises
         ConfigError if it does not fit."""
@@ -255,7 +268,7 @@ class Local(OnDevice, Backbone):
         reference = 0
         if train.reference:
             reference = Shape.of(_base(train.reference)).parameters
-        elif train.kl and not adapters:
+        elif keeps_first and not adapters:
             reference = shape.parameters
         demand = Demand(
             shape,
@@ -298,7 +311,14 @@ def _base(source: str | Path) -> str | Path:
 
 
 def _reference(
-    model: Any, tokenizer: Any, adapters: Adapters | None, train: TrainSettings, seed: int, progress: Progress
+    model: Any,
+    tokenizer: Any,
+    adapters: Adapters | None,
+    train: TrainSettings,
+    seed: int,
+    progress: Progress,
+    *,
+    keeps_first: bool,
 ) -> Any:
     """The frozen reference model, for a KL penalty or as a teacher: ``train.reference``, else a copy of the initial
     weights. None if the job needs none, or if its adapters leave the initial weights in place. Raises ConfigError for
@@ -306,7 +326,7 @@ def _reference(
     from ajet_local.export import load_whole
 
     if train.reference is None:
-        return copy.deepcopy(model).requires_grad_(False) if train.kl and adapters is None else None
+        return copy.deepcopy(model).requires_grad_(False) if keeps_first and adapters is None else None
     source = model_source(train.reference, seed, progress)
     reference, its_tokenizer = load_whole(source, device=model.device, dtype=model.dtype)
     check_vocabulary(train.reference, its_tokenizer.get_vocab(), tokenizer.get_vocab())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from ajet.learning.packing import pack, split
 from ajet.types import Float32, Need, Sample
+from ajet_local.critic import ValueHead
 from ajet_local.rows import micro_batches, padded_size, shares_prefixes, trained_tokens
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import has_trees, tree_tokens
@@ -29,17 +30,19 @@ class MicroBatch:
     samples: Sequence[Sample]
     tree: ComputedTree | None = None
 
-    def tokens(self, model: Any, needs: Collection[Need] = ()) -> TrainedTokens:
-        """Their trained tokens, sample by sample, with gradients into the model's parameters."""
+    def tokens(
+        self, model: Any, needs: Collection[Need] = (), head: ValueHead | None = None
+    ) -> TrainedTokens:
+        """Their trained tokens, sample by sample, with gradients into the parameters of the model and of ``head``."""
         if self.tree is None:
-            return trained_tokens(model, self.samples, needs)
-        return tree_tokens(model, self.tree, needs)
+            return trained_tokens(model, self.samples, needs, head)
+        return tree_tokens(model, self.tree, needs, head)
 
 
 def plan(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[MicroBatch]:
-    """Micro-batches of at most ``max_tokens`` tokens, padding included; a longer sample is alone.
+    """Micro-batches of at most ``max_tokens`` tokens, padding included; a longer sample or pair is alone.
 
-    Samples are never divided, so all tokens of a call are in one micro-batch. Trees need a model that `enable_trees`
+    Samples and pairs are never divided, so all tokens of a call or pair are in one micro-batch. Trees need a model that `enable_trees`
     has prepared.
     """
     target = CPU_TOKENS if model.device.type == "cpu" else max_tokens
@@ -51,16 +54,31 @@ def plan(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[MicroBa
     return trees if sum(map(cost, trees)) <= sum(map(cost, rows)) else rows
 
 
-@torch.no_grad()
 def score(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[Float32]:
     """For each sample float32[T]: the logprobs of its trained tokens as in `TrainedTokens`, NaN for other tokens."""
+    return _each(model, samples, max_tokens, lambda micro_batch: micro_batch.tokens(model).new)
+
+
+def values(model: Any, head: ValueHead, samples: Sequence[Sample], max_tokens: int) -> list[Float32]:
+    """For each sample float32[T]: the critic's values of its trained tokens, NaN for other tokens."""
+    return _each(model, samples, max_tokens, lambda micro_batch: micro_batch.tokens(model, head=head).values)
+
+
+@torch.no_grad()
+def _each(
+    model: Any,
+    samples: Sequence[Sample],
+    max_tokens: int,
+    compute: Callable[[MicroBatch], torch.Tensor],
+) -> list[Float32]:
+    """For each sample float32[T]: what ``compute`` finds for its trained tokens, NaN for other tokens."""
     found: dict[int, Float32] = {}
     for micro_batch in plan(model, samples, max_tokens):
-        flat = micro_batch.tokens(model).new.cpu().numpy()
+        flat = compute(micro_batch).cpu().numpy()
         ends = np.cumsum([sample.mask.sum() for sample in micro_batch.samples])
-        for sample, logprobs in zip(micro_batch.samples, np.split(flat, ends[:-1]), strict=True):
+        for sample, numbers in zip(micro_batch.samples, np.split(flat, ends[:-1]), strict=True):
             found[id(sample)] = np.full(len(sample.token_ids), np.nan, dtype=np.float32)
-            found[id(sample)][sample.mask] = logprobs
+            found[id(sample)][sample.mask] = numbers
     return [found[id(sample)] for sample in samples]
 
 

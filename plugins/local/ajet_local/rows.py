@@ -9,23 +9,30 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from ajet.learning.pairs import together
 from ajet.types import Need, Sample
+from ajet_local.critic import ValueHead, predictions
 from ajet_local.modeling import checkpointed_layers
 from ajet_local.prefix import common_prefix
 from ajet_local.tokens import TrainedTokens
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
-    """Split into groups of at most ``max_tokens`` tokens, padding included; a longer sample is alone.
+    """Split into groups of at most ``max_tokens`` tokens, padding included; a longer sample or pair is alone.
 
-    Samples are sorted by length (stable), so there is little padding and the split is reproducible.
+    Samples are sorted by length (stable), so there is little padding and the split is reproducible. Those of a pair stay
+    together.
     """
+
+    def longest(unit: Sequence[Sample]) -> int:
+        return max(len(s.token_ids) for s in unit)
+
     groups: list[list[Sample]] = []
-    for sample in sorted(samples, key=lambda s: len(s.token_ids)):
-        if groups and (len(groups[-1]) + 1) * len(sample.token_ids) <= max_tokens:
-            groups[-1].append(sample)
+    for unit in sorted(together(samples), key=longest):
+        if groups and (len(groups[-1]) + len(unit)) * longest(unit) <= max_tokens:
+            groups[-1] += unit
         else:
-            groups.append([sample])
+            groups.append(unit)
     return groups
 
 
@@ -50,8 +57,11 @@ def _causal_pairs(length: int) -> int:
     return length * (length // 2 + min(length // 2, 300))
 
 
-def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need] = ()) -> TrainedTokens:
-    """Run ``model`` over ``samples`` as padded rows; gradients flow into its parameters.
+def trained_tokens(
+    model: Any, samples: Sequence[Sample], needs: Collection[Need] = (), head: ValueHead | None = None
+) -> TrainedTokens:
+    """Run ``model`` over ``samples`` as padded rows; gradients flow into its parameters, and into those of ``head``, which
+    predicts the tokens' values.
 
     The rows' common prefix is computed once, with gradients, through the key-value cache. Logits are computed only
     at positions that predict a trained token of some row.
@@ -67,14 +77,16 @@ def trained_tokens(model: Any, samples: Sequence[Sample], needs: Collection[Need
         model(input_ids=prefix, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache.batch_repeat_interleave(len(samples))
     wanted, index = np.unique(columns - 1 - shared, return_inverse=True)
-    logits = model(
+    logits, values = predictions(
+        model,
+        head,
         input_ids=torch.as_tensor(ids[:, shared:], dtype=torch.long, device=device),
         past_key_values=cache,
         use_cache=cache is not None,
         logits_to_keep=torch.as_tensor(wanted, device=device),
-    ).logits
-    chosen = logits[torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)]
-    return TrainedTokens.of(samples, chosen, needs)
+    )
+    chosen = torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)
+    return TrainedTokens.of(samples, logits[chosen], needs, None if values is None else values[chosen])
 
 
 def _shared_prefix(samples: Sequence[Sample]) -> int:

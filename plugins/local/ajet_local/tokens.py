@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import torch
 
+from ajet.learning.pairs import pair_numbers
 from ajet.types import Float32, LossTokens, Need, Sample
 
 
@@ -19,9 +20,15 @@ class TrainedTokens(LossTokens):
     weights: torch.Tensor
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], logits: torch.Tensor, needs: Collection[Need] = ()) -> Self:
-        """The trained tokens of ``samples``, where ``logits`` (float[N, V]) predict them. Gradients flow into ``logits``
-        from ``new`` and ``entropy``.
+    def of(
+        cls,
+        samples: Sequence[Sample],
+        logits: torch.Tensor,
+        needs: Collection[Need] = (),
+        values: torch.Tensor | None = None,
+    ) -> Self:
+        """The trained tokens of ``samples``, where ``logits`` (float[N, V]) predict them, and a critic ``values`` (float32[N]).
+        Gradients flow into ``logits`` from ``new`` and ``entropy``.
 
         ``new[i] = log_softmax(logits / temperature)[token]`` in float32, or in the type of the logits if that is more
         precise. Optional tensors that are not in ``needs`` are None. If the samples have no ``before``, it is ``new``: the
@@ -50,6 +57,10 @@ class TrainedTokens(LossTokens):
             before=new.detach() if before is None and "before" in needs else before,
             reference=optional([s.reference for s in samples]) if "reference" in needs else None,
             entropy=-(logprobs.exp() * logprobs).sum(-1) if "entropy" in needs else None,
+            pairs=torch.as_tensor(pair_numbers(samples), device=logits.device) if "pairs" in needs else None,
+            values=values,
+            old_values=optional([s.values for s in samples]) if "values" in needs else None,
+            returns=optional([s.returns for s in samples]) if "values" in needs else None,
         )
 
     def describe(self, index: int, samples: Sequence[Sample]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from ajet.interfaces.backbone import CheckpointDamaged
-from ajet.types import AjetError, Batch, Float32, Loss, Metrics, Sample
+from ajet.types import AjetError, Batch, Float32, Loss, Measures, Metrics, Sample
+from ajet_local.critic import ValueHead
 from ajet_local.engine import LocalEngine
 from ajet_local.memory import out_of_memory
 from ajet_local.modeling import UNREADABLE, checkpointing, enable_checkpointing, first_line
-from ajet_local.plan import plan, score
+from ajet_local.plan import plan, score, values
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
 from ajet_lora.adapters import Adapters
@@ -45,24 +47,27 @@ class _Sums:
     logprob_diff_max: float = 0.0
     entropy: float = 0.0
     reference_kl: float = 0.0
+    measures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parts: Iterable[_Sums]) -> _Sums:
         """The sums of several optimizers combined."""
+        combine: dict[str, Callable[[Any, Any], Any]] = {"logprob_diff_max": max, "measures": added}
         total = cls()
         for part in parts:
             for name in cls.__slots__:
                 one, other = getattr(total, name), getattr(part, name)
-                setattr(total, name, max(one, other) if name == "logprob_diff_max" else one + other)
+                setattr(total, name, combine.get(name, operator.add)(one, other))
         return total
 
 
 @dataclass(frozen=True, slots=True)
 class _Learner:
-    """The weights of one optimizer: all of the model, or those of one adapter."""
+    """The weights of one optimizer: all of the model, or those of one adapter; and those of their critic."""
 
     parameters: Sequence[torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
+    head: ValueHead | None
 
 
 class LocalTrainer:
@@ -80,6 +85,9 @@ class LocalTrainer:
     all) learns from the samples that name it, as if it were alone: it has its own gradient norm and optimizer state,
     and takes no step in a mini-batch without credit for it. The default reference is then the model without an adapter.
     ``autocast`` is the type of computations if the trained weights have a more precise one.
+
+    With ``critic``, each optimizer also trains a head that predicts values, for losses that need them (`ajet_local.critic`).
+    Policy and values share the model: a critic of its own would take as much memory again as the model and its optimizer.
     """
 
     def __init__(
@@ -98,6 +106,7 @@ class LocalTrainer:
         adapters: Adapters | None = None,
         trained: Collection[str] | None = None,
         autocast: torch.dtype | None = None,
+        critic: bool = False,
     ) -> None:
         self.model = model
         self.adapters = adapters
@@ -115,10 +124,11 @@ class LocalTrainer:
             enable_checkpointing(model)
 
         def learner(parameters: Iterable[torch.nn.Parameter]) -> _Learner:
-            trainable = [p for p in parameters if p.requires_grad]
+            head = ValueHead.on(model) if critic else None
+            trainable = [p for p in parameters if p.requires_grad] + list(head.parameters() if head else ())
             fused = model.device.type in ("cpu", "cuda")
             settings = {"betas": betas, "weight_decay": weight_decay, "eps": adam_epsilon, "fused": fused}
-            return _Learner(trainable, torch.optim.AdamW(trainable, **settings))
+            return _Learner(trainable, torch.optim.AdamW(trainable, **settings), head)
 
         self._learners: dict[str | None, _Learner] = {}
         if adapters is None:
@@ -146,6 +156,7 @@ class LocalTrainer:
         - ``logprob_diff_max``: max |new − old| in the first computed mini-batch, before the weights change; 0 if nothing
           was sampled
         - ``entropy`` and ``reference_kl`` (new − reference), if the loss needs them: means over tokens
+        - those of `Batch.measures`, means over the steps taken, and of `Batch.estimate`
 
         Raises FloatingPointError for a non-finite loss or gradient, before any step of its mini-batch, and ValueError
         for a sample whose adapter is not trained.
@@ -154,7 +165,7 @@ class LocalTrainer:
             for group in learner.optimizer.param_groups:
                 group["lr"] = batch.learning_rate
         sums_of: dict[str | None, _Sums] = {name: _Sums() for name in self._learners}
-        samples = self._prepared(batch)
+        samples, estimated = self._estimated(self._prepared(batch), batch)
         for number, indices in enumerate(batch.mini_batches, 1):
             title = f"mini-batch {number} of {len(batch.mini_batches)}"
             self._mini_batch([samples[i] for i in indices], batch, sums_of, title)
@@ -166,6 +177,8 @@ class LocalTrainer:
             "tokens_trained": float(sums.trained),
             "tokens_zero_advantage": float(sums.skipped),
             "logprob_diff_max": sums.logprob_diff_max,
+            **estimated,
+            **{name: total / max(sums.steps, 1) for name, total in sums.measures.items()},
         }
         if "entropy" in batch.needs:
             metrics["entropy"] = sums.entropy / trained
@@ -198,6 +211,23 @@ class LocalTrainer:
                 for i, logprobs in zip(own, found, strict=True):
                     samples[i] = replace(samples[i], before=logprobs)
         return samples
+
+    def _estimated(self, samples: Sequence[Sample], batch: Batch) -> tuple[Sequence[Sample], Metrics]:
+        """The samples with advantages that the critic's values before the update give, and metrics of the critic. Raises
+        AjetError if there is no critic."""
+        if batch.estimate is None:
+            return samples, {}
+        valued = list(samples)
+        for adapter, learner in self._learners.items():
+            own = [i for i, s in enumerate(samples) if s.adapter == adapter]
+            if learner.head is None:
+                raise AjetError("the loss needs a critic, but this trainer has none. Give it `needs`.")
+            self._activate(adapter)
+            with self._computing():
+                found = values(self.model, learner.head, [samples[i] for i in own], self.micro_batch_tokens)
+            for i, numbers in zip(own, found, strict=True):
+                valued[i] = replace(samples[i], values=numbers)
+        return batch.estimate(valued)
 
     def _reference_logprobs(self, samples: Sequence[Sample]) -> Sequence[Float32]:
         if self.reference is not None:
@@ -246,10 +276,12 @@ class LocalTrainer:
         for micro_batch in plan(self.model, samples, self.micro_batch_tokens):
             with checkpointing(self.model):
                 with self._computing():
-                    tokens = micro_batch.tokens(self.model, batch.needs)
+                    tokens = micro_batch.tokens(self.model, batch.needs, learner.head)
                 total = _total_loss(batch.loss, tokens, micro_batch.samples, title)
                 total.backward()
             sums.loss += total.item()
+            if batch.measures is not None:
+                sums.measures = added(sums.measures, _measured(batch.measures, tokens))
             if tokens.entropy is not None:
                 sums.entropy += tokens.entropy.sum().item()
             if tokens.reference is not None:
@@ -281,6 +313,9 @@ class LocalTrainer:
         trained, all adapters (peft's layout, one folder each) instead of the model. Raises OSError."""
         path.mkdir(parents=True, exist_ok=True)
         optimizers = {name: learner.optimizer.state_dict() for name, learner in self._learners.items()}
+        critics = {
+            name: learner.head.state_dict() for name, learner in self._learners.items() if learner.head
+        }
         with _system_errors():
             self.tokenizer.save_pretrained(path)
             if self.adapters is None:
@@ -289,7 +324,7 @@ class LocalTrainer:
                 for name in self.adapters.names:
                     self.adapters.save(name, path / FOLDER / name)
             with (path / STATE_FILE).open("wb") as file:
-                torch.save({"optimizers": optimizers, "version": self.version}, file)
+                torch.save({"optimizers": optimizers, "critics": critics, "version": self.version}, file)
 
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit, also in the engine.
@@ -301,12 +336,15 @@ class LocalTrainer:
             raise AjetError(f"checkpoint {path}: no {STATE_FILE}. Give a folder written by this backbone.")
         with _reading(path / STATE_FILE):
             state = torch.load(path / STATE_FILE, map_location=self.model.device, weights_only=True)
-            optimizers, version = state["optimizers"], state["version"]
+            optimizers, version, critics = state["optimizers"], state["version"], state.get("critics", {})
         if optimizers.keys() != self._learners.keys():
             trained, found = (", ".join(map(_named, names)) for names in (self._learners, optimizers))
             raise AjetError(
                 f"checkpoint {path}: contains the training of {found}, but the job trains {trained}."
             )
+        if bool(critics) != any(learner.head for learner in self._learners.values()):
+            found, wanted = ("a critic" if has else "no critic" for has in (critics, not critics))
+            raise AjetError(f"checkpoint {path}: contains {found}, but the job's algorithm needs {wanted}.")
         if self.adapters is None:
             with _reading(path):
                 saved = AutoModelForCausalLM.from_pretrained(path, dtype=self.model.dtype)
@@ -318,6 +356,8 @@ class LocalTrainer:
         self._copy_to_engine()
         for name, learner in self._learners.items():
             learner.optimizer.load_state_dict(optimizers[name])
+            if learner.head is not None:
+                learner.head.load_state_dict(critics[name])
         self.engine.version = version
 
 
@@ -379,6 +419,18 @@ def _total_loss(loss: Loss, tokens: TrainedTokens, samples: Sequence[Sample], ti
             f"advantage {tokens.advantages[index].item():.4g}, weight {tokens.weights[index].item():.4g}"
         )
     return weighted.sum()
+
+
+def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The sums of two metrics of each name."""
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
+
+
+@torch.no_grad()
+def _measured(measures: Measures, tokens: TrainedTokens) -> dict[str, float]:
+    """The weighted sums of what is measured of each token."""
+    found = measures(torch, tokens)
+    return {name: (tokens.weights * numbers).sum().item() for name, numbers in found.items()}
 
 
 def _largest_difference(tokens: TrainedTokens) -> float:

@@ -9,23 +9,26 @@ import numpy as np
 import torch
 
 from ajet.types import Need
+from ajet_local.critic import ValueHead, predictions
 from ajet_local.tokens import TrainedTokens
 from ajet_trees.attention import NAME
 from ajet_trees.models import ComputedTree, difference, obstacle, tree_inputs
 
 
-def tree_tokens(model: Any, tree: ComputedTree, needs: Collection[Need] = ()) -> TrainedTokens:
-    """Run ``model`` over ``tree``; gradients flow into its parameters. Logits are computed only for tokens that predict a
-    trained token."""
+def tree_tokens(
+    model: Any, tree: ComputedTree, needs: Collection[Need] = (), head: ValueHead | None = None
+) -> TrainedTokens:
+    """Run ``model`` over ``tree``; gradients flow into its parameters, and into those of ``head``, which predicts the tokens'
+    values. Logits are computed only for tokens that predict a trained token."""
     device = model.device
     wanted, index = np.unique(tree.predicting, return_inverse=True)
     once = len(wanted) == len(index)  # each predicts one token: their logits need no gathering
     keep = torch.as_tensor(tree.predicting if once else wanted, device=device)
     ids = torch.as_tensor(tree.token_ids, dtype=torch.long, device=device)
-    logits = model(**tree_inputs(ids, tree.layout, keep), use_cache=False).logits[0]
-    if not once:
-        logits = logits[torch.as_tensor(index, device=device)]
-    return TrainedTokens.of(tree.samples, logits, needs)
+    logits, values = predictions(model, head, **tree_inputs(ids, tree.layout, keep), use_cache=False)
+    chosen = slice(None) if once else torch.as_tensor(index, device=device)
+    of_tokens = None if values is None else values[0][chosen]
+    return TrainedTokens.of(tree.samples, logits[0][chosen], needs, of_tokens)
 
 
 def has_trees(model: Any) -> bool:

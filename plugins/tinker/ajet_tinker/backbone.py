@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ajet.interfaces.progress import Progress
     from ajet.job.job import Job
     from ajet.learning.settings import LoraSettings, TrainSettings
+    from ajet.types import Need
     from ajet_tinker.trainer import TinkerTrainer
 
 DAY = 24 * 60 * 60
@@ -91,7 +92,8 @@ class Tinker(AtTinker, Backbone):
 
     name = "tinker"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        keys=OPTIONAL_KEYS - {"train.entropy", "train.reference"}
+        keys=OPTIONAL_KEYS - {"train.entropy", "train.reference"},
+        needs=frozenset({"before", "reference", "pairs"}),
     )
     rank: int = Field(32, ge=1, description="Rank of the LoRA.")
     train_mlp: bool = Field(True, description="Adapt the MLP layers.")
@@ -138,6 +140,7 @@ class Tinker(AtTinker, Backbone):
         seed: int,
         deterministic: bool,
         progress: Progress,
+        needs: Collection[Need] = (),
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
     ) -> TinkerTrainer:
@@ -229,9 +232,4 @@ def _refuse(job: Job) -> None:
         raise ConfigError(
             f"rollout.sampling.temperature: {temperature:g}, but Tinker computes the logprobs that are trained at temperature 1; "
             "remove the key."
-        )
-    if "entropy" in job.algorithm.needs:
-        raise ConfigError(
-            f"train.algorithm: {job.algorithm.name!r} needs the entropy of each token, but Tinker returns only logprobs of sampled "
-            "tokens. Name another algorithm."
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
+from ajet.learning.pairs import pair_numbers
 from ajet.types import Float32, LossTokens, Need, Sample
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class TrainedTokens(LossTokens):
             calls=torch.from_numpy(_calls(samples)),
             before=new.detach() if before is None and "before" in needs else before,
             reference=optional([s.reference for s in samples]) if "reference" in needs else None,
+            pairs=torch.from_numpy(pair_numbers(samples)) if "pairs" in needs else None,
             weights=flat([s.weights for s in samples]),
         )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ class _Sums:
     skipped: int = 0
     logprob_diff_max: float = 0.0
     reference_kl: float = 0.0
+    measures: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ class TinkerTrainer:
             "tokens_trained": float(sums.trained),
             "tokens_zero_advantage": float(sums.skipped),
             "logprob_diff_max": sums.logprob_diff_max,
+            **{name: total / max(sums.steps, 1) for name, total in sums.measures.items()},
         }
         if "reference" in batch.needs:
             metrics["reference_kl"] = sums.reference_kl / max(sums.trained, 1)
@@ -134,6 +137,8 @@ class TinkerTrainer:
             if not torch.isfinite(total):
                 raise FloatingPointError(f"the loss is {total.item()} in {title}; no step was taken")
             sums.loss += total.item()
+            for name, numbers in (batch.measures(torch, tokens) if batch.measures else {}).items():
+                sums.measures[name] += (tokens.weights * numbers).sum().item()
             if tokens.reference is not None:
                 sums.reference_kl += (tokens.new.detach() - tokens.reference).sum().item()
             if sums.steps == 0:
