@@ -28,7 +28,7 @@ INSTALLED: dict[str, type[Any]] = {
     for (kind, name), found in load_plugins().classes.items()
     if kind == "algorithm" and found.distribution == "ajet"
 }
-CENTRED = ["grpo", "dapo", "dr_grpo", "rloo", "reinforce++", "gspo", "cispo", "rejection_sampling"]
+CENTRED = ["grpo", "dapo", "dr_grpo", "rloo", "reinforce++", "gspo", "cispo", "rejection_sampling", "dpo"]
 
 
 def tokens(
@@ -36,7 +36,7 @@ def tokens(
 ) -> LossTokens:
     """Tokens that were sampled with probability 1/2 and have so many times that now."""
     old = np.full(len(ratios), np.log(0.5))
-    given = {name: np.array(value, float) for name, value in more.items()}
+    given = {name: np.array(value, int if name == "pairs" else float) for name, value in more.items()}
     return LossTokens(
         new=old + np.log(ratios),
         old=old,
@@ -68,6 +68,8 @@ def loss(algorithm: Algorithm, seen: LossTokens) -> Any:
         (a.RejectionSampling(), [1, 0, 0, 0]),
         (a.RejectionSampling(threshold=0.0), [1, 1, 1, 1]),
         (a.Distillation(), [1, 1, 1, 1]),
+        (a.DPO(), [1, -1, 0, 0]),
+        (a.PPO(), [1, 0, 0, 0]),
     ],
 )
 def test_advantages_by_hand(algorithm: Algorithm, expected: list[float]) -> None:
@@ -143,6 +145,8 @@ def test_D10_rejection_sampling_is_the_mean_over_what_it_imitates_by_hand(
         (a.DAPO(), [1 / 8, 1 / 8]),
         (a.CISPO(), [1 / 8, 1 / 8]),
         (a.ReinforcePlusPlus(), [1 / 8, 1 / 8]),
+        (a.PPO(), [1 / 8, 1 / 8]),
+        (a.DPO(), [1 / 2, 1 / 2]),
         (a.DrGRPO(divisor=10), [1 / 20, 1 / 20]),
         (a.RLOO(), [1 / 2, 1 / 2]),
     ],
@@ -193,7 +197,9 @@ def test_distillation_rewards_what_the_teacher_finds_likelier() -> None:
 
 def gradient(algorithm: Algorithm, ratios: list[float], advantages: list[float], calls: list[int]) -> Any:
     torch = pytest.importorskip("torch")
-    seen = tokens(ratios, advantages, calls, reference=np.log([0.3] * len(ratios)))
+    count = len(ratios)
+    values = {"values": [0.5] * count, "old_values": [0.5] * count, "returns": [0.5] * count}
+    seen = tokens(ratios, advantages, calls, reference=np.log([0.3] * count), pairs=calls, **values)
     new = torch.tensor(seen.new, requires_grad=True)
     as_torch = LossTokens(
         new=new,
@@ -201,6 +207,8 @@ def gradient(algorithm: Algorithm, ratios: list[float], advantages: list[float],
         advantages=torch.tensor(np.array(seen.advantages)),
         calls=torch.tensor(seen.calls),
         reference=torch.tensor(seen.reference),
+        pairs=torch.tensor(calls),
+        **{name: torch.tensor(getattr(seen, name)) for name in values},
     )
     found = algorithm.loss(torch, as_torch)
     np.testing.assert_allclose(found.detach(), loss(algorithm, seen))
@@ -214,6 +222,9 @@ def test_torch_and_numpy_agree_and_the_first_step_is_reinforce(name: str) -> Non
     expected = -worth * (np.log(0.3) - np.log(0.5)) if name == "distillation" else -worth
     if name == "gspo":
         expected = -np.array([-0.5, -0.5, 0.5])  # the mean over the call of two tokens
+    if name == "dpo":  # β σ(-β m), with m = 0 where a chosen token and a rejected one are as likely
+        alone = 0.1 / (1 + (0.5 / 0.3) ** 0.1)
+        expected = -np.array([1.5 * 0.05, -1.5 * 0.05, 0.5 * alone])
     np.testing.assert_allclose(gradient(INSTALLED[name](), [1.0] * 3, list(worth), [0, 0, 1]), expected)
 
 

@@ -10,7 +10,7 @@ import torch
 
 
 class ValueHead(torch.nn.Module):
-    """A linear function of the last hidden state, 0 at first. It is computed in float32 also where the model is not."""
+    """A linear function of the last hidden state, 0 at first. It is computed in float32 where the model is less precise."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
