@@ -32,7 +32,9 @@ from ajet_lora.folders import FOLDER
 log = logging.getLogger("ajet")
 
 STATE_FILE = "trainer.pt"
-"""The file of a checkpoint with the optimizers' states and the weight version."""
+"""The file of a checkpoint with the optimizers' and critics' states and the weight version."""
+HEAD_RATE = 10.0
+"""The learning rate of a critic's head, as a multiple of the model's: the head begins at 0, the model is trained already."""
 
 
 @dataclass(slots=True)
@@ -125,10 +127,13 @@ class LocalTrainer:
 
         def learner(parameters: Iterable[torch.nn.Parameter]) -> _Learner:
             head = ValueHead.on(model) if critic else None
-            trainable = [p for p in parameters if p.requires_grad] + list(head.parameters() if head else ())
+            groups: list[dict[str, Any]] = [{"params": [p for p in parameters if p.requires_grad]}]
+            if head is not None:
+                groups.append({"params": list(head.parameters()), "rate": HEAD_RATE, "weight_decay": 0.0})
             fused = model.device.type in ("cpu", "cuda")
             settings = {"betas": betas, "weight_decay": weight_decay, "eps": adam_epsilon, "fused": fused}
-            return _Learner(trainable, torch.optim.AdamW(trainable, **settings), head)
+            trainable = [p for group in groups for p in group["params"]]
+            return _Learner(trainable, torch.optim.AdamW(groups, **settings), head)
 
         self._learners: dict[str | None, _Learner] = {}
         if adapters is None:
@@ -163,7 +168,7 @@ class LocalTrainer:
         """
         for learner in self._learners.values():
             for group in learner.optimizer.param_groups:
-                group["lr"] = batch.learning_rate
+                group["lr"] = batch.learning_rate * group.get("rate", 1.0)
         sums_of: dict[str | None, _Sums] = {name: _Sums() for name in self._learners}
         samples, estimated = self._estimated(self._prepared(batch), batch)
         for number, indices in enumerate(batch.mini_batches, 1):
