@@ -59,6 +59,7 @@ _WHERE = {
     "atune_prompt": "api.prompts",
     "breakpoint": "utils.breakpoints",
     "check": "api.jobs",
+    "dpo": "api.jobs",
     "evaluate": "api.jobs",
     "hookimpl": "hookspecs",
     "label": "capture.context",
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from ajet.api.jobs import aevaluate as aevaluate
     from ajet.api.jobs import arun as arun
     from ajet.api.jobs import check as check
+    from ajet.api.jobs import dpo as dpo
     from ajet.api.jobs import evaluate as evaluate
     from ajet.api.jobs import run as run
     from ajet.api.jobs import sft as sft

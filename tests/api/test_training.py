@@ -160,3 +160,16 @@ def test_sft_learns_transcripts_and_gives_the_run(folder: Path, model: Path) -> 
     assert run.checkpoint and run.checkpoint.is_relative_to(folder / "out") and len(run.metrics) == 4
     with pytest.raises(ConfigError, match=r"^output=.*out already exists; name a new folder"):
         ajet.sft(**given)
+
+
+def test_dpo_learns_pairs_and_gives_the_run(folder: Path, model: Path) -> None:
+    pair = {"prompt": "hi", "chosen": "7", "rejected": "8 9"}
+    (folder / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n" * 4)
+    given: Arguments = {"model": model, "pairs": "pairs.jsonl", "output": "out", "progress": False}
+    run = ajet.dpo(**given, epochs=4, batch_size=2, learning_rate=1e-3, set={"backbone.local.threads": 1})
+    assert run.checkpoint and run.checkpoint.is_relative_to(folder / "out") and len(run.metrics) == 8
+    first, last = run.metrics[0], run.metrics[-1]
+    assert first["preference_margin"] == pytest.approx(0, abs=1e-4) and first["pairs"] == 2
+    assert last["preference_margin"] > 0.01 and last["preference_accuracy"] == pytest.approx(1)
+    with pytest.raises(ConfigError, match=r"^output=.*out already exists; name a new folder"):
+        ajet.dpo(**given)

@@ -1,4 +1,4 @@
-"""`run`, `evaluate`, `check` and `sft`: what the commands of these names do, with objects in place of names."""
+"""`run`, `evaluate`, `check`, `sft` and `dpo`: what the commands of these names do, with objects in place of names."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from ajet.job.prepare import prepare
 from ajet.runs.arguments import (
     check_layers,
     checking_engine,
+    dpo_parts,
     endpoint_answers,
     evaluate_layers,
     require_answers,
@@ -36,6 +37,7 @@ from ajet.runs.arguments import (
 from ajet.runs.check import check as run_check
 from ajet.runs.restarts import run_job
 from ajet.runs.run_dir import held
+from ajet.runs.train import dpo as run_dpo
 from ajet.runs.train import evaluate as run_evaluate
 from ajet.runs.train import sft as run_sft
 from ajet.types import ConfigError, JudgeOutput, Task
@@ -208,6 +210,43 @@ def sft(
             model=str(model),
             transcripts=file,
             output=folder,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            seed=seed,
+            progress=lines,
+        )
+    return Run(folder)
+
+
+@anywhere
+def dpo(
+    *,
+    model: AnyPath,
+    pairs: AnyPath,
+    output: AnyPath,
+    backbone: str = DEFAULT_BACKBONE,
+    beta: float = 0.1,
+    label_smoothing: float = 0.0,
+    epochs: int = 1,
+    batch_size: int = 32,
+    learning_rate: float = 1e-6,
+    seed: int = 0,
+    set: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Run:
+    """Optimize a model on preferences, as `ajet dpo` does: of a file with one ``{"prompt": […], "chosen": […], "rejected": […]}``
+    a line, the chosen answers become likelier than the rejected ones. ``output`` is a new folder. Raises AjetError."""
+    file, folder = Path(pairs).expanduser(), Path(output).expanduser().resolve()
+    fields = {"beta": beta, "label_smoothing": label_smoothing}
+    chosen, algorithm = dpo_parts(argument, backbone, set, file, folder, fields)
+    with _progress(progress) as lines:
+        run_dpo(
+            backbone=chosen,
+            model=str(model),
+            pairs=file,
+            output=folder,
+            algorithm=algorithm,
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,

@@ -25,6 +25,7 @@ from ajet.cli import (
     config,
     data,
     doctor,
+    dpo,
     evaluate,
     export,
     new_plugin,
@@ -159,6 +160,7 @@ def _commands() -> Callable[..., object]:
     app.command("run")(run.run)
     app.command("eval")(evaluate.evaluate)
     app.command("sft")(sft.sft)
+    app.command("dpo")(dpo.dpo)
     app.command("show")(show.show)
     app.command("check")(check.check)
     app.command("serve")(serve.serve)

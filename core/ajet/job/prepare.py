@@ -359,6 +359,15 @@ _MEANING: Mapping[Need, str] = {
 """What an algorithm needs, in words."""
 
 
+def check_needs(algorithm: Algorithm, backbone: Backbone, where: str) -> None:
+    """Raise ConfigError if the backbone does not have what the algorithm needs, which is named at ``where``."""
+    for need in sorted(algorithm.needs - backbone.capabilities.needs):
+        raise ConfigError(
+            f"{where}: {algorithm.name!r} needs {_MEANING[need]}, which the backbone {backbone.name!r} does not have. Name another "
+            "algorithm, or another backbone, such as local."
+        )
+
+
 def _check_capabilities(
     config: JobConfig, backbone: Backbone, targets: Sequence[TargetPlan], algorithm: Algorithm
 ) -> None:
@@ -385,11 +394,7 @@ def _check_capabilities(
             f"run.restarts: the backbone {backbone.name!r} ends together with the process or machine that fails; remove the key, and "
             "continue with `ajet run --resume RUN_DIR`."
         )
-    for need in sorted(algorithm.needs - can.needs):
-        raise ConfigError(
-            f"train.algorithm: {algorithm.name!r} needs {_MEANING[need]}, which the backbone {backbone.name!r} does not have. Name "
-            "another algorithm, or another backbone, such as local."
-        )
+    check_needs(algorithm, backbone, "train.algorithm")
     for key in sorted(OPTIONAL_KEYS - can.keys):
         section, _, name = key.partition(".")
         settings: Settings = getattr(config, section)

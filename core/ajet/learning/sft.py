@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings
 from ajet.types import AjetError, Batch, ConfigError, Sample
 
+Read = TypeVar("Read")
 _ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -32,27 +33,47 @@ class Transcript:
 
 def read_transcripts(path: Path) -> list[Transcript]:
     """Transcripts of a JSON lines file. Raises ConfigError with file and line."""
+    return read_lines(path, "transcript", _transcript)
+
+
+def _transcript(data: Mapping[str, Any], where: str) -> Transcript:
+    messages = messages_of(data.get("messages"), "messages", where)
+    return checked_transcript(messages, data.get("tools") or (), where)
+
+
+def read_lines(path: Path, what: str, read: Callable[[Mapping[str, Any], str], Read]) -> list[Read]:
+    """What ``read`` makes of each object of a JSON lines file and its place. Raises ConfigError with file and line, also if
+    the file contains nothing."""
     if not path.is_file():
-        raise ConfigError(f"{path}: no such transcript file.")
+        raise ConfigError(f"{path}: no such {what} file.")
     # Split only at newlines: JSON strings may contain other Unicode line ends.
     lines = enumerate(path.read_bytes().split(b"\n"), 1)
-    transcripts = [_transcript(line, f"{path}:{number}") for number, line in lines if line.strip()]
-    if not transcripts:
-        raise ConfigError(f"{path}: contains no transcript.")
-    return transcripts
+    places = [(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    found = [read(_object(line, where), where) for line, where in places]
+    if not found:
+        raise ConfigError(f"{path}: contains no {what}.")
+    return found
 
 
-def _transcript(line: bytes, where: str) -> Transcript:
+def _object(line: bytes, where: str) -> Mapping[str, Any]:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
         raise ConfigError(f"{where}: not JSON ({error}). Fix the line.") from None
-    data = data if isinstance(data, dict) else {}
-    messages, tools = data.get("messages"), data.get("tools") or ()
-    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+    return data if isinstance(data, dict) else {}
+
+
+def messages_of(found: Any, name: str, where: str) -> Sequence[Mapping[str, Any]]:
+    """A line's list of messages. Raises ConfigError if it is something else."""
+    if not isinstance(found, list) or not all(isinstance(m, dict) for m in found):
         raise ConfigError(
-            f'{where}: needs `messages`, a list of objects like {{"role": "user", "content": "…"}}.'
+            f'{where}: needs `{name}`, a list of objects like {{"role": "user", "content": "…"}}.'
         )
+    return found
+
+
+def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where: str) -> Transcript:
+    """A transcript from which something can be learned. Raises ConfigError."""
     for message in messages:
         if message.get("role") not in _ROLES:  # chat formats ignore roles that they do not know
             raise ConfigError(
@@ -112,18 +133,22 @@ class TranscriptSource:
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`."""
-        first = (step - 1) * self.settings.batch_size
-        chosen = [
-            self.samples[self._at(position)] for position in range(first, first + self.settings.batch_size)
-        ]
+        size = self.settings.batch_size
+        chosen = [self.samples[i] for i in in_epochs(step, size, len(self.samples), self.seed)]
         tokens = sum(int(s.mask.sum()) for s in chosen)
         return RolloutBatch(sft_batch(chosen, self.settings.rate_at(step)), tokens, {})
 
-    def _at(self, position: int) -> int:
-        epoch, offset = divmod(position, len(self.samples))
-        order = list(range(len(self.samples)))
-        random.Random(f"{self.seed}:{epoch}").shuffle(order)
+
+def in_epochs(step: int, batch_size: int, count: int, seed: int) -> list[int]:
+    """The indices, of ``count`` things, in the batch of a step: each epoch is a permutation of its own."""
+
+    def at(position: int) -> int:
+        epoch, offset = divmod(position, count)
+        order = list(range(count))
+        random.Random(f"{seed}:{epoch}").shuffle(order)
         return order[offset]
+
+    return [at(position) for position in range((step - 1) * batch_size, step * batch_size)]
 
 
 def steps_for(epochs: int, transcripts: int, batch_size: int) -> int:

@@ -13,7 +13,8 @@ from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.job.config import Layers
 from ajet.job.job import Backbone, Job
 from ajet.job.layers import job_layers, lay_flag, lay_sets, lay_tasks, resumed_layers
-from ajet.job.prepare import build_backbone
+from ajet.job.prepare import build_backbone, check_needs
+from ajet.learning.algorithms import DPO
 from ajet.plugins import load_plugins, validated
 from ajet.runs.runtime import answering_engine, own_engine, scripted_engine
 from ajet.services.chat_models import OpenAIChatModel
@@ -224,8 +225,30 @@ def checking_engine(job: Job, answers: Path | None, context_length: int | None) 
 
 def sft_backbone(flag: Flag, name: str, sets: Sets, transcripts: Path, output: Path) -> Backbone:
     """Whose trainer fine-tunes. Raises ConfigError, also if the files are not as they must be."""
-    if not transcripts.is_file():
-        raise ConfigError(f"{_with(flag, 'transcripts')}{transcripts}: no such file.")
+    return _file_backbone("sft", flag, name, sets, "transcripts", transcripts, output)
+
+
+def dpo_parts(
+    flag: Flag,
+    name: str,
+    sets: Sets,
+    pairs: Path,
+    output: Path,
+    fields: Mapping[str, Any],
+) -> tuple[Backbone, DPO]:
+    """Whose trainer learns from pairs, and the algorithm with these fields. Raises ConfigError, also if the files are not as
+    they must be."""
+    backbone = _file_backbone("dpo", flag, name, sets, "pairs", pairs, output)
+    algorithm = validated(DPO, fields, "dpo")
+    check_needs(algorithm, backbone, f"{_with(flag, 'backbone')}{name}")
+    return backbone, algorithm
+
+
+def _file_backbone(
+    command: str, flag: Flag, name: str, sets: Sets, argument: str, file: Path, output: Path
+) -> Backbone:
+    if not file.is_file():
+        raise ConfigError(f"{_with(flag, argument)}{file}: no such file.")
     if output.exists():
         raise ConfigError(f"{_with(flag, 'output')}{output} already exists; name a new folder.")
     layers = job_layers(None)
@@ -234,7 +257,7 @@ def sft_backbone(flag: Flag, name: str, sets: Sets, transcripts: Path, output: P
     for key in layers.sources:
         if not key.startswith("backbone."):
             raise ConfigError(
-                f"{_with(flag, 'set')}{key}: `ajet sft` accepts only keys of the backbone: backbone.{name}.…"
+                f"{_with(flag, 'set')}{key}: `ajet {command}` accepts only keys of the backbone: backbone.{name}.…"
             )
     return build_backbone(layers)
 

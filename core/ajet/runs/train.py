@@ -13,7 +13,9 @@ from ajet.interfaces.backbone import RunResult, Trainer
 from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress
 from ajet.job.job import Backbone, Job
-from ajet.learning.loop import Loop, train
+from ajet.learning.algorithms import DPO
+from ajet.learning.loop import BatchSource, Loop, train
+from ajet.learning.preferences import PreferenceSource, preference_samples, read_preferences
 from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, reusable, sampled_under, validate
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
@@ -207,20 +209,63 @@ def sft(
 ) -> Path:
     """Fine-tune a model on the assistant's tokens of transcripts; returns the checkpoint in ``output``."""
     read = read_transcripts(transcripts)
-    steps = steps_for(epochs, len(read), batch_size)
-    settings = TrainSettings(
-        algorithm={"type": "sft"},
+    settings = _file_settings("sft", epochs, len(read), batch_size, learning_rate)
+    trainer = backbone.trainer(model, settings, seed=seed, deterministic=False, progress=progress)
+    chat, longest = _format(trainer)
+    source = TranscriptSource(transcript_samples(chat, read, longest), settings, seed)
+    return _learn(trainer, source, settings, output, progress)
+
+
+def dpo(
+    *,
+    backbone: Backbone,
+    model: str,
+    pairs: Path,
+    output: Path,
+    algorithm: DPO,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    progress: Progress,
+) -> Path:
+    """Optimize a model on pairs of chats; returns the checkpoint in ``output``. The reference is the model itself, before."""
+    read = read_preferences(pairs)
+    settings = _file_settings("dpo", epochs, len(read), batch_size, learning_rate)
+    trainer = backbone.trainer(
+        model, settings, seed=seed, deterministic=False, progress=progress, needs=algorithm.needs
+    )
+    chat, longest = _format(trainer)
+    source = PreferenceSource(preference_samples(chat, read, longest), algorithm, settings, seed)
+    return _learn(trainer, source, settings, output, progress)
+
+
+def _file_settings(
+    algorithm: str, epochs: int, count: int, batch_size: int, learning_rate: float
+) -> TrainSettings:
+    """The settings of training on a file of ``count`` examples."""
+    steps = steps_for(epochs, count, batch_size)
+    return TrainSettings(
+        algorithm={"type": algorithm},
         steps=steps,
         batch_size=batch_size,
         learning_rate=learning_rate,
         save_every=max(steps, 1),
     )
-    trainer = backbone.trainer(model, settings, seed=seed, deterministic=False, progress=progress)
+
+
+def _format(trainer: Trainer) -> tuple[Chat, int]:
+    """The chat format of a trainer's model, and the length of its context."""
     engine = trainer.engine
-    samples = transcript_samples(Chat(engine.tokenizer, engine.model_type), read, engine.context_length)
-    source = TranscriptSource(samples, settings, seed)
+    return Chat(engine.tokenizer, engine.model_type), engine.context_length
+
+
+def _learn(
+    trainer: Trainer, source: BatchSource, settings: TrainSettings, output: Path, progress: Progress
+) -> Path:
+    """Train on a source without episodes, in the new folder ``output``; returns the checkpoint."""
     recorder = RunRecorder(output)
-    keep_tokenizer(output, engine.tokenizer, progress)
+    keep_tokenizer(output, trainer.engine.tokenizer, progress)
     try:
         loop = Loop(
             trainer=trainer,
@@ -230,7 +275,7 @@ def sft(
             publish=trainer.publish,
             validate=None,
             validate_every=0,
-            on_step=lambda s, m: progress.step(s, steps, m),
+            on_step=lambda s, m: progress.step(s, settings.steps, m),
         )
         checkpoint = run(train(loop, 1), progress.say).checkpoint
     finally:

@@ -1,0 +1,63 @@
+"""``ajet dpo``: direct preference optimization on pairs of chats, through the trainer that ``ajet run`` uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ajet.cli.options import Sets, flag
+from ajet.job import DEFAULT_BACKBONE
+
+
+def dpo(
+    model: Annotated[
+        str, typer.Option(help="Folder or Hugging Face id to start from. It is also the reference.")
+    ],
+    pairs: Annotated[
+        Path,
+        typer.Option(
+            help='File with one {"prompt": […], "chosen": […], "rejected": […], "tools": […]} per line.'
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="New folder for the metrics and the checkpoint.")],
+    backbone: Annotated[str, typer.Option(help="The backbone whose trainer to use.")] = DEFAULT_BACKBONE,
+    beta: Annotated[
+        float,
+        typer.Option(help="How fast a preference saturates; larger values stay closer to the reference."),
+    ] = 0.1,
+    label_smoothing: Annotated[
+        float, typer.Option(help="Share of the pairs that are assumed to be the wrong way round.")
+    ] = 0.0,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the pairs.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs per optimizer step.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-6,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the pairs' order.")] = 0,
+    sets: Sets = None,
+) -> None:
+    """Optimize a model on preferences: chosen answers become likelier than rejected ones."""
+    from ajet.cli.progress import make_progress
+    from ajet.runs.arguments import dpo_parts
+    from ajet.runs.train import dpo
+
+    fields = {"beta": beta, "label_smoothing": label_smoothing}
+    chosen, algorithm = dpo_parts(flag, backbone, sets, pairs, output, fields)
+    with make_progress() as progress:
+        try:
+            checkpoint = dpo(
+                backbone=chosen,
+                model=model,
+                pairs=pairs,
+                output=output,
+                algorithm=algorithm,
+                epochs=epochs,
+                batch_size=batch_size,
+                learning_rate=learning_rate,
+                seed=seed,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            progress.say("interrupted; no model was written")
+            raise
+    print(f"model  {checkpoint}")
