@@ -5,8 +5,8 @@
 
 The model, 0.2 M parameters created here, is fine-tuned on correct answers, then on answers of which half are random, so
 it answers only some of the sums correctly. Each algorithm then takes the same steps with the same settings and its own
-defaults. ``sft`` learns from correct transcripts instead, and ``distillation`` from a teacher: the model before it was
-fine-tuned on random answers. Last line: one JSON object with each algorithm's accuracy before and after, its steps and
+defaults. ``sft`` learns from correct transcripts instead, ``dpo-file`` from pairs of a correct and a wrong answer, as
+`ajet dpo` does, and ``distillation`` from a teacher: the model before it was fine-tuned on random answers. Last line: one JSON object with each algorithm's accuracy before and after, its steps and
 CPU seconds (including validation).
 """
 
@@ -28,6 +28,7 @@ RATE, EPSILON = 1e-3, 1e-4
 RIGHT = 0.5
 """Share of correct, not random, answers in the transcripts that degrade the model."""
 TASKS = [(a, b) for a in range(5) for b in range(5)]
+FROM_A_FILE = "dpo-file"
 VALIDATIONS = 12
 """Episodes per task in a validation."""
 SETTINGS: dict[str, dict[str, Any]] = {"distillation": {"train.reference": "teacher"}}
@@ -43,7 +44,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), arguments.steps, arguments.seed)
-        found = {name: bench.learn(name) for name in arguments.algorithms or installed()}
+        found = {name: bench.learn(name) for name in arguments.algorithms or [*installed(), FROM_A_FILE]}
     print(json.dumps(found))
 
 
@@ -85,6 +86,8 @@ class Bench:
         started = time.process_time()
         if name == "sft":
             figures = self.imitate()
+        elif name == FROM_A_FILE:
+            figures = self.prefer()
         else:
             job = self.job(name, self.model, settings | {"train.steps": self.steps})
             result = job.backbone.run(job)
@@ -99,9 +102,42 @@ class Bench:
 
     def imitate(self) -> dict[str, Any]:
         """Supervised fine-tuning on correct answers."""
+        return self.compare(
+            self.fine_tune(self.model, "right", [(a, b, a + b) for a, b in TASKS] * 16, epochs=1)
+        )
+
+    def prefer(self) -> dict[str, Any]:
+        """Preference optimization on pairs of a correct answer and a wrong one."""
+        from ajet.interfaces.progress import Silent
+        from ajet.learning.algorithms import DPO
+        from ajet.runs.train import dpo
+
+        rng = random.Random(self.seed)
+        wrong = {(a, b): [n for n in range(9) if n != a + b] for a, b in TASKS}
+        rows = [
+            {"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(rng.choice(wrong[a, b]))}
+            for _ in range(16)
+            for a, b in TASKS
+        ]
+        write(self.folder / "pairs.jsonl", rows)
+        model = dpo(
+            backbone=self.job("dpo", self.model, {}).backbone,
+            model=str(self.model),
+            pairs=self.folder / "pairs.jsonl",
+            output=self.folder / "preferred",
+            algorithm=DPO(),
+            epochs=1,
+            batch_size=25,
+            learning_rate=RATE,
+            seed=self.seed,
+            progress=Silent(),
+        )
+        return self.compare(model)
+
+    def compare(self, model: Path) -> dict[str, Any]:
+        """The figures of a checkpoint that was not trained by a job."""
         from ajet.runs.train import evaluate
 
-        model = self.fine_tune(self.model, "right", [(a, b, a + b) for a, b in TASKS] * 16, epochs=1)
         before, after = (evaluate(self.job("sft", m, {})) for m in (self.model, model))
         return {
             "before": before["accuracy"],

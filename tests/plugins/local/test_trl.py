@@ -1,6 +1,6 @@
 """DPO and PPO beside TRL on the same batches: losses, gradients, advantages and returns agree within 1e-4.
 
-TRL 1.12 is the last version with PPO. `python tests/matrix.py trl` runs these tests in an environment that has it.
+TRL 1.12 is the last version with PPO.
 """
 
 import copy
