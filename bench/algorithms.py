@@ -5,8 +5,8 @@
 
 The model, 0.2 M parameters created here, is fine-tuned on correct answers, then on answers of which half are random, so
 it answers only some of the sums correctly. Each algorithm then takes the same steps with the same settings and its own
-defaults. ``sft`` learns from correct transcripts instead, ``dpo-file`` from pairs of a correct and a wrong answer, as
-`ajet dpo` does, and ``distillation`` from a teacher: the model before it was fine-tuned on random answers. Last line: one JSON object with each algorithm's accuracy before and after, its steps and
+defaults. ``sft`` learns from correct transcripts instead, ``dpo-file`` from pairs of the correct answer and a wrong one
+of the model's own, as `ajet dpo` does, and ``distillation`` from a teacher: the model before it was fine-tuned on random answers. Last line: one JSON object with each algorithm's accuracy before and after, its steps and
 CPU seconds (including validation).
 """
 
@@ -29,6 +29,8 @@ RIGHT = 0.5
 """Share of correct, not random, answers in the transcripts that degrade the model."""
 TASKS = [(a, b) for a in range(5) for b in range(5)]
 FROM_A_FILE = "dpo-file"
+BETA, PASSES, GENTLE_RATE = 0.5, 4, 3e-4
+"""Of ``dpo-file``: at the rate of the other algorithms, both answers of a pair become less likely."""
 VALIDATIONS = 12
 """Episodes per task in a validation."""
 SETTINGS: dict[str, dict[str, Any]] = {"distillation": {"train.reference": "teacher"}}
@@ -107,17 +109,19 @@ class Bench:
         )
 
     def prefer(self) -> dict[str, Any]:
-        """Preference optimization on pairs of a correct answer and a wrong one."""
+        """Preference optimization on pairs of the correct answer and a wrong one of the model's own, as in the paper."""
         from ajet.interfaces.progress import Silent
         from ajet.learning.algorithms import DPO
-        from ajet.runs.train import dpo
+        from ajet.runs.train import dpo, evaluate
 
-        rng = random.Random(self.seed)
-        wrong = {(a, b): [n for n in range(9) if n != a + b] for a, b in TASKS}
+        evaluate(self.job(FROM_A_FILE, self.model, {"train.algorithm": "dpo"}))
+        (journal,) = (self.folder / f"runs-{FROM_A_FILE}").glob("*/episodes.jsonl")
+        episodes = map(json.loads, journal.read_text().splitlines())
+        sums = {f"{a}+{b}=": str(a + b) for a, b in TASKS}
         rows = [
-            {"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(rng.choice(wrong[a, b]))}
-            for _ in range(16)
-            for a, b in TASKS
+            {"prompt": query, "chosen": sums[query], "rejected": episode["response"]}
+            for episode in episodes
+            if not episode["is_success"] and (query := f"{episode['task'].split()[0]}=")
         ]
         write(self.folder / "pairs.jsonl", rows)
         model = dpo(
@@ -125,10 +129,10 @@ class Bench:
             model=str(self.model),
             pairs=self.folder / "pairs.jsonl",
             output=self.folder / "preferred",
-            algorithm=DPO(),
-            epochs=1,
+            algorithm=DPO(beta=BETA),
+            epochs=PASSES,
             batch_size=25,
-            learning_rate=RATE,
+            learning_rate=GENTLE_RATE,
             seed=self.seed,
             progress=Silent(),
         )

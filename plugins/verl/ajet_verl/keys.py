@@ -66,7 +66,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "algorithm.kl_ctrl": "the penalty is a term of the loss; set train.kl",
     "algorithm.rollout_correction": "importance weights are AgentJet's; set train.correction and train.correction_cap",
     "algorithm.filter_groups": "verl would see rows, not episodes; set train.dynamic_sampling",
-    "critic": "no algorithm of AgentJet has a critic; remove the key",
+    "critic": "the algorithm with a critic, ppo, runs on the backbone local; remove the key",
     "custom_reward_function": _JUDGE,
     "reward": _JUDGE,
     "reward_model": _JUDGE,

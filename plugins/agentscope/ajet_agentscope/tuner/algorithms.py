@@ -17,7 +17,6 @@ SAME: Mapping[str, str] = {
 """Names for algorithms that AgentJet has under other names. Its `grpo` already learns from all calls of an episode, which are
 merged into timelines: what `multi_step_grpo` adds to Trinity's `grpo`."""
 OTHERS: Mapping[str, tuple[str, str]] = {
-    "ppo": ("needs a critic, which AgentJet does not train", "grpo"),
     "remax": ("needs a greedy answer for each task, which AgentJet does not sample", "rloo"),
     "reinforce": ("is in the plugin ajet-plugin-online, which is not installed", "rloo"),
     "opmd": ("is not in AgentJet", "grpo"),
@@ -26,7 +25,6 @@ OTHERS: Mapping[str, tuple[str, str]] = {
     "sapo": ("is not in AgentJet", "gspo"),
     "rec": ("is not in AgentJet", "grpo"),
     "sppo": ("is not in AgentJet", "grpo"),
-    "dpo": ("learns from pairs of answers, not from rewards", "grpo"),
     "mix": ("learns from transcripts, too", "grpo"),
     "mix_chord": ("learns from transcripts, too", "grpo"),
     "sft": ("learns from transcripts, not from rewards: use ajet.sft", "rejection_sampling"),
