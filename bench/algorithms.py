@@ -6,8 +6,9 @@
 The model, 0.2 M parameters created here, is fine-tuned on correct answers, then on answers of which half are random, so
 it answers only some of the sums correctly. Each algorithm then takes the same steps with the same settings and its own
 defaults. ``sft`` learns from correct transcripts instead, ``dpo-file`` from pairs of the correct answer and a wrong one
-of the model's own, as `ajet dpo` does, and ``distillation`` from a teacher: the model before it was fine-tuned on random answers. Last line: one JSON object with each algorithm's accuracy before and after, its steps and
-CPU seconds (including validation).
+of the model's own, as `ajet dpo` does, and ``distillation`` from a teacher: the model before it was fine-tuned on random
+answers. Last line: one JSON object with each algorithm's accuracy before and after, its steps and CPU seconds (including
+validation).
 """
 
 from __future__ import annotations
