@@ -130,7 +130,9 @@ def _config(path: Path, model: str) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model {model}: cannot read {path.name} ({error}). Give a folder that has it.") from error
+        raise ConfigError(
+            f"model {model}: cannot read {path.name} ({error}). Give a folder that has it."
+        ) from error
     # A model of images and text has the sizes of its text part in a section.
     return found.get("text_config", found) if isinstance(found, dict) else {}
 

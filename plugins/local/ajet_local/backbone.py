@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
+from ajet.estimate.layout import JobSizes, Layout, ModelSizes, Phase
+from ajet.estimate.memory import BFLOAT16, FLOAT32
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.job.models import check_vocabulary, find_recipe, model_source
+from ajet_local.demand import MOST_TOKENS, Demand, fit, refuse
 from ajet_local.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     import torch
 
+    from ajet.estimate.devices import Gpus
     from ajet.interfaces.progress import Progress
     from ajet.job.job import Job
     from ajet.learning.settings import LoraSettings, TrainSettings
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
     from ajet_lora.adapters import Adapters
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+MOST_REQUESTS = {"cuda": 256}
+"""Default of `max_batch` by kind of device; 64 on others."""
+PASS_SECONDS = (0.25e-3, 0.75e-3)
+"""Time in which Python starts the kernels of one layer, at the lowest and the highest: what transformers' speeds on an A100 leave
+beside reading the weights (the README of QwenLM/Qwen: 54 tokens a second with 1.8B, 41 with 7B, 32 with 14B parameters)."""
 
 
 class OnDevice(Plugin):
@@ -44,8 +53,8 @@ class OnDevice(Plugin):
     cache_mib: int | None = Field(
         None,
         ge=1,
-        description="Maximum MiB for keys and values while sampling; default: a quarter of the free memory, or less if training "
-        "needs it.",
+        description="Maximum MiB for keys and values while sampling; default: a quarter of the free memory, or what training "
+        "leaves of it.",
     )
     prefill_tokens: int = Field(
         1024,
@@ -111,7 +120,7 @@ class OnDevice(Plugin):
         return LocalEngine(
             model,
             tokenizer,
-            max_batch=self.max_batch or {"cuda": 256}.get(self.device_and_dtype()[0].type, 64),
+            max_batch=self.max_batch or MOST_REQUESTS.get(self.device_and_dtype()[0].type, 64),
             cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
@@ -131,8 +140,10 @@ class Local(OnDevice, Backbone):
         ge=1,
         description="Maximum tokens of one forward pass in training; affects memory, not results. Default: 16384, or as many as fit.",
     )
-    gradient_checkpointing: bool = Field(
-        False, description="Store only each layer's input and recompute the rest: less memory, more time."
+    gradient_checkpointing: bool | None = Field(
+        None,
+        description="Store only each layer's input and recompute the rest: less memory, more time. Default: only if the job does "
+        "not fit otherwise.",
     )
     memory_limit: str | None = Field(
         None,
@@ -196,7 +207,7 @@ class Local(OnDevice, Backbone):
 
         source = model_source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
-        tokens, cache = self._within_memory(source, train, adapters, names, progress)
+        demand = self._within_memory(source, train, adapters, names, progress)
         if deterministic:
             os.environ.setdefault(
                 "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -223,13 +234,13 @@ class Local(OnDevice, Backbone):
                 tokenizer,
                 sampled_adapters,
                 deterministic=deterministic,
-                cache_mib=max(cache >> 20, 1),
+                cache_mib=max(demand.cache >> 20, 1),
             ),
             weight_decay=train.weight_decay,
             adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
-            micro_batch_tokens=tokens,
-            gradient_checkpointing=self.gradient_checkpointing,
+            micro_batch_tokens=demand.tokens,
+            gradient_checkpointing=demand.training.checkpointing,
             reference=_reference(sampled, tokenizer, trained_adapters, train, seed, progress),
             adapters=trained_adapters,
             trained=names,
@@ -243,43 +254,65 @@ class Local(OnDevice, Backbone):
         adapters: Mapping[str, LoraSettings],
         trained: Collection[str],
         progress: Progress,
-    ) -> tuple[int, int]:
-        """The tokens of a micro-batch and the bytes of the engine's cache with which the job fits into memory. Raises
-        ConfigError if it does not fit."""
-        from ajet_local.memory import MOST_TOKENS, Demand, Shape, fit, free_memory, refuse, resident
+    ) -> Demand:
+        """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does
+        not fit."""
+        from ajet_local.memory import free_memory, resident, shape_of
 
         device, compute = self.device_and_dtype()
         limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
-        shape = Shape.of(_base(source))
-        sizes = {name: shape.adapter_parameters(lora) for name, lora in adapters.items()}
-        reference = 0
-        if train.reference:
-            reference = Shape.of(_base(train.reference)).parameters
-        elif train.kl and not adapters:
-            reference = shape.parameters
-        demand = Demand(
-            shape,
-            tokens=0,
-            cache=0,
-            number=compute.itemsize,
-            adapters=sum(sizes.values()) if adapters else None,
-            trained=sum(sizes[name] for name in trained),
-            asynchronous=train.asynchronous,
-            reference=reference,
-            checkpointing=self.gradient_checkpointing,
+        shape = shape_of(_base(source))
+        sizes = ModelSizes(
+            shape=shape,
+            adapters={name: shape.adapter_parameters(a.rank, a.modules) for name, a in adapters.items()},
+            trained=trained,
+            reference=shape_of(_base(train.reference)) if train.reference else None,
+            kl=train.kl > 0,
             entropy=train.entropy > 0,
-            program=resident() if self.memory_limit and device.type == "cpu" else 0,
+            asynchronous=train.asynchronous,
         )
-        cache = self.cache_mib << 20 if self.cache_mib else None
-        demand = fit(demand, limit, tokens=self.micro_batch_tokens, cache=cache)
+        program = resident() if self.memory_limit and device.type == "cpu" else 0
+        demand = self._fitted(Demand.of(sizes, compute.itemsize, program), limit)
         if demand.total > limit:
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
         if demand.tokens < MOST_TOKENS or self.memory_limit:
+            again = ", computing activations twice" if demand.training.checkpointing else ""
             progress.say(
                 f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "
-                f"{demand.tokens} tokens and {format_size(demand.cache)} for the engine's cache"
+                f"{demand.tokens} tokens{again} and {format_size(demand.cache)} for the engine's cache"
             )
-        return demand.tokens, demand.cache
+        return demand
+
+    def _fitted(self, demand: Demand, limit: int) -> Demand:
+        """The demand with the sizes that are set, and others that fit beside them."""
+        return fit(
+            demand,
+            limit,
+            tokens=self.micro_batch_tokens,
+            cache=self.cache_mib << 20 if self.cache_mib else None,
+            checkpointing=self.gradient_checkpointing,
+        )
+
+    def layout(self, sizes: JobSizes, gpus: Gpus) -> Layout:
+        """See `Backbone.layout`: engine and trainer in one process on one GPU."""
+        number = FLOAT32 if self.dtype == "float32" else BFLOAT16
+        limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
+        demand = self._fitted(Demand.of(sizes, number), limit)
+        return Layout(
+            gpus=1,
+            limit=limit,
+            phases=(Phase("sampling and training", demand.parts),),
+            cache=demand.cache,
+            batch=self.max_batch or MOST_REQUESTS["cuda"],
+            pass_seconds=PASS_SECONDS,
+            number=number,
+            checkpointing=demand.training.checkpointing,
+            settings={
+                "backbone.local.micro_batch_tokens": str(demand.tokens),
+                "backbone.local.gradient_checkpointing": str(demand.training.checkpointing).lower(),
+                "backbone.local.cache_mib": str(max(demand.cache >> 20, 1)),
+            },
+        )
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
         """See `Backbone.export`."""
