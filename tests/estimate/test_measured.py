@@ -58,7 +58,10 @@ DEEP = sizes(128, 384, 14, 8, 2, 32, 500)
 SHAPES = {
     "Qwen3": (Qwen3Config, SMALL),
     "Llama, wide": (LlamaConfig, WIDE),
-    "Qwen2, deep": (Qwen2Config, {k: v for k, v in DEEP.items() if k != "head_dim"} | {"num_attention_heads": 4}),
+    "Qwen2, deep": (
+        Qwen2Config,
+        {k: v for k, v in DEEP.items() if k != "head_dim"} | {"num_attention_heads": 4},
+    ),
     "Qwen3, many words, tied": (Qwen3Config, SMALL | {"vocab_size": 8000, "tie_word_embeddings": True}),
     "Llama, many heads": (LlamaConfig, SMALL | {"num_attention_heads": 16, "num_key_value_heads": 16}),
 }

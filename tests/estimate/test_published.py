@@ -48,7 +48,9 @@ QWEN = {
 LLAMA = read_shape("meta-llama/Llama-3.1-8B")
 
 
-def adapters(shape: Shape, rank: int, modules: tuple[str, ...] = EVERY, *, quantized: bool = False) -> Training:
+def adapters(
+    shape: Shape, rank: int, modules: tuple[str, ...] = EVERY, *, quantized: bool = False
+) -> Training:
     size = shape.adapter_parameters(rank, modules)
     return Training(
         shape=shape, number=BFLOAT16, adapters=size, trained=size, quantized=quantized, checkpointing=True
@@ -77,7 +79,7 @@ def total(training: Training, tokens: int, with_logits: int | None = None) -> in
 )
 def test_adapters_of_qwen_on_an_a100(size: str, quantized: bool, tokens: int, published: float) -> None:
     found = total(adapters(QWEN[size], 64, quantized=quantized), tokens)
-    print(f"Qwen {size} {quantized} {tokens}: {found / GB:.1f} of {published} {found/GB/published:.2f}")
+    print(f"Qwen {size} {quantized} {tokens}: {found / GB:.1f} of {published} {found / GB / published:.2f}")
     assert found == pytest.approx(published * GB, rel=0.25)
 
 
@@ -90,7 +92,7 @@ def test_all_weights_of_qwen_7b_on_two_a100(tokens: int, published: float) -> No
     lasting = training.weights + training.gradients + training.moments
     gathered = BFLOAT16 * (2 * shape.embedding + 2 * shape.linear_parameters // shape.layers)
     found = lasting + 2 * (gathered + training.activations(tokens))
-    print(f"Qwen 7B full {tokens}: {found / GB:.1f} of {published} {found/GB/published:.2f}")
+    print(f"Qwen 7B full {tokens}: {found / GB:.1f} of {published} {found / GB / published:.2f}")
     assert found == pytest.approx(published * GB, rel=0.25)
 
 
@@ -105,7 +107,7 @@ def test_all_weights_of_qwen_7b_on_two_a100(tokens: int, published: float) -> No
 def test_adapters_of_llama_8b_in_torchtune(training: Training, published: float) -> None:
     tokens = 2 * 2048
     found = total(training, tokens, with_logits=tokens // 8)
-    print(f"Llama: {found / GIB:.1f} of {published} {found/GIB/published:.2f}")
+    print(f"Llama: {found / GIB:.1f} of {published} {found / GIB / published:.2f}")
     assert found == pytest.approx(published * GIB, rel=0.25)
 
 

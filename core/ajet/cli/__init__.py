@@ -28,6 +28,7 @@ from ajet.cli import (
     evaluate,
     export,
     new_plugin,
+    plan,
     plugins,
     run,
     serve,
@@ -161,6 +162,7 @@ def _commands() -> Callable[..., object]:
     app.command("sft")(sft.sft)
     app.command("show")(show.show)
     app.command("check")(check.check)
+    app.command("plan")(plan.plan)
     app.command("serve")(serve.serve)
     app.add_typer(data.app, name="data")
     app.command("export")(export.export)

@@ -44,7 +44,9 @@ class JobSizes(ModelSizes):
     episodes: int
     """Episodes of a training step."""
     concurrency: int
-    """Episodes that run at once."""
+    """Episodes that the job lets run at once."""
+    concurrency_set: bool = False
+    """Whether the user has set that; otherwise the backbone may choose."""
     context: int
     """Maximum tokens of an episode."""
     prompt: int
@@ -60,11 +62,18 @@ class Phase:
     name: str
     parts: Mapping[str, int]
     """Bytes of each part, by its name."""
+    limit: int
+    """Bytes that there are for them."""
 
     @property
     def total(self) -> int:
         """Bytes of all parts."""
         return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for all parts."""
+        return self.total <= self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +82,9 @@ class Layout:
 
     gpus: int
     """How many of them it uses."""
-    limit: int
-    """Bytes of each GPU that the job may use."""
     phases: tuple[Phase, ...]
+    running: int
+    """Episodes that run at once."""
     cache: int
     """Bytes of keys and values of an engine, on all its GPUs together."""
     engines: int = 1
@@ -96,9 +105,9 @@ class Layout:
     @property
     def fits(self) -> bool:
         """Whether every phase has room."""
-        return all(phase.total <= self.limit for phase in self.phases)
+        return all(phase.fits for phase in self.phases)
 
     @property
-    def peak(self) -> Phase:
-        """The phase that needs most."""
-        return max(self.phases, key=lambda phase: phase.total)
+    def tightest(self) -> Phase:
+        """The phase that needs the largest share of its room."""
+        return max(self.phases, key=lambda phase: phase.total / phase.limit)

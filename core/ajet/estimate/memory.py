@@ -36,6 +36,8 @@ class Training:
     """Whether only each layer's input is kept, and the rest computed again."""
     entropy: bool = False
     """Whether the loss needs the entropy of each token."""
+    exact_logits: bool = True
+    """Whether logprobs are computed in float32 from all logits; False: by a kernel that works in place."""
 
     @property
     def whole(self) -> bool:
@@ -122,5 +124,8 @@ class Training:
 
     @property
     def _logits(self) -> int:
-        """Bytes of a token's logits: as logprobs, their gradient, and that before; the entropy needs two more."""
+        """Bytes of a token's logits: as logprobs, their gradient, and that before; the entropy needs two more. In place: as
+        computed, divided by the temperature, and the gradient."""
+        if not self.exact_logits:
+            return self.shape.vocabulary * self.number * (5 if self.entropy else 3)
         return self.shape.vocabulary * FLOAT32 * (5 if self.entropy else 3)

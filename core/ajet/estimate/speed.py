@@ -1,4 +1,4 @@
-"""A roofline of a training step: how long sampling and training take at least, and at usual efficiencies.
+"""A roofline of a training step, in which the GPUs first sample and then train.
 
 Prompts and training multiply large matrices, so the GPU's operations limit them. Sampling reads all weights and the keys and
 values of all running requests for each new token of each of them, so the memory's bandwidth limits it.
@@ -25,6 +25,11 @@ class Range:
     low: float
     high: float
 
+    @property
+    def middle(self) -> float:
+        """The mean of both."""
+        return (self.low + self.high) / 2
+
     def __str__(self) -> str:
         return f"{_short(self.low)}–{_short(self.high)}"
 
@@ -47,8 +52,7 @@ class Speed:
     @property
     def bottleneck(self) -> str:
         """The slower part of a step."""
-        middle = [(r.low + r.high) / 2 for r in (self.sampling_seconds, self.training_seconds)]
-        return "sampling" if middle[0] >= middle[1] else "training"
+        return "sampling" if self.sampling_seconds.middle >= self.training_seconds.middle else "training"
 
 
 def speed(sizes: JobSizes, layout: Layout, device: Device) -> Speed:
@@ -58,16 +62,12 @@ def speed(sizes: JobSizes, layout: Layout, device: Device) -> Speed:
     sampled = sizes.episodes * sizes.answer
     trained = sizes.episodes * (sizes.answer + sizes.prompt)
     (slow_sampling, slow_training), (fast_sampling, fast_training) = found
-    step = [
-        max(times) if sizes.asynchronous else sum(times)
-        for times in ((slow_sampling, slow_training), (fast_sampling, fast_training))
-    ]
     return Speed(
         sampled=Range(sampled / slow_sampling, sampled / fast_sampling),
         trained=Range(trained / slow_training, trained / fast_training),
         sampling_seconds=Range(fast_sampling, slow_sampling),
         training_seconds=Range(fast_training, slow_training),
-        tokens=Range(sampled / step[0], sampled / step[1]),
+        tokens=Range(sampled / (slow_sampling + slow_training), sampled / (fast_sampling + fast_training)),
         at_once=at_once,
     )
 
@@ -75,7 +75,7 @@ def speed(sizes: JobSizes, layout: Layout, device: Device) -> Speed:
 def requests_at_once(sizes: JobSizes, layout: Layout) -> int:
     """How many requests an engine samples together, at least one: as many as run, have room in its cache, and it accepts."""
     held = sizes.shape.cached(sizes.prompt + sizes.answer, layout.number)
-    running = -(-min(sizes.concurrency, sizes.episodes) // layout.engines)
+    running = -(-min(layout.running, sizes.episodes) // layout.engines)
     return max(1, min(running, layout.cache // held, layout.batch))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from ajet.estimate.layout import JobSizes, Layout, ModelSizes, Phase
 from ajet.estimate.memory import BFLOAT16, FLOAT32
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.job.models import check_vocabulary, find_recipe, model_source
-from ajet_local.demand import MOST_TOKENS, Demand, fit, refuse
+from ajet_local.demand import MOST_TOKENS, Demand, Given, fit, refuse
 from ajet_local.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class OnDevice(Plugin):
     cache_mib: int | None = Field(
         None,
         ge=1,
-        description="Maximum MiB for keys and values while sampling; default: a quarter of the free memory, or what training "
-        "leaves of it.",
+        description="Maximum MiB for keys and values while sampling; default: what training leaves, at most a quarter of "
+        "the memory, on a GPU half.",
     )
     prefill_tokens: int = Field(
         1024,
@@ -272,7 +272,9 @@ class Local(OnDevice, Backbone):
             asynchronous=train.asynchronous,
         )
         program = resident() if self.memory_limit and device.type == "cpu" else 0
-        demand = self._fitted(Demand.of(sizes, compute.itemsize, program), limit)
+        demand = self._fitted(
+            Demand.of(sizes, compute.itemsize, program), limit, shared=device.type != "cuda"
+        )
         if demand.total > limit:
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
         if demand.tokens < MOST_TOKENS or self.memory_limit:
@@ -283,25 +285,24 @@ class Local(OnDevice, Backbone):
             )
         return demand
 
-    def _fitted(self, demand: Demand, limit: int) -> Demand:
+    def _fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
         """The demand with the sizes that are set, and others that fit beside them."""
-        return fit(
-            demand,
-            limit,
+        given = Given(
             tokens=self.micro_batch_tokens,
             cache=self.cache_mib << 20 if self.cache_mib else None,
             checkpointing=self.gradient_checkpointing,
         )
+        return fit(demand, limit, given, shared=shared)
 
     def layout(self, sizes: JobSizes, gpus: Gpus) -> Layout:
         """See `Backbone.layout`: engine and trainer in one process on one GPU."""
         number = FLOAT32 if self.dtype == "float32" else BFLOAT16
         limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
-        demand = self._fitted(Demand.of(sizes, number), limit)
+        demand = self._fitted(Demand.of(sizes, number), limit, shared=False)
         return Layout(
             gpus=1,
-            limit=limit,
-            phases=(Phase("sampling and training", demand.parts),),
+            phases=(Phase("sampling and training", demand.parts, limit),),
+            running=sizes.concurrency,
             cache=demand.cache,
             batch=self.max_batch or MOST_REQUESTS["cuda"],
             pass_seconds=PASS_SECONDS,
@@ -313,6 +314,12 @@ class Local(OnDevice, Backbone):
                 "backbone.local.cache_mib": str(max(demand.cache >> 20, 1)),
             },
         )
+
+    def alternatives(self) -> Sequence[Mapping[str, object]]:
+        """See `Backbone.alternatives`: sizes that the user has set may be in the way of better ones."""
+        names = ("micro_batch_tokens", "cache_mib")
+        given = [{f"backbone.local.{name}": None} for name in names if getattr(self, name) is not None]
+        return [*given, *({"backbone.local.gradient_checkpointing": value} for value in (True, False))]
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
         """See `Backbone.export`."""

@@ -101,34 +101,45 @@ class Demand:
         return self.shape.parameters * of.number if self.asynchronous or of.number != FLOAT32 else 0
 
 
-def fit(
-    demand: Demand, limit: int, *, tokens: int | None, cache: int | None, checkpointing: bool | None
-) -> Demand:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The sizes that the user has set; None: chosen to fit."""
+
+    tokens: int | None = None
+    """Of a micro-batch."""
+    cache: int | None = None
+    """Bytes of the engine's cache."""
+    checkpointing: bool | None = None
+
+
+def fit(demand: Demand, limit: int, given: Given, *, shared: bool) -> Demand:
     """The demand with a micro-batch, a cache and, if necessary, checkpointing that fit into ``limit`` bytes. Given values are
-    kept. Otherwise the micro-batch is the largest beside which the cache gets a quarter of the limit; if even one of
-    `USEFUL_TOKENS` is too large for that, the cache gets what remains, at least `LEAST_CACHED` tokens. Without room for both,
-    activations are computed twice, and at last micro-batches become as small as `FEWEST_TOKENS`. The result may still exceed
+    kept. Otherwise the micro-batch is the largest beside which a quarter of the limit is left for the cache, and the cache gets
+    all that is left, at most half of the limit; only the quarter if other programs have the memory ``shared``. If even a
+    micro-batch of `USEFUL_TOKENS` leaves less than a quarter, the cache gets that, at least `LEAST_CACHED` tokens. Without room for
+    both, activations are computed twice, and at last micro-batches become as small as `FEWEST_TOKENS`. The result may still exceed
     the limit: callers compare its `total` and raise `refuse`."""
-    options = (False, True) if checkpointing is None else (checkpointing,)
+    options = (False, True) if given.checkpointing is None else (given.checkpointing,)
     for fewest in (USEFUL_TOKENS, FEWEST_TOKENS):
         for option in options:
-            found = _sized(demand.checkpointed(option), limit, tokens, cache, fewest)
+            found = _sized(demand.checkpointed(option), limit, given, fewest, limit // (4 if shared else 2))
             if found.total <= limit:
                 return found
     return found
 
 
-def _sized(demand: Demand, limit: int, tokens: int | None, cache: int | None, fewest: int) -> Demand:
+def _sized(demand: Demand, limit: int, given: Given, fewest: int, most_cache: int) -> Demand:
     """The demand with the largest micro-batch, of at least ``fewest`` tokens, and the cache that fit beside each other; the
     smallest sizes if none do."""
-    wanted = limit // 4 if cache is None else cache
-    least = min(demand.least_cache, wanted) if cache is None else cache
-    for size in (tokens,) if tokens else _sizes(fewest):
+    wanted = limit // 4 if given.cache is None else given.cache
+    for size in (given.tokens,) if given.tokens else _sizes(fewest):
         sized = replace(demand, tokens=size, cache=0)
         room = limit - sized.total
         if room >= wanted:
-            return replace(sized, cache=wanted)
-    return replace(sized, cache=max(room, least) if cache is None else cache)
+            break
+    if given.cache is not None:
+        return replace(sized, cache=given.cache)
+    return replace(sized, cache=min(max(room, min(demand.least_cache, wanted)), most_cache))
 
 
 def _sizes(fewest: int) -> Iterator[int]:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,8 +18,8 @@ from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError  # noqa: E402
 from ajet_local import Local  # noqa: E402
+from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, refuse  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, fit, refuse  # noqa: E402
 from ajet_local.memory import free_memory, out_of_memory, shape_of, shape_of_model  # noqa: E402
 from ajet_local.sizes import format_size, parse_size  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
@@ -107,8 +106,8 @@ def test_a_shape_is_read_from_a_config_alone(tmp_path, tokenizer, architecture, 
 QWEN = read_shape("Qwen/Qwen3-0.6B")
 
 
-def fitted(found, limit, tokens=None, cache=None, checkpointing=None):
-    return fit(found, limit, tokens=tokens, cache=cache, checkpointing=checkpointing)
+def fitted(found, limit, shared=True, **given):
+    return fit(found, limit, Given(**given), shared=shared)
 
 
 def test_the_micro_batch_is_the_largest_power_of_two_beside_a_quarter_for_the_cache():
@@ -196,6 +195,12 @@ def test_D8_the_backbone_accepts_it_on_a_card_of_80_gb_without_settings(tmp_path
 
 def test_a_cache_stays_a_quarter_where_there_is_room_for_it():
     assert fitted(demand(QWEN), 64 * GiB).cache == 16 * GiB
+
+
+def test_a_cache_gets_all_that_is_left_of_a_gpu_up_to_half():
+    found = fitted(demand(QWEN, number=2), 64 * GiB, shared=False)
+    assert 16 * GiB < found.cache < 32 * GiB and found.total == 64 * GiB
+    assert fitted(demand(QWEN, number=2), 400 * GiB, shared=False).cache == 200 * GiB
 
 
 def test_B3_errors_of_memory_that_ran_out_are_known():
