@@ -185,4 +185,4 @@ KNOWN: Mapping[str, Mapping[str, Any]] = {
     "meta-llama/Llama-3.1-70B": _known("llama", False, 8192, 80, 64, 8, 128, 28672, 128256, 131072),
 }
 """Hugging Face ids, without endings such as -Base and -Instruct, with the sizes in their config.json, so that a model can be
-planned without a network. The tests compare the numbers of weights with those that the models' cards state."""
+planned without a network."""
