@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
@@ -20,7 +18,7 @@ from ajet.estimate.speed import (
 )
 from ajet.types import ConfigError
 from ajet_local.backbone import PASS_SECONDS
-from tests.estimate.published import QWEN, SPEEDS
+from tests.estimate.published import SPEEDS
 
 LLAMA = read_shape("meta-llama/Llama-3.1-8B")
 
@@ -96,7 +94,7 @@ def test_requests_at_once_are_those_that_run_fit_into_the_cache_and_are_accepted
 
 
 def test_the_bottleneck_is_what_takes_longer() -> None:
-    assert speed(sizes(), layout(), DEVICES["H100"]).bottleneck == "sampling"
+    assert speed(sizes(prompt=64), layout(), DEVICES["H100"]).bottleneck == "sampling"
     long_prompts = sizes(prompt=30_000, answer=10)
     assert speed(long_prompts, layout(), DEVICES["H100"]).bottleneck == "training"
 
@@ -179,5 +177,4 @@ def test_a_model_that_no_table_and_no_hub_has_is_refused_with_a_remedy(monkeypat
     monkeypatch.setattr("huggingface_hub.hf_hub_download", offline)
     with pytest.raises(ConfigError, match=r"not known here \(offline\)\. Give a folder with the model's config\.json"):
         read_shape("nobody/has-this")
-    assert replace(read_shape("Qwen/Qwen3-4B-Instruct-2507")) == read_shape("Qwen/Qwen3-4B"), "no network needed"
-    assert QWEN["7B"].parameters == 7_721_324_544
+    assert read_shape("Qwen/Qwen3-4B-Instruct-2507") == read_shape("Qwen/Qwen3-4B"), "no network is needed"

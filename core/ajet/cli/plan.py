@@ -126,24 +126,27 @@ def page(found: Plan) -> Iterator[str]:
 
 
 def _gpus(text: str | None) -> Gpus:
-    """The GPUs of ``--gpus``, else those of this machine as nvidia-smi reports them. Raises ConfigError."""
-    import subprocess
-
+    """The GPUs of ``--gpus``, else those of this machine. Raises ConfigError."""
     from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
     from ajet.types import ConfigError
 
     if text is not None:
         return parse_gpus(text)
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split(
-            "\n"
-        )
-    except (OSError, subprocess.SubprocessError):
-        found = []
-    names = [line.strip() for line in found if line.strip()]
+    names = reported_gpus()
     device = named(names[0]) if names else None
     if device is None:
         seen = f"{names[0]} is not known here" if names else "this machine has none"
         raise ConfigError(f"--gpus: {seen}. Name GPUs, such as 8xH100. Known: {', '.join(DEVICES)}.")
     return Gpus(len(names), device)
+
+
+def reported_gpus() -> list[str]:
+    """The names of this machine's GPUs as nvidia-smi reports them."""
+    import subprocess
+
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in found.splitlines() if line.strip()]

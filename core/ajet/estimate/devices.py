@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,9 +88,10 @@ def parse_gpus(text: str) -> Gpus:
 
 def named(reported: str) -> Device | None:
     """The GPU that a driver reports by a name such as ``NVIDIA A100-SXM4-80GB``; None if it is not in `DEVICES`."""
-    words = re.sub(r"[^a-z0-9]", "", reported.lower())
-    for name in sorted(DEVICES, key=len, reverse=True):
+    words = re.findall(r"[a-z0-9]+", reported.lower())
+    names = {*words, *(one + other for one, other in itertools.pairwise(words))}  # also RTX 4090
+    for name, device in DEVICES.items():
         model, _, size = name.lower().partition("-")
-        if re.search(rf"{model}(?!\d)", words) and (not size or f"{size}gb" in words):
-            return DEVICES[name]
+        if model in names and (not size or f"{size}gb" in names):
+            return device
     return None
