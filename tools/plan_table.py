@@ -34,7 +34,11 @@ def table() -> Iterator[str]:
 def cell(model: str, method: str, gpus: str, backbone: str) -> str:
     """What a plan says in a few words."""
     layers = Layers()
-    for key, value in {"model": f"Qwen/Qwen3-{model}", "backbone": backbone, "rollout.context_length": 4096}.items():
+    for key, value in {
+        "model": f"Qwen/Qwen3-{model}",
+        "backbone": backbone,
+        "rollout.context_length": 4096,
+    }.items():
         layers.set(key, value, "tools/plan_table.py", Path.cwd())
     try:
         found = plan(layers, Question(gpus=parse_gpus(gpus), method=method))

@@ -70,7 +70,9 @@ QWEN = {
 LLAMA = read_shape("meta-llama/Llama-3.1-8B")
 
 
-def adapters(shape: Shape, rank: int, modules: tuple[str, ...] = EVERY, *, quantized: bool = False) -> Training:
+def adapters(
+    shape: Shape, rank: int, modules: tuple[str, ...] = EVERY, *, quantized: bool = False
+) -> Training:
     """The training of an adapter with gradient checkpointing."""
     size = shape.adapter_parameters(rank, modules)
     return Training(

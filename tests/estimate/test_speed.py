@@ -75,9 +75,9 @@ def test_weights_of_4_bits_are_slower_to_sample_from_because_they_are_converted(
 
 def test_a_trained_token_costs_three_passes_adapters_two_and_checkpointing_one_more() -> None:
     forward = training_operations(sizes(), checkpointing=False) / 3
-    assert forward == pytest.approx(
-        2 * LLAMA.multiplied + 4 * LLAMA.layers * LLAMA.queries * 1024
-    ), "attention sees half of an episode on average"
+    assert forward == pytest.approx(2 * LLAMA.multiplied + 4 * LLAMA.layers * LLAMA.queries * 1024), (
+        "attention sees half of an episode on average"
+    )
     adapted = sizes(adapters={"policy": 1000})
     assert training_operations(adapted, checkpointing=False) == 2 * forward
     assert training_operations(adapted, checkpointing=True) == 3 * forward
@@ -175,6 +175,8 @@ def test_a_model_that_no_table_and_no_hub_has_is_refused_with_a_remedy(monkeypat
         raise OSError("offline")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", offline)
-    with pytest.raises(ConfigError, match=r"not known here \(offline\)\. Give a folder with the model's config\.json"):
+    with pytest.raises(
+        ConfigError, match=r"not known here \(offline\)\. Give a folder with the model's config\.json"
+    ):
         read_shape("nobody/has-this")
     assert read_shape("Qwen/Qwen3-4B-Instruct-2507") == read_shape("Qwen/Qwen3-4B"), "no network is needed"
