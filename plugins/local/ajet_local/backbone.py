@@ -138,7 +138,7 @@ class Local(OnDevice, Backbone):
     micro_batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: 16384, or as many as fit.",
+        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: at most 16384.",
     )
     gradient_checkpointing: bool | None = Field(
         None,
