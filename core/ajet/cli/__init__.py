@@ -29,6 +29,7 @@ from ajet.cli import (
     evaluate,
     export,
     new_plugin,
+    plan,
     plugins,
     run,
     serve,
@@ -163,6 +164,7 @@ def _commands() -> Callable[..., object]:
     app.command("dpo")(dpo.dpo)
     app.command("show")(show.show)
     app.command("check")(check.check)
+    app.command("plan")(plan.plan)
     app.command("serve")(serve.serve)
     app.add_typer(data.app, name="data")
     app.command("export")(export.export)

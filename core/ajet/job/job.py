@@ -15,6 +15,8 @@ from ajet.interfaces.progress import Progress, Silent
 from ajet.types import ConfigError, Need, Task
 
 if TYPE_CHECKING:  # every `ajet --help` loads this module
+    from ajet.estimate.devices import Gpus
+    from ajet.estimate.layout import JobSizes, Layout
     from ajet.interfaces.algorithm import Algorithm
     from ajet.interfaces.engine import ChatModelPlugin
     from ajet.interfaces.filter import Filter
@@ -78,6 +80,18 @@ class Backbone(Plugin):
         """What a foreign system would receive for this job, as ``--dry-run`` prints it below the job; empty where
         there is none. Raises ConfigError."""
         return ""
+
+    def layout(self, sizes: JobSizes, gpus: Gpus) -> Layout:
+        """What the backbone would place on each of these GPUs, which need not be in this machine, with its settings. Raises
+        ConfigError if it cannot say."""
+        raise ConfigError(
+            f"the backbone {self.name!r} has no estimate of memory; those of local and verl can be planned."
+        )
+
+    def alternatives(self) -> Sequence[Mapping[str, object]]:
+        """Settings that may lower the memory of a job or make it faster, each as dotted keys of the job and values. `ajet plan`
+        tries them and shows those that help."""
+        return ()
 
     def defaults(self, config: JobConfig) -> Mapping[str, tuple[object, str]]:
         """Defaults that depend on the model, the machine or other keys: dotted key of the job -> its value, and the reason

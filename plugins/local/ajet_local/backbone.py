@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from pydantic import Field, field_validator
 
 from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
+from ajet.estimate.layout import JobSizes, Layout, ModelSizes, Phase
+from ajet.estimate.memory import BFLOAT16, FLOAT32
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.job.models import check_vocabulary, find_recipe, model_source
 from ajet.types import Need
+from ajet_local.demand import MOST_TOKENS, Demand, Given, fit, refuse
 from ajet_local.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     import torch
 
+    from ajet.estimate.devices import Gpus
     from ajet.interfaces.progress import Progress
     from ajet.job.job import Job
     from ajet.learning.settings import LoraSettings, TrainSettings
@@ -27,6 +31,11 @@ if TYPE_CHECKING:
     from ajet_lora.adapters import Adapters
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+MOST_REQUESTS = {"cuda": 256}
+"""Default of `max_batch` by kind of device; 64 on others."""
+PASS_SECONDS = (0.25e-3, 0.75e-3)
+"""Time in which Python starts the kernels of one layer, at the lowest and the highest: what transformers' speeds on an A100 leave
+beside reading the weights (the README of QwenLM/Qwen: 54 tokens a second with 1.8B, 41 with 7B, 32 with 14B parameters)."""
 
 
 class OnDevice(Plugin):
@@ -45,8 +54,8 @@ class OnDevice(Plugin):
     cache_mib: int | None = Field(
         None,
         ge=1,
-        description="Maximum MiB for keys and values while sampling; default: a quarter of the free memory, or less if training "
-        "needs it.",
+        description="Maximum MiB for keys and values while sampling; default: what training leaves, at most a quarter of "
+        "the memory, on a GPU half.",
     )
     prefill_tokens: int = Field(
         1024,
@@ -112,7 +121,7 @@ class OnDevice(Plugin):
         return LocalEngine(
             model,
             tokenizer,
-            max_batch=self.max_batch or {"cuda": 256}.get(self.device_and_dtype()[0].type, 64),
+            max_batch=self.max_batch or MOST_REQUESTS.get(self.device_and_dtype()[0].type, 64),
             cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
@@ -134,10 +143,12 @@ class Local(OnDevice, Backbone):
     micro_batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: 16384, or as many as fit.",
+        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: at most 16384.",
     )
-    gradient_checkpointing: bool = Field(
-        False, description="Store only each layer's input and recompute the rest: less memory, more time."
+    gradient_checkpointing: bool | None = Field(
+        None,
+        description="Store only each layer's input and recompute the rest: less memory, more time. Default: only if the job does "
+        "not fit otherwise.",
     )
     memory_limit: str | None = Field(
         None,
@@ -204,7 +215,7 @@ class Local(OnDevice, Backbone):
         source = model_source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         keeps_first = train.reference is None and (train.kl > 0 or "reference" in needs)
-        tokens, cache = self._within_memory(source, train, adapters, names, progress, keeps_first=keeps_first)
+        demand = self._within_memory(source, train, adapters, names, progress, keeps_first=keeps_first)
         if deterministic:
             os.environ.setdefault(
                 "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -231,13 +242,13 @@ class Local(OnDevice, Backbone):
                 tokenizer,
                 sampled_adapters,
                 deterministic=deterministic,
-                cache_mib=max(cache >> 20, 1),
+                cache_mib=max(demand.cache >> 20, 1),
             ),
             weight_decay=train.weight_decay,
             adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
-            micro_batch_tokens=tokens,
-            gradient_checkpointing=self.gradient_checkpointing,
+            micro_batch_tokens=demand.tokens,
+            gradient_checkpointing=demand.training.checkpointing,
             reference=_reference(
                 sampled, tokenizer, trained_adapters, train, seed, progress, keeps_first=keeps_first
             ),
@@ -256,43 +267,72 @@ class Local(OnDevice, Backbone):
         progress: Progress,
         *,
         keeps_first: bool,
-    ) -> tuple[int, int]:
-        """The tokens of a micro-batch and the bytes of the engine's cache with which the job fits into memory. Raises
-        ConfigError if it does not fit."""
-        from ajet_local.memory import MOST_TOKENS, Demand, Shape, fit, free_memory, refuse, resident
+    ) -> Demand:
+        """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does
+        not fit."""
+        from ajet_local.memory import free_memory, resident, shape_of
 
         device, compute = self.device_and_dtype()
         limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
-        shape = Shape.of(_base(source))
-        sizes = {name: shape.adapter_parameters(lora) for name, lora in adapters.items()}
-        reference = 0
-        if train.reference:
-            reference = Shape.of(_base(train.reference)).parameters
-        elif keeps_first and not adapters:
-            reference = shape.parameters
-        demand = Demand(
-            shape,
-            tokens=0,
-            cache=0,
-            number=compute.itemsize,
-            adapters=sum(sizes.values()) if adapters else None,
-            trained=sum(sizes[name] for name in trained),
-            asynchronous=train.asynchronous,
-            reference=reference,
-            checkpointing=self.gradient_checkpointing,
+        shape = shape_of(_base(source))
+        sizes = ModelSizes(
+            shape=shape,
+            adapters={name: shape.adapter_parameters(a.rank, a.modules) for name, a in adapters.items()},
+            trained=trained,
+            reference=shape_of(_base(train.reference)) if train.reference else None,
+            keeps_first=keeps_first,
             entropy=train.entropy > 0,
-            program=resident() if self.memory_limit and device.type == "cpu" else 0,
+            asynchronous=train.asynchronous,
         )
-        cache = self.cache_mib << 20 if self.cache_mib else None
-        demand = fit(demand, limit, tokens=self.micro_batch_tokens, cache=cache)
+        program = resident() if self.memory_limit and device.type == "cpu" else 0
+        demand = self._fitted(
+            Demand.of(sizes, compute.itemsize, program), limit, shared=device.type != "cuda"
+        )
         if demand.total > limit:
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
         if demand.tokens < MOST_TOKENS or self.memory_limit:
+            again = ", computing activations twice" if demand.training.checkpointing else ""
             progress.say(
                 f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "
-                f"{demand.tokens} tokens and {format_size(demand.cache)} for the engine's cache"
+                f"{demand.tokens} tokens{again} and {format_size(demand.cache)} for the engine's cache"
             )
-        return demand.tokens, demand.cache
+        return demand
+
+    def _fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
+        """The demand with the sizes that are set, and others that fit beside them."""
+        given = Given(
+            tokens=self.micro_batch_tokens,
+            cache=self.cache_mib << 20 if self.cache_mib else None,
+            checkpointing=self.gradient_checkpointing,
+        )
+        return fit(demand, limit, given, shared=shared)
+
+    def layout(self, sizes: JobSizes, gpus: Gpus) -> Layout:
+        """See `Backbone.layout`: engine and trainer in one process on one GPU."""
+        number = FLOAT32 if self.dtype == "float32" else BFLOAT16
+        limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
+        demand = self._fitted(Demand.of(sizes, number), limit, shared=False)
+        return Layout(
+            gpus=1,
+            phases=(Phase("sampling and training", demand.parts, limit),),
+            running=sizes.concurrency,
+            cache=demand.cache,
+            batch=self.max_batch or MOST_REQUESTS["cuda"],
+            pass_seconds=PASS_SECONDS,
+            number=number,
+            checkpointing=demand.training.checkpointing,
+            settings={
+                "backbone.local.micro_batch_tokens": str(demand.tokens),
+                "backbone.local.gradient_checkpointing": str(demand.training.checkpointing).lower(),
+                "backbone.local.cache_mib": str(max(demand.cache >> 20, 1)),
+            },
+        )
+
+    def alternatives(self) -> Sequence[Mapping[str, object]]:
+        """See `Backbone.alternatives`: sizes that the user has set may be in the way of better ones."""
+        names = ("micro_batch_tokens", "cache_mib")
+        given = [{f"backbone.local.{name}": None} for name in names if getattr(self, name) is not None]
+        return [*given, *({"backbone.local.gradient_checkpointing": value} for value in (True, False))]
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
         """See `Backbone.export`."""

@@ -22,7 +22,13 @@ from ajet.types import AjetError, Batch, Float32, Loss, Measures, Metrics, Sampl
 from ajet_local.critic import ValueHead
 from ajet_local.engine import LocalEngine
 from ajet_local.memory import out_of_memory
-from ajet_local.modeling import UNREADABLE, checkpointing, enable_checkpointing, first_line
+from ajet_local.modeling import (
+    UNREADABLE,
+    checkpointed_layers,
+    checkpointing,
+    enable_checkpointing,
+    first_line,
+)
 from ajet_local.plan import plan, score, values
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
@@ -247,7 +253,9 @@ class LocalTrainer:
     def _computing(self) -> AbstractContextManager[None]:
         if self.autocast is None:
             return nullcontext()
-        return torch.autocast(self.model.device.type, dtype=self.autocast)
+        # Autocast's cache would keep all converted weights, which checkpointing frees layer by layer.
+        cached = not checkpointed_layers(self.model)
+        return torch.autocast(self.model.device.type, dtype=self.autocast, cache_enabled=cached)
 
     def _activate(self, adapter: str | None) -> None:
         if self.adapters is not None:

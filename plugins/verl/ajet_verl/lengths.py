@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ajet.estimate.memory import BFLOAT16
 from ajet.types import ConfigError
 from ajet_verl import lora
 from ajet_verl.engines import ACTOR, ENGINES, REF
@@ -28,8 +29,6 @@ CONTEXT = f"{ROLLOUT}.max_model_len"
 PROMPT, ANSWER = "data.max_prompt_length", "data.max_response_length"
 PROMPT_KEYS, ANSWER_KEYS = (PROMPT, f"{ROLLOUT}.prompt_length"), (ANSWER, f"{ROLLOUT}.response_length")
 MICRO_BATCH = f"{ACTOR}.ppo_max_token_len_per_gpu"
-CACHE_BYTES = 2
-"""Bytes of a number in vLLM's cache and weights: bf16."""
 GIB = 2**30
 
 
@@ -227,7 +226,7 @@ def check_cache(config: DictConfig, model: Architecture | None, memory: int | No
         return None
     heads = math.ceil(model.cache_heads / rollout.tensor_model_parallel_size)
     stages = rollout.pipeline_model_parallel_size
-    size = CACHE_BYTES * heads * model.cache_width * rollout.max_model_len // stages
+    size = BFLOAT16 * heads * model.cache_width * rollout.max_model_len // stages
     share = None if memory is None else memory * rollout.gpu_memory_utilization
     if share is not None and size > share:
         raise ConfigError(
@@ -237,6 +236,6 @@ def check_cache(config: DictConfig, model: Architecture | None, memory: int | No
         )
     held = "vLLM checks that it fits"
     if share is not None:
-        weights = CACHE_BYTES * model.parameters / rollout.tensor_model_parallel_size / stages
+        weights = BFLOAT16 * model.parameters / rollout.tensor_model_parallel_size / stages
         held = f"vLLM has {share / GIB:.1f} GiB there, of which the weights take {weights / GIB:.1f}"
     return Length("cache, MiB", size // 2**20, f"one context on each GPU; {held}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,6 +11,8 @@ from ajet_verl.settings import VerlSettings
 from ajet_verl.versions import check
 
 if TYPE_CHECKING:
+    from ajet.estimate.devices import Gpus
+    from ajet.estimate.layout import JobSizes, Layout
     from ajet.job.config import JobConfig
     from ajet.job.job import Job
 
@@ -47,6 +49,18 @@ class Verl(VerlSettings):
         from ajet_verl.launch import launch
 
         return launch(job, self)
+
+    def layout(self, sizes: JobSizes, gpus: Gpus) -> Layout:
+        """See `Backbone.layout`: shards of FSDP on all GPUs, and vLLM beside them."""
+        from ajet_verl.estimate import layout
+
+        return layout(sizes, self, gpus)
+
+    def alternatives(self) -> Sequence[Mapping[str, object]]:
+        """See `Backbone.alternatives`."""
+        from ajet_verl.estimate import alternatives
+
+        return alternatives(self)
 
     def defaults(self, config: JobConfig) -> Mapping[str, tuple[object, str]]:
         """See `Backbone.defaults`."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ROLLOUT = "actor_rollout_ref.rollout"
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
+UTILIZATION = f"{ROLLOUT}.gpu_memory_utilization"
 SLOTS = 256
 """Episodes that one vLLM server answers at once without most of them waiting for room in its cache."""
 OF_A_RUNNER = 64
@@ -100,11 +101,16 @@ def _gpus_of_servers(given: Mapping[str, Any], settings: VerlSettings) -> tuple[
 
 
 def _tensor_parallel(parameters: int, each: int, given: Mapping[str, Any]) -> tuple[int, str]:
-    """The fewest GPUs whose share for vLLM is twice the weights, so that the other half is the cache's; at most a node's."""
     memory = machine.gpu_memory()
-    share = (memory or USUAL_MEMORY) * float(given.get(f"{ROLLOUT}.gpu_memory_utilization", 0.5))
+    share = (memory or USUAL_MEMORY) * float(given.get(UTILIZATION, 0.5))
+    seen = "" if memory else ", assuming GPUs of 80 GiB"
+    return tensor_parallel(parameters, each, share), f"weights take at most half of vLLM's memory{seen}"
+
+
+def tensor_parallel(parameters: int, each: int, share: float) -> int:
+    """The fewest GPUs, at most the ``each`` of a node, whose ``share`` for vLLM (bytes) is twice the weights, so that the other
+    half is the cache's."""
     parallel = 1
     while 2 * 2 * parameters > share * parallel and each % (2 * parallel) == 0:
         parallel *= 2
-    seen = "" if memory else ", assuming GPUs of 80 GiB"
-    return parallel, f"weights take at most half of vLLM's memory{seen}"
+    return parallel

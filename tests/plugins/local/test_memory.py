@@ -5,35 +5,24 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
+from ajet.estimate.devices import DEVICES  # noqa: E402
+from ajet.estimate.memory import Training  # noqa: E402
+from ajet.estimate.shape import read_shape  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
-from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
-from ajet.types import AjetError, ConfigError, Sample, Span  # noqa: E402
+from ajet.types import AjetError, ConfigError  # noqa: E402
 from ajet_local import Local  # noqa: E402
+from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, refuse  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.memory import (  # noqa: E402
-    LEAST_CACHED,
-    Demand,
-    Shape,
-    fit,
-    fitting_tokens,
-    free_memory,
-    out_of_memory,
-    refuse,
-)
-from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
-from ajet_local.rows import trained_tokens  # noqa: E402
+from ajet_local.memory import free_memory, out_of_memory, shape_of, shape_of_model  # noqa: E402
 from ajet_local.sizes import format_size, parse_size  # noqa: E402
-from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
-from ajet_trees.models import ComputedTree  # noqa: E402
 
 GiB = 1 << 30
 
@@ -57,78 +46,19 @@ def make_model(architecture=Qwen3Config, **more):
         return AutoModelForCausalLM.from_config(architecture(**{**sizes, **more}), dtype=torch.float32).eval()
 
 
-def samples(count=8, trunk=100, length=40):
-    rng = np.random.default_rng(0)
-    shared = rng.integers(0, 500, trunk)
-    found = []
-    for _ in range(count):
-        ids = np.array([*shared, *rng.integers(0, 500, length)], np.int32)
-        on = (np.arange(len(ids)) >= trunk).astype(np.float32)
-        found.append(Sample(ids, on > 0, on, on, on, (Span(trunk, len(ids), 0, "agent", "policy"),)))
-    return found
-
-
-def saved_bytes(model, work):
-    """Bytes of all tensors that autograd keeps, each storage once, without the model's own."""
-    own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
-    kept = {}
-
-    def pack_hook(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no address comes twice
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack_hook, lambda tensor: tensor), checkpointing(model):
-        result = work()
-    del result
-    return sum(size for size, _ in kept.values())
-
-
-@pytest.mark.parametrize("adapted", [False, True], ids=["all weights", "lora"])
-@pytest.mark.parametrize("way", ["tree", "rows"])
-@pytest.mark.parametrize("architecture", [Qwen2Config, Qwen3Config, LlamaConfig])
-def test_the_estimate_of_activations_is_what_autograd_saves(architecture, way, adapted):
-    model = make_model(architecture)
-    shape = Shape.of_model(model)
-    if adapted:
-        adapters = Adapters(model)
-        adapters.add("solver", LoraSettings(rank=4), seed=0)
-        adapters.train(["solver"])
-        adapters.activate("solver")
-    assert enable_trees(model) == ""
-    batch = samples(trunk=4 if way == "rows" else 100)
-
-    def work():
-        if way == "rows":
-            return trained_tokens(model, batch).new
-        return tree_tokens(model, ComputedTree(pack(batch))).new
-
-    tokens = (
-        sum(len(s.token_ids) for s in batch) if way == "rows" else len(ComputedTree(pack(batch)).token_ids)
+def demand(shape, tokens=0, cache=0, *, number=4, asynchronous=False, reference=0, **training):
+    return Demand(
+        Training(shape=shape, number=number, **training),
+        tokens,
+        cache,
+        asynchronous=asynchronous,
+        reference=reference,
     )
-    trained = sum(int(s.mask.sum()) for s in batch)
-    logits = trained * (500 * 4 + 64 * 4)  # logprobs, and what the head reads
-    found = saved_bytes(model, work) - logits
-    assert Demand(shape, tokens, 0).saved == pytest.approx(found, rel=0.3)
-
-
-def test_the_estimate_knows_gradient_checkpointing():
-    model = make_model(num_hidden_layers=12)
-    enable_checkpointing(model)
-    enable_trees(model)
-    batch = samples()
-    tree = ComputedTree(pack(batch))
-    trained = sum(int(s.mask.sum()) for s in batch)
-    found = saved_bytes(model, lambda: tree_tokens(model, tree).new) - trained * (500 * 4 + 64 * 4)
-    demand = Demand(Shape.of_model(model), len(tree.token_ids), 0, checkpointing=True)
-    a_layer = len(tree.token_ids) * demand.shape.layer_width * 4  # is there only on the way back
-    assert demand.saved - a_layer == pytest.approx(found, rel=0.3)
 
 
 def test_the_parts_of_a_job():
-    shape = Shape.of_model(make_model())
-    whole = Demand(shape, 256, GiB)
+    shape = shape_of_model(make_model())
+    whole = demand(shape, 256, GiB)
     p = shape.parameters
     assert p == sum(x.numel() for x in make_model().parameters())
     assert {k: whole.parts[k] for k in ("weights", "gradients", "AdamW")} == {
@@ -136,16 +66,16 @@ def test_the_parts_of_a_job():
         "gradients": 4 * p,
         "AdamW": 8 * p,
     }
-    beside = replace(whole, asynchronous=True, reference=p)
-    assert beside.total - whole.total == 8 * p
-    bf16 = replace(whole, number=2)
+    assert demand(shape, 256, GiB, asynchronous=True, reference=p).total - whole.total == 8 * p
+    bf16 = demand(shape, 256, GiB, number=2)
     assert bf16.parts["weights"] == 4 * p and bf16.parts["the engine's copy"] == 2 * p
+    assert bf16.parts["converted weights"] == 2 * (p - shape.embedding)
     model = make_model()
     adapters = Adapters(model)
     adapters.add("solver", LoraSettings(rank=3), seed=0)
     size = sum(x.numel() for x in adapters.parameters("solver"))
-    assert shape.adapter_parameters(LoraSettings(rank=3)) == size
-    lora = replace(whole, adapters=2 * size, trained=size, number=2)
+    assert shape.adapter_parameters(3) == size
+    lora = demand(shape, 256, GiB, number=2, adapters=2 * size, trained=size)
     assert {k: lora.parts[k] for k in ("weights", "adapters", "gradients", "AdamW")} == {
         "weights": 2 * p,
         "adapters": 8 * size,
@@ -154,7 +84,7 @@ def test_the_parts_of_a_job():
     }
     adapters.add("some", LoraSettings(rank=2, modules=("q_proj", "down_proj")), seed=0)
     some = sum(x.numel() for x in adapters.parameters("some"))
-    assert shape.adapter_parameters(LoraSettings(rank=2, modules=("q_proj", "down_proj"))) == some
+    assert shape.adapter_parameters(2, ("q_proj", "down_proj")) == some
 
 
 def saved(model, tokenizer, folder):
@@ -163,59 +93,69 @@ def saved(model, tokenizer, folder):
     return folder
 
 
-def test_a_shape_is_read_from_a_config_alone(tmp_path, tokenizer):
-    saved(make_model(), tokenizer, tmp_path)
+@pytest.mark.parametrize("architecture", [Qwen2Config, Qwen3Config, LlamaConfig])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_shape_is_read_from_a_config_alone(tmp_path, tokenizer, architecture, tied):
+    """By transformers, for any architecture, and by the core, without transformers: both find what the model has."""
+    model = make_model(architecture, tie_word_embeddings=tied)
+    saved(model, tokenizer, tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
-    assert Shape.of(tmp_path) == Shape.of_model(make_model())
+    assert shape_of(tmp_path) == shape_of_model(model) == read_shape(str(tmp_path))
 
 
-QWEN = Shape(
-    parameters=596_049_920,
-    layers=28,
-    hidden=1024,
-    queries=2048,
-    keys=1024,
-    inner=3072,
-    vocabulary=151_936,
-    linear={f"{n}.{m}": (1024, 2048) for n in range(28) for m in "qkvogud"},
-)
+QWEN = read_shape("Qwen/Qwen3-0.6B")
 
 
-def test_the_largest_micro_batch_that_fits_is_a_power_of_two():
-    demand = Demand(QWEN, 256, GiB)
-    assert fitting_tokens(demand, 1 << 50) == 16384
-    assert fitting_tokens(demand, 8 * GiB) is None
-    for limit in (20 * GiB, 40 * GiB):
-        tokens = fitting_tokens(demand, limit)
-        assert replace(demand, tokens=tokens).total <= limit < replace(demand, tokens=2 * tokens).total
+def fitted(found, limit, shared=True, **given):
+    return fit(found, limit, Given(**given), shared=shared)
+
+
+def test_the_micro_batch_is_the_largest_power_of_two_beside_a_quarter_for_the_cache():
+    assert fitted(demand(QWEN), 1 << 50).tokens == 16384
+    for limit in (24 * GiB, 40 * GiB):
+        found = fitted(demand(QWEN), limit)
+        assert found.cache == limit // 4 and found.total <= limit
+        assert replace(found, tokens=2 * found.tokens).total > limit
+        assert found.tokens & (found.tokens - 1) == 0
+
+
+def test_a_cache_gets_what_training_leaves_if_that_is_less_than_a_quarter():
+    found = fitted(demand(QWEN, number=2), 17 * GiB)
+    assert found.tokens == USEFUL_TOKENS and not found.training.checkpointing
+    assert found.least_cache < found.cache < 17 * GiB // 4 and found.total == 17 * GiB
+
+
+def test_activations_are_computed_twice_only_where_nothing_else_makes_room():
+    limits = [gib * GiB for gib in range(13, 32, 2)]
+    found = [fitted(demand(QWEN, number=2), limit) for limit in limits]
+    checkpointing = [one.training.checkpointing for one in found]
+    assert checkpointing == sorted(checkpointing, reverse=True) and set(checkpointing) == {True, False}
+    assert all(one.total <= limit for one, limit in zip(found, limits, strict=True))
+    given = fitted(demand(QWEN, number=2), 13 * GiB, checkpointing=False)
+    assert not given.training.checkpointing, "what is set is kept"
 
 
 def test_an_impossible_job_is_refused_with_its_parts_and_what_would_fit():
-    def message(demand, limit):
-        return str(refuse(demand, limit, "memory_limit"))
+    def message(found, limit):
+        return str(refuse(found, limit, "memory_limit"))
 
-    demand = Demand(QWEN, 4096, 2 * GiB)
-    small = message(demand, 16 * GiB)
+    found = demand(QWEN, 4096, 2 * GiB)
+    small = message(found, 16 * GiB)
     assert small.startswith("backbone.local: the job needs about ") and "\n" not in small
     assert "but there are 16.0 GiB (memory_limit): weights 2.2 GiB, gradients 2.2 GiB, AdamW 4.4 GiB" in small
     assert "the engine's cache 2.0 GiB, activations of 4096 tokens" in small
-    assert (
-        "It would fit with micro_batch_tokens: 512 or with" not in small or "gradient_checkpointing" in small
-    )
     for limit in (8, 12, 16):
-        text = message(demand, limit * GiB)
+        text = message(found, limit * GiB)
         assert ("It would fit with " in text) != ("Nothing makes it fit" in text)
-    assert "a lora" in message(demand, 6 * GiB)
-    assert "Nothing makes it fit: it takes at least" in message(demand, GiB)
+    assert "a lora" in message(found, 8 * GiB)
+    assert "Nothing makes it fit: it takes at least" in message(found, GiB)
 
 
 def test_what_the_refusal_advises_does_fit():
-    demand = Demand(QWEN, 16384, 4 * GiB)
-    text = str(refuse(demand, 20 * GiB, "memory_limit"))
-    advised = (
-        int(text.partition("micro_batch_tokens: ")[2].split()[0].strip(".")) if "micro_batch" in text else 0
-    )
-    assert advised and replace(demand, tokens=advised).total <= 20 * GiB
+    found = demand(QWEN, 16384, 4 * GiB)
+    text = str(refuse(found, 20 * GiB, "memory_limit"))
+    tokens = int(text.partition("micro_batch_tokens: ")[2].split()[0].strip("."))
+    assert replace(found, tokens=tokens).total <= 20 * GiB
 
 
 def advised(text):
@@ -225,24 +165,12 @@ def advised(text):
 
 
 def test_D8_a_qwen3_of_4b_is_trained_whole_on_80_gb_with_a_cache_that_holds_useful_sequences():
-    with torch.device("meta"):
-        config = Qwen3Config(
-            vocab_size=151_936,
-            hidden_size=2560,
-            intermediate_size=9728,
-            num_hidden_layers=36,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            head_dim=128,
-            tie_word_embeddings=True,
-        )
-        shape = Shape.of_model(AutoModelForCausalLM.from_config(config))
-    assert 4.0e9 < shape.parameters < 4.1e9
-    limit = int(79.1 * GiB)  # what an H100 of 80 GB has free
-    fitted = fit(Demand(shape, 0, 0, number=2), limit, tokens=None, cache=None)
-    assert fitted.total <= limit and fitted.tokens >= 256
-    assert fitted.cache >= shape.cached(LEAST_CACHED, 2)
-    given = fit(Demand(shape, 0, 0, number=2), limit, tokens=None, cache=limit // 4)
+    shape = read_shape("Qwen/Qwen3-4B")
+    limit = DEVICES["H100"].usable
+    found = fitted(demand(shape, number=2), limit)
+    assert found.total <= limit and found.tokens >= USEFUL_TOKENS
+    assert found.cache >= 2 * shape.cached(LEAST_CACHED, 2)
+    given = fitted(demand(shape, number=2), limit, cache=limit // 4)
     assert given.total > limit, "a cache that was asked for stays"
     ((name, _, value),) = [
         change for change in advised(str(refuse(given, limit, "free"))) if change[0] == "cache_mib"
@@ -251,9 +179,28 @@ def test_D8_a_qwen3_of_4b_is_trained_whole_on_80_gb_with_a_cache_that_holds_usef
     assert name and changed.total <= limit and changed.cache >= shape.cached(LEAST_CACHED, 2)
 
 
+def test_D8_the_backbone_accepts_it_on_a_card_of_80_gb_without_settings(tmp_path, tokenizer, monkeypatch):
+    """With the shapes alone: no weights of 4 B parameters are loaded, and the card's free memory is what a driver reports."""
+    sizes = dict(vocab_size=151_936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36)
+    heads = dict(num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True)
+    Qwen3Config(**sizes, **heads).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not weights")
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (int(79.1 * GiB), int(79.6 * GiB)))
+    local = Local(device="cuda")
+    found = local._within_memory(str(tmp_path), TrainSettings(), {}, (), Silent(), keeps_first=False)
+    assert found.training.number == 2 and found.training.whole and found.tokens >= USEFUL_TOKENS
+    assert found.total <= 79.1 * GiB and found.cache >= 2 * found.least_cache
+
+
 def test_a_cache_stays_a_quarter_where_there_is_room_for_it():
-    demand = fit(Demand(QWEN, 0, 0), 64 * GiB, tokens=None, cache=None)
-    assert demand.cache == 16 * GiB and demand.tokens == fitting_tokens(demand, 64 * GiB)
+    assert fitted(demand(QWEN), 64 * GiB).cache == 16 * GiB
+
+
+def test_a_cache_gets_all_that_is_left_of_a_gpu_up_to_half():
+    found = fitted(demand(QWEN, number=2), 64 * GiB, shared=False)
+    assert 16 * GiB < found.cache < 32 * GiB and found.total == 64 * GiB
+    assert fitted(demand(QWEN, number=2), 400 * GiB, shared=False).cache == 200 * GiB
 
 
 def test_B3_errors_of_memory_that_ran_out_are_known():

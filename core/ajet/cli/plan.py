@@ -1,0 +1,152 @@
+"""``ajet plan``: what fits on which GPUs, how fast it would be, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ajet.cli.options import Sets, flag
+
+if TYPE_CHECKING:
+    from ajet.estimate.devices import Gpus
+    from ajet.runs.plan import Plan
+
+
+def plan(
+    job_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="JOB.yaml", help="The job file; without one, a job with all defaults."),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="GPUS", help="GPUs such as H100 or 8xA100-80; default: those of this machine."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Folder with a config.json, or Hugging Face id.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="The backbone, such as local or verl.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="full: train all weights; lora: adapters; qlora: adapters on weights of 4 bits. Default: as the job says.",
+        ),
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Mean tokens of an episode that are not sampled; default: 1024.", min=1
+        ),
+    ] = None,
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Mean sampled tokens of an episode; default: rollout.sampling.max_tokens, else 1024.",
+            min=1,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    sets: Sets = None,
+) -> None:
+    """Estimate a job's memory and speed on GPUs, which need not be in this machine. Nothing is loaded or run.
+
+    Exit code 0: the job fits; 1: it does not; 2: the job is wrong, or there is no estimate.
+    """
+    import json
+
+    from ajet.job.layers import job_layers, lay_flag, lay_sets
+    from ajet.runs.plan import METHODS, Question
+    from ajet.runs.plan import plan as make_plan
+    from ajet.types import ConfigError
+    from ajet.utils.suggest import nearest
+
+    if method is not None and method not in METHODS:
+        raise ConfigError(
+            f"--method {method}: unknown{nearest(method, METHODS)}. Known: {', '.join(METHODS)}."
+        )
+    layers = job_layers(job_file)
+    lay_flag(layers, flag("model"), "model", model)
+    lay_flag(layers, flag("backbone"), "backbone", backbone)
+    lay_sets(layers, sets)
+    found = make_plan(
+        layers, Question(gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens)
+    )
+    print(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(page(found)))
+    if not found.layout.fits:
+        raise typer.Exit(1)
+
+
+def page(found: Plan) -> Iterator[str]:
+    """The plan as lines of text."""
+    from ajet.cli.table import table
+    from ajet.estimate.devices import USABLE
+    from ajet.runs.plan import gibibytes
+
+    sizes, layout, speed = found.sizes, found.layout, found.speed
+    trained = (
+        "all weights"
+        if sizes.adapted is None
+        else f"adapters of {sizes.learning / 1e6:.0f}M weights" + (" on 4 bits" if sizes.quantized else "")
+    )
+    yield (
+        f"{found.model}: {sizes.shape.parameters / 1e9:.2f}B weights, {trained}, backbone {found.backbone}, {found.gpus}"
+    )
+    yield ""
+    for phase in layout.phases:
+        verdict = "fits" if phase.fits else "DOES NOT FIT"
+        yield f"{phase.name}: {gibibytes(phase.total)} of {gibibytes(phase.limit)} GiB on each GPU, {verdict}"
+        yield table([(name, f"{gibibytes(size):>6} GiB") for name, size in phase.parts.items()], indent="  ")
+    yield ""
+    yield f"{USABLE:.0%} of a GPU's memory is for the job; the rest is for CUDA and what its allocator cannot use."
+    yield ""
+    episode = f"episodes of {sizes.prompt} + {sizes.answer} tokens"
+    yield f"speed, for a step of {sizes.episodes} {episode}, without the time of agents and judges:"
+    yield table(
+        [
+            ("sampling", f"{speed.sampled} tokens/s", f"{speed.sampling_seconds} s"),
+            ("training", f"{speed.trained} tokens/s", f"{speed.training_seconds} s"),
+            ("step", f"{speed.tokens} sampled tokens/s", f"bottleneck: {found.bottleneck}"),
+        ],
+        indent="  ",
+    )
+    yield ""
+    yield "settings that the backbone would choose:"
+    yield table([(f"{key}:", value) for key, value in layout.settings.items()], indent="  ", most=64)
+    for note in found.notes:
+        yield f"note: {note}"
+    if found.suggestions:
+        yield ""
+        yield "faster with:" if layout.fits else "fits with:"
+        for suggestion in found.suggestions:
+            yield f"  {suggestion.text}" + (f"  ({suggestion.times:.1f} ×)" if suggestion.times else "")
+    elif not layout.fits:
+        yield "no setting that was tried makes it fit: take a smaller model or a larger GPU"
+
+
+def _gpus(text: str | None) -> Gpus:
+    """The GPUs of ``--gpus``, else those of this machine. Raises ConfigError."""
+    from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
+    from ajet.types import ConfigError
+
+    if text is not None:
+        return parse_gpus(text)
+    names = reported_gpus()
+    device = named(names[0]) if names else None
+    if device is None:
+        seen = f"{names[0]} is not known here" if names else "this machine has none"
+        raise ConfigError(f"--gpus: {seen}. Name GPUs, such as 8xH100. Known: {', '.join(DEVICES)}.")
+    return Gpus(len(names), device)
+
+
+def reported_gpus() -> list[str]:
+    """The names of this machine's GPUs as nvidia-smi reports them."""
+    import subprocess
+
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in found.splitlines() if line.strip()]

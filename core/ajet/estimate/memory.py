@@ -1,0 +1,131 @@
+"""What training and sampling keep in a device's memory, in bytes.
+
+The formulas follow what autograd saves for transformers' decoder layers of the Llama kind, tensor by tensor, as if every
+token of a micro-batch were trained. tests/estimate compares them with measured peaks and with published ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ajet.estimate.shape import Shape
+
+FLOAT32 = 4
+BFLOAT16 = 2
+QUANTIZED = 0.516
+"""Bytes of a weight in 4 bits with double quantization: 4 bits, and 0.127 bits for the constants of its block (Dettmers et al.,
+arXiv:2305.14314, section 3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How the weights of a model are trained by AdamW. Trained weights, gradients and moments are float32."""
+
+    shape: Shape
+    number: int
+    """Bytes of one number in the model's computations."""
+    stream: int | None = None
+    """Bytes of a number between the layers; None: of those that the embedding has (float32 if all weights are trained)."""
+    adapters: int | None = None
+    """Number of weights of all adapters together; None: the model's own weights are trained."""
+    trained: int = 0
+    """Number of weights of the trained adapters."""
+    quantized: bool = False
+    """Whether the linear layers below adapters have 4 bits a weight."""
+    checkpointing: bool = False
+    """Whether only each layer's input is kept, and the rest computed again."""
+    entropy: bool = False
+    """Whether the loss needs the entropy of each token."""
+    exact_logits: bool = True
+    """Whether logprobs are computed in float32 from all logits; False: by a kernel that works in place."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model's own weights are trained."""
+        return self.adapters is None
+
+    @property
+    def updated(self) -> int:
+        """Number of trained weights."""
+        return self.shape.parameters if self.whole else self.trained
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the model's own weights."""
+        if self.whole:
+            return self.shape.parameters * FLOAT32
+        if not self.quantized:
+            return self.shape.parameters * self.number
+        linear = self.shape.linear_parameters
+        return int(linear * QUANTIZED) + (self.shape.parameters - linear) * self.number
+
+    @property
+    def gradients(self) -> int:
+        """Bytes of the gradients, which exist while a mini-batch is divided into micro-batches."""
+        return self.updated * FLOAT32
+
+    @property
+    def moments(self) -> int:
+        """Bytes of AdamW's two moments."""
+        return 2 * self.updated * FLOAT32
+
+    @property
+    def converted(self) -> int:
+        """Bytes of weights in the type of the computations, beside those that `weights` counts. Without checkpointing autograd
+        keeps all of them; with it, they are freed layer by layer, and the head is the largest."""
+        if self.quantized:
+            return max(i * o for i, o in self.shape.linear.values()) * self.number
+        if not self.whole or self.number == FLOAT32:
+            return 0
+        return (self.shape.embedding if self.checkpointing else self.shape.multiplied) * self.number
+
+    def activations(self, tokens: int, with_logits: int | None = None) -> int:
+        """Peak bytes of a micro-batch: what autograd saves until the backward pass, and the larger of what the logits and one
+        layer's gradients take. ``with_logits``: how many of the tokens have logits at once; None: all."""
+        layer, backward = self.layer, self._backward
+        logits = (tokens if with_logits is None else with_logits) * self._logits
+        kept = self.shape.layers * (self._stream * self.shape.hidden if self.checkpointing else layer)
+        again = layer if self.checkpointing else 0
+        return tokens * kept + max(logits, tokens * (again + backward))
+
+    @property
+    def layer(self) -> int:
+        """Bytes that a layer saves of each token."""
+        s, c, stream = self.shape, self.number, self._stream
+        # A norm saves its input in float32; if its weight is trained, also what this is multiplied with.
+        norms = 2 * s.hidden * (FLOAT32 + (stream if self.whole else 0))
+        if s.head_norms:
+            norms += (s.queries + s.keys) * (FLOAT32 + (c if self.whole else 0))
+        attention = 4 * s.queries * c  # queries, repeated keys and values, outputs
+        inner = 3 * s.inner * c  # gate, its activation, up
+        return norms + attention + inner + self._inputs
+
+    @property
+    def _inputs(self) -> int:
+        """Bytes of the inputs of linear layers, of each token. A conversion makes a copy for each layer that reads an input."""
+        s, c = self.shape, self.number
+        if self.whole:
+            copies = 2 if c == self._stream else 5
+            return copies * s.hidden * c + s.inner * c
+        if c == FLOAT32:  # the attention's output is kept already
+            return (2 * s.hidden + s.inner) * FLOAT32
+        return (5 * s.hidden + s.queries + s.inner) * FLOAT32  # adapters convert what they read to float32
+
+    @property
+    def _stream(self) -> int:
+        if self.stream is not None:
+            return self.stream
+        return FLOAT32 if self.whole else self.number
+
+    @property
+    def _backward(self) -> int:
+        """Bytes of the gradients that exist at once in a layer's backward pass, of each token."""
+        return 3 * self.shape.inner * self.number + self.shape.hidden * FLOAT32
+
+    @property
+    def _logits(self) -> int:
+        """Bytes of a token's logits: as logprobs, their gradient, and that before; the entropy needs two more. In place: as
+        computed, divided by the temperature, and the gradient."""
+        if not self.exact_logits:
+            return self.shape.vocabulary * self.number * (5 if self.entropy else 3)
+        return self.shape.vocabulary * FLOAT32 * (5 if self.entropy else 3)

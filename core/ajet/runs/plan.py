@@ -1,0 +1,278 @@
+"""``ajet plan``: what of a job fits on which GPUs, how fast it would be, and which settings would help."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ajet.estimate.devices import GIB, Gpus
+from ajet.estimate.layout import JobSizes, Layout
+from ajet.estimate.shape import Shape, read_shape
+from ajet.estimate.speed import Speed, speed
+from ajet.job.config import JobConfig, Layers
+from ajet.job.models import find_recipe
+from ajet.job.prepare import build_backbone, build_plugin
+from ajet.types import ConfigError
+
+MEAN_TOKENS = 1024
+"""Tokens of an episode that are sampled, and that are not, where nothing says how many."""
+RANK = 16
+"""Rank of the adapters that are tried."""
+FASTER = 1.1
+"""A setting is shown if it makes a step this many times as fast."""
+MOST_GPUS = 64
+MOST_PAIRS = 4
+"""Of pairs of settings with which a job fits, so many are shown."""
+METHODS = ("full", "lora", "qlora")
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Settings that would help."""
+
+    text: str
+    """The settings as they are written: ``key: value``, or flags."""
+    times: float | None
+    """How many times as fast a step is with them; None if the job fits only with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The estimate of a job on GPUs."""
+
+    model: str
+    backbone: str
+    gpus: Gpus
+    sizes: JobSizes
+    layout: Layout
+    speed: Speed
+    suggestions: tuple[Suggestion, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def bottleneck(self) -> str:
+        """What limits the job: memory if it does not fit, else sampling or training."""
+        return self.speed.bottleneck if self.layout.fits else "memory"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain data; sizes are in bytes, speeds in tokens a second."""
+        layout, found = self.layout, self.speed
+        ranges = ("sampled", "trained", "sampling_seconds", "training_seconds", "tokens")
+        return {
+            "model": self.model,
+            "parameters": self.sizes.shape.parameters,
+            "backbone": self.backbone,
+            "gpus": {"name": self.gpus.device.name, "count": self.gpus.count, "used": layout.gpus},
+            "fits": layout.fits,
+            "bottleneck": self.bottleneck,
+            "memory": [
+                {"phase": p.name, "parts": dict(p.parts), "total": p.total, "limit": p.limit, "fits": p.fits}
+                for p in layout.phases
+            ],
+            "cache_tokens": layout.cache // self.sizes.shape.cached(1, layout.number),
+            "speed": {name: asdict(getattr(found, name)) for name in ranges} | {"at_once": found.at_once},
+            "settings": dict(layout.settings),
+            "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a plan is asked for besides the job."""
+
+    gpus: Gpus
+    method: str | None = None
+    """One of `METHODS`; None: as the job says."""
+    prompt: int | None = None
+    answer: int | None = None
+
+
+def plan(layers: Layers, asked: Question) -> Plan:
+    """The estimate of a job, with the settings that would help. Raises ConfigError if the job is wrong, or its model or backbone
+    has no estimate."""
+    layers = _with_method(layers, asked.method)
+    found = _estimate(layers, asked)
+    notes = tuple(_notes(found, asked))
+    suggestions = _faster(found, layers, asked) if found.layout.fits else _fitting(found, layers, asked)
+    return Plan(
+        model=found.model,
+        backbone=found.backbone,
+        gpus=found.gpus,
+        sizes=found.sizes,
+        layout=found.layout,
+        speed=found.speed,
+        suggestions=tuple(suggestions),
+        notes=notes,
+    )
+
+
+def _estimate(layers: Layers, asked: Question) -> Plan:
+    config, backbone = layers.job(), build_backbone(layers)
+    sizes = _sizes(config, layers, asked)
+    layout = backbone.layout(sizes, asked.gpus)
+    return Plan(
+        model=config.model,
+        backbone=backbone.name,
+        gpus=asked.gpus,
+        sizes=sizes,
+        layout=layout,
+        speed=speed(sizes, layout, asked.gpus.device),
+    )
+
+
+def _sizes(config: JobConfig, layers: Layers, asked: Question) -> JobSizes:
+    shape = _shape(config.model)
+    loras = {name: target.lora for name, target in config.targets.items() if target.lora}
+    context = min(config.rollout.context_length or shape.context, shape.context)
+    answer = asked.answer or config.rollout.sampling.max_tokens or MEAN_TOKENS
+    prompt = asked.prompt or MEAN_TOKENS
+    if asked.answer and asked.prompt and answer + prompt > context:
+        raise ConfigError(
+            f"--prompt-tokens and --answer-tokens: {answer + prompt} tokens are more than the context of {context}. Lower them."
+        )
+    answer = min(answer, context - 1)
+    algorithm: Any = build_plugin(layers, "algorithm", config.train.algorithm, "train.algorithm")
+    return JobSizes(
+        shape=shape,
+        adapters={name: shape.adapter_parameters(lora.rank, lora.modules) for name, lora in loras.items()},
+        trained=config.train.targets or tuple(loras),
+        quantized=asked.method == "qlora",
+        reference=_shape(config.train.reference) if config.train.reference else None,
+        keeps_first=config.train.reference is None
+        and (config.train.kl > 0 or "reference" in algorithm.needs),
+        entropy=config.train.entropy > 0,
+        asynchronous=config.train.asynchronous,
+        episodes=config.train.batch_size * config.rollout.group_size,
+        concurrency=config.rollout.concurrency,
+        concurrency_set=layers.source_of("rollout.concurrency") != "default",
+        context=context,
+        prompt=min(prompt, context - answer),
+        answer=answer,
+    )
+
+
+def _shape(model: str) -> Shape:
+    if find_recipe(model):
+        raise ConfigError(
+            f"model {model}: is a recipe, which makes a small model when it is first used. Name a model with --model, such as "
+            "Qwen/Qwen3-4B, or a folder with a config.json."
+        )
+    return read_shape(model)
+
+
+def _with_method(layers: Layers, method: str | None) -> Layers:
+    """The job with all weights trained, or with an adapter for each target that lacks one."""
+    if method is None:
+        return layers
+    targets = layers.job().targets
+    if method == "full":
+        return _with(layers, {f"targets.{name}.lora": None for name in targets})
+    missing = [name for name, target in targets.items() if not target.lora and not target.frozen_model]
+    return _with(layers, {f"targets.{name}.lora.rank": RANK for name in (missing if targets else ["policy"])})
+
+
+def _with(layers: Layers, values: Mapping[str, object]) -> Layers:
+    changed = Layers(deepcopy(layers.values), dict(layers.sources), dict(layers.bases), layers.objects)
+    for key, value in values.items():
+        changed.set(key, value, "ajet plan", Path.cwd())
+    return changed
+
+
+def _notes(found: Plan, asked: Question) -> Iterator[str]:
+    if found.layout.gpus < found.gpus.count:
+        yield (
+            f"the backbone {found.backbone} uses {found.layout.gpus} of the {found.gpus.count} GPUs; --backbone verl uses all"
+        )
+    if found.sizes.quantized:
+        yield "weights of 4 bits can be planned, but this version cannot train adapters on them"
+    if found.speed.at_once < min(found.layout.running, found.sizes.episodes) // found.layout.engines:
+        yield (
+            f"the cache has room for {found.speed.at_once} requests at once on each engine, of {found.layout.running} that run"
+        )
+
+
+# --------------------------------------------------------------------------- settings that would help
+
+
+def _changes(found: Plan, layers: Layers) -> Iterator[Mapping[str, object]]:
+    """Keys of the job, with values, that may help."""
+    targets = layers.job().targets
+    if not found.sizes.adapters:
+        yield {f"targets.{name}.lora.rank": RANK for name in targets or ("policy",)}
+    if found.sizes.asynchronous:
+        yield {"train.asynchronous": False}
+    context = 1 << (2 * (found.sizes.prompt + found.sizes.answer) - 1).bit_length()
+    if context < found.sizes.context:
+        yield {"rollout.context_length": context}
+    if found.layout.running < found.sizes.episodes:
+        yield {"rollout.concurrency": found.sizes.episodes}
+    yield from build_backbone(layers).alternatives()
+
+
+def _tried(
+    changes: Iterable[Mapping[str, object]], layers: Layers, asked: Question
+) -> Iterator[tuple[Mapping[str, object], Plan]]:
+    """Each change with which the job fits, with its plan."""
+    for change in changes:
+        try:
+            tried = _estimate(_with(layers, change), asked)
+        except ConfigError:  # these settings exclude each other
+            continue
+        if tried.layout.fits:
+            yield change, tried
+
+
+def _faster(found: Plan, layers: Layers, asked: Question) -> list[Suggestion]:
+    """Single changes with which a step is faster, the best first. Of changes that lead to the same speed, the first is kept."""
+    times: dict[float, Mapping[str, object]] = {}
+    for change, tried in _tried(_changes(found, layers), layers, asked):
+        factor = round(tried.speed.tokens.middle / found.speed.tokens.middle, 1)
+        if factor >= FASTER:
+            times.setdefault(factor, change)
+    return [Suggestion(_written(times[factor]), factor) for factor in sorted(times, reverse=True)]
+
+
+def _fitting(found: Plan, layers: Layers, asked: Question) -> list[Suggestion]:
+    """Single changes with which the job fits, without any two of them, and more GPUs."""
+    singles = list(_changes(found, layers))
+    pairs = [{**one, **other} for one, other in itertools.combinations(singles, 2)]
+    fitting = [change for change, _ in _tried(singles, layers, asked)]
+    if not fitting:
+        fitting = [change for change, _ in itertools.islice(_tried(pairs, layers, asked), MOST_PAIRS)]
+    more = _more_gpus(layers, asked)
+    return [Suggestion(text, None) for text in [*map(_written, fitting), *([more] if more else [])]]
+
+
+def _more_gpus(layers: Layers, asked: Question) -> str:
+    """The flags with which the job fits on more GPUs of the kind, with verl; "" if it does not, or the plugin is not installed."""
+    count = 2
+    while count <= MOST_GPUS:
+        if count > asked.gpus.count:
+            gpus = Gpus(count, asked.gpus.device)
+            try:
+                more = _estimate(_with(layers, {"backbone": "verl"}), _at(asked, gpus))
+            except ConfigError:
+                return ""
+            if more.layout.fits:
+                return f"--backbone verl --gpus {count}x{gpus.device.name}"
+        count *= 2
+    return ""
+
+
+def _at(asked: Question, gpus: Gpus) -> Question:
+    return Question(gpus=gpus, method=asked.method, prompt=asked.prompt, answer=asked.answer)
+
+
+def _written(change: Mapping[str, object]) -> str:
+    values = {True: "true", False: "false", None: "null"}
+    return ", ".join(f"{key}: {values.get(value, value)}" for key, value in change.items())  # type: ignore[call-overload]
+
+
+def gibibytes(size: int) -> str:
+    """Bytes in GiB, as the tables of plans write them."""
+    return f"{size / GIB:.1f}"

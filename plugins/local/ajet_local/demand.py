@@ -1,0 +1,192 @@
+"""The memory of a job on one device: engine and trainer in one process. What fits, and what would make a job fit.
+
+The formulas are those of `ajet.estimate.memory`. What is not set is chosen here: the cache of the engine is sized to what
+the rest leaves, and activations are computed twice only where the job would not fit otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ajet.estimate.layout import ModelSizes
+from ajet.estimate.memory import FLOAT32, Training
+from ajet.estimate.shape import Shape
+from ajet.types import ConfigError
+from ajet_local.sizes import format_size
+
+MOST_TOKENS, FEWEST_TOKENS = 16384, 256
+"""Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""
+USEFUL_TOKENS = 1024
+"""Smaller micro-batches use a GPU badly: gradient checkpointing is cheaper."""
+LEAST_CACHED = 16384
+"""Minimum tokens in the engine's cache if its size is chosen to fit: for example 8 sequences of 2048."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What decides the memory of a job."""
+
+    training: Training
+    tokens: int = 0
+    """Tokens of a micro-batch."""
+    cache: int = 0
+    """Maximum bytes of the engine's keys and values."""
+    asynchronous: bool = False
+    reference: int = 0
+    """Number of weights of the reference model."""
+    program: int = 0
+    """Bytes that the process already uses."""
+
+    @classmethod
+    def of(cls, sizes: ModelSizes, number: int, program: int = 0) -> Demand:
+        """The demand of a job whose computations have ``number`` bytes for each number."""
+        reference = 0
+        if sizes.reference is not None:
+            reference = sizes.reference.parameters
+        elif sizes.keeps_first and not sizes.adapters:
+            reference = sizes.shape.parameters
+        training = Training(
+            shape=sizes.shape,
+            number=number,
+            adapters=sizes.adapted,
+            trained=sizes.learning,
+            quantized=sizes.quantized,
+            entropy=sizes.entropy,
+        )
+        return cls(training, asynchronous=sizes.asynchronous, reference=reference, program=program)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the trained model."""
+        return self.training.shape
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes of each part, by its name in messages."""
+        of = self.training
+        parts = {
+            "the program": self.program,
+            "weights": of.weights,
+            "adapters": (of.adapters or 0) * FLOAT32,
+            "gradients": of.gradients,
+            "AdamW": of.moments,
+            "the engine's copy": self._copy(),
+            "the reference": self.reference * of.number,
+            "converted weights": of.converted,
+            "the engine's cache": self.cache,
+            f"activations of {self.tokens} tokens": of.activations(self.tokens),
+        }
+        return {name: size for name, size in parts.items() if size}
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def least_cache(self) -> int:
+        """Bytes of `LEAST_CACHED` tokens."""
+        return self.shape.cached(LEAST_CACHED, self.training.number)
+
+    def checkpointed(self, checkpointing: bool) -> Demand:
+        """The same demand with or without gradient checkpointing."""
+        return replace(self, training=replace(self.training, checkpointing=checkpointing))
+
+    def _copy(self) -> int:
+        of = self.training
+        if of.adapters is not None:
+            return of.adapters * FLOAT32 if self.asynchronous else 0
+        return self.shape.parameters * of.number if self.asynchronous or of.number != FLOAT32 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The sizes that the user has set; None: chosen to fit."""
+
+    tokens: int | None = None
+    """Of a micro-batch."""
+    cache: int | None = None
+    """Bytes of the engine's cache."""
+    checkpointing: bool | None = None
+
+
+def fit(demand: Demand, limit: int, given: Given, *, shared: bool) -> Demand:
+    """The demand with a micro-batch, a cache and, if necessary, checkpointing that fit into ``limit`` bytes. Given values are
+    kept. Otherwise the micro-batch is the largest beside which a quarter of the limit is left for the cache, and the cache gets
+    all that is left, at most half of the limit; only the quarter if other programs have the memory ``shared``. If even a
+    micro-batch of `USEFUL_TOKENS` leaves less than a quarter, the cache gets that, at least `LEAST_CACHED` tokens. Without room for
+    both, activations are computed twice, and at last micro-batches become as small as `FEWEST_TOKENS`. The result may still exceed
+    the limit: callers compare its `total` and raise `refuse`."""
+    options = (False, True) if given.checkpointing is None else (given.checkpointing,)
+    for fewest in (USEFUL_TOKENS, FEWEST_TOKENS):
+        for option in options:
+            found = _sized(demand.checkpointed(option), limit, given, fewest, limit // (4 if shared else 2))
+            if found.total <= limit:
+                return found
+    return found
+
+
+def _sized(demand: Demand, limit: int, given: Given, fewest: int, most_cache: int) -> Demand:
+    """The demand with the largest micro-batch, of at least ``fewest`` tokens, and the cache that fit beside each other; the
+    smallest sizes if none do."""
+    wanted = limit // 4 if given.cache is None else given.cache
+    for size in (given.tokens,) if given.tokens else _sizes(fewest):
+        sized = replace(demand, tokens=size, cache=0)
+        room = limit - sized.total
+        if room >= wanted:
+            break
+    if given.cache is not None:
+        return replace(sized, cache=given.cache)
+    return replace(sized, cache=min(max(room, min(demand.least_cache, wanted)), most_cache))
+
+
+def _sizes(fewest: int) -> Iterator[int]:
+    """Sizes of micro-batches from the largest: powers of two, so that small changes of free memory change nothing."""
+    size = MOST_TOKENS
+    while size >= fewest:
+        yield size
+        size //= 2
+
+
+def refuse(demand: Demand, limit: int, why: str) -> ConfigError:
+    """An error of one line: what the job needs, its parts, and what would make it fit into ``limit`` bytes."""
+    parts = ", ".join(f"{name} {format_size(size)}" for name, size in demand.parts.items())
+    return ConfigError(
+        f"backbone.local: the job needs about {format_size(demand.total)}, but there are {format_size(limit)} ({why}): "
+        f"{parts}. {_remedy(demand, limit)}"
+    )
+
+
+def _remedy(demand: Demand, limit: int) -> str:
+    changes = list(_changes(demand, limit))
+    sufficient = [text for text, changed in changes if changed(demand).total <= limit]
+    if sufficient:
+        return f"It would fit with {' or with '.join(sufficient)}."
+    changed, texts = demand, []
+    for text, change in changes:
+        changed = change(changed)
+        texts.append(text)
+        if changed.total <= limit:
+            return f"It would fit with {' and '.join(texts)} together."
+    return f"Nothing makes it fit: it takes at least {format_size(changed.total)}. Use a smaller model or raise the limit."
+
+
+def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, Any]]:
+    """Settings that would lower the demand, each with a function that changes a demand."""
+    fitting = (size for size in _sizes(FEWEST_TOKENS) if replace(demand, tokens=size).total <= limit)
+    tokens = next(fitting, FEWEST_TOKENS)
+    if tokens < demand.tokens:
+        yield f"micro_batch_tokens: {tokens}", lambda d: replace(d, tokens=tokens)
+    if demand.cache > demand.least_cache:
+        mib = (demand.least_cache >> 20) + 1
+        yield f"cache_mib: {mib} ({LEAST_CACHED} tokens)", lambda d: replace(d, cache=mib << 20)
+    if not demand.training.checkpointing:
+        yield "gradient_checkpointing: true", lambda d: d.checkpointed(True)
+    if demand.training.whole:
+        size = demand.shape.adapter_parameters(16)
+        yield (
+            "a lora",
+            lambda d: replace(d, training=replace(d.training, adapters=size, trained=size), reference=0),
+        )

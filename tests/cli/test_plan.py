@@ -1,0 +1,155 @@
+"""`ajet plan`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ajet.estimate.devices import GIB
+
+from .conftest import Folder
+
+
+def planned(folder: Folder, *arguments: str) -> dict[str, Any]:
+    """The plan as JSON; its exit code says whether the job fits."""
+    outcome = folder.ajet("plan", "--json", *arguments)
+    found: dict[str, Any] = json.loads(outcome.out)
+    assert outcome.code == (0 if found["fits"] else 1), outcome.err
+    return found
+
+
+def parts(found: dict[str, Any], phase: str) -> dict[str, float]:
+    """GiB of a phase's parts."""
+    (memory,) = [m for m in found["memory"] if m["phase"] == phase]
+    assert memory["total"] == sum(memory["parts"].values())
+    return {name: size / GIB for name, size in memory["parts"].items()}
+
+
+QWEN_4B = ("--model", "Qwen/Qwen3-4B", "--gpus", "H100")
+QWEN_32B = ("--model", "Qwen/Qwen3-32B", "--set", "rollout.context_length=4096")
+
+
+def test_D8_qwen3_4b_trains_whole_on_one_card_of_80_gb_without_settings(folder: Folder) -> None:
+    found = planned(folder, *QWEN_4B)
+    assert found["fits"] and found["backbone"] == "local"
+    memory = parts(found, "sampling and training")
+    assert memory["weights"] == memory["gradients"] == pytest.approx(4 * 4.0225e9 / GIB, rel=0.001)
+    assert found["cache_tokens"] > 32_768
+    assert found["bottleneck"] in ("sampling", "training")
+    low, high = found["speed"]["tokens"]["low"], found["speed"]["tokens"]["high"]
+    assert 0 < low < high
+
+
+def test_a_job_that_does_not_fit_is_exit_code_1_with_what_makes_it_fit(folder: Folder) -> None:
+    found = planned(folder, *QWEN_32B, "--gpus", "H100")
+    assert not found["fits"] and found["bottleneck"] == "memory"
+    texts = [suggestion["text"] for suggestion in found["suggestions"]]
+    assert "targets.policy.lora.rank: 16" in texts
+    assert planned(folder, *QWEN_32B, "--gpus", "H100", "--set", "targets.policy.lora.rank=16")["fits"]
+    (more,) = [text for text in texts if text.startswith("--backbone verl")]
+    assert planned(folder, *QWEN_32B, *more.split())["fits"]
+    half = more.replace(more.rpartition(" ")[2], f"{int(more.rpartition(' ')[2].split('x')[0]) // 2}xH100")
+    assert not planned(folder, *QWEN_32B, *half.split())["fits"], "it is the smallest number that was tried"
+
+
+def test_what_it_calls_faster_is_faster(folder: Folder) -> None:
+    arguments = ("--model", "Qwen/Qwen3-8B", "--gpus", "RTX4090", "--method", "qlora")
+    before = planned(folder, *arguments)
+    best = before["suggestions"][0]
+    after = planned(folder, *arguments, "--set", best["text"].replace(": ", "="))
+    rates = [sum(found["speed"]["tokens"].values()) for found in (before, after)]
+    assert rates[1] / rates[0] == pytest.approx(best["times"], rel=0.06) and best["times"] >= 1.1
+
+
+def test_verl_divides_weights_over_all_gpus_and_shares_each_with_vllm(folder: Folder) -> None:
+    arguments = ("--model", "Qwen/Qwen3-8B", "--backbone", "verl", "--set", "rollout.context_length=4096")
+    four, eight = (planned(folder, *arguments, "--gpus", f"{n}xH100") for n in (4, 8))
+    assert parts(four, "training")["AdamW"] == pytest.approx(2 * parts(eight, "training")["AdamW"])
+    assert parts(eight, "training")["weights"] == pytest.approx(4 * 8.1907e9 / 8 / GIB, rel=0.001)
+    assert parts(eight, "sampling")["vLLM"] == 40
+    shared = planned(
+        folder,
+        *arguments,
+        "--gpus",
+        "8xH100",
+        "--set",
+        "backbone.verl.actor_rollout_ref.rollout.gpu_memory_utilization=0.8",
+    )
+    assert parts(shared, "sampling")["vLLM"] == 64 and shared["cache_tokens"] > 1.5 * eight["cache_tokens"]
+    key = "backbone.verl.actor_rollout_ref.actor.fsdp_config.optimizer_offload=true"
+    away = planned(folder, *arguments, "--gpus", "8xH100", "--set", key)
+    assert "AdamW" not in parts(away, "sampling") and "AdamW" in parts(away, "training")
+
+
+def test_verls_micro_batch_is_divided_by_the_ranks_that_share_a_row(folder: Folder) -> None:
+    arguments = ("--model", "Qwen/Qwen3-8B", "--backbone", "verl", "--gpus", "8xH100")
+    key = "backbone.verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=4"
+    whole, shared = planned(folder, *arguments), planned(folder, *arguments, "--set", key)
+    assert "activations of 40960 tokens" in parts(whole, "training")
+    assert "activations of 4096 tokens" in parts(shared, "training")
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_a_method_replaces_what_the_job_says(folder: Folder, method: str) -> None:
+    lora = ("--set", "targets.solver.lora.rank=8")
+    found = planned(folder, "--model", "Qwen/Qwen3-0.6B", "--gpus", "H100", *lora, "--method", method)
+    memory = parts(found, "sampling and training")
+    assert ("adapters" in memory) == (method != "full")
+    assert any("4 bits" in note for note in found["notes"]) == (method == "qlora")
+
+
+def test_a_job_file_gives_targets_reference_and_batch(folder: Folder) -> None:
+    folder.write(
+        "big.yaml",
+        """
+model: Qwen/Qwen3-0.6B
+rollout: {group_size: 4, context_length: 2048, sampling: {max_tokens: 300}}
+targets: {a: {lora: {rank: 4}}, b: {lora: {rank: 4}}}
+train: {targets: [a], batch_size: 2, reference: Qwen/Qwen3-1.7B}
+""",
+    )
+    found = planned(folder, "big.yaml", "--gpus", "H100")
+    memory = parts(found, "sampling and training")
+    assert memory["adapters"] == pytest.approx(2 * memory["gradients"]), "one of two is trained"
+    assert memory["the reference"] == pytest.approx(2 * 1.72057e9 / GIB, rel=0.001)
+    seconds, rate = found["speed"]["sampling_seconds"]["high"], found["speed"]["sampled"]["low"]
+    assert seconds * rate == pytest.approx(2 * 4 * 300)
+
+
+def test_it_is_readable_too(folder: Folder) -> None:
+    out = folder.ajet("plan", *QWEN_4B).out
+    assert out.startswith("Qwen/Qwen3-4B: 4.02B weights, all weights, backbone local, 1 × H100\n")
+    assert "GiB on each GPU, fits" in out and "bottleneck:" in out and "faster with:" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--gpus", "H1000"), "--gpus H1000: unknown GPU; did you mean 'H100'"),
+        ((), "--gpus: this machine has none. Name GPUs, such as 8xH100."),
+        (("--gpus", "H100"), "model starter: is a recipe"),
+        ((*QWEN_4B, "--method", "lorra"), "--method lorra: unknown; did you mean 'lora'"),
+        ((*QWEN_4B, "--backbone", "debug"), "the backbone 'debug' has no estimate"),
+        ((*QWEN_4B, "--backbone", "verl", "--method", "qlora"), "4 bits have no estimate"),
+        (
+            (*QWEN_4B, "--backbone", "verl", "--set", "backbone.verl.engine=megatron"),
+            "megatron has no estimate",
+        ),
+        (
+            (*QWEN_4B, "--backbone", "verl", "--set", "backbone.verl.mode=separate_async"),
+            "separate_async has no estimate",
+        ),
+        (
+            (*QWEN_4B, "--prompt-tokens", "40000", "--answer-tokens", "2000"),
+            "42000 tokens are more than the context of 40960",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_exit_code_2(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setattr("ajet.cli.plan.reported_gpus", lambda: [])
+    outcome = folder.ajet("plan", *arguments)
+    assert outcome.code == 2 and said in outcome.err and outcome.err.count("\n") == 1
