@@ -81,7 +81,10 @@ def test_a_trained_token_costs_three_passes_adapters_two_and_checkpointing_one_m
     adapted = sizes(adapters={"policy": 1000})
     assert training_operations(adapted, checkpointing=False) == 2 * forward
     assert training_operations(adapted, checkpointing=True) == 3 * forward
-    assert training_operations(sizes(keeps_first=True), checkpointing=False) == 3 * forward + 2 * LLAMA.multiplied
+    assert (
+        training_operations(sizes(keeps_first=True), checkpointing=False)
+        == 3 * forward + 2 * LLAMA.multiplied
+    )
 
 
 def test_requests_at_once_are_those_that_run_fit_into_the_cache_and_are_accepted() -> None:
