@@ -13,6 +13,7 @@ from ajet.estimate.devices import GIB, Gpus
 from ajet.estimate.layout import JobSizes, Layout
 from ajet.estimate.shape import Shape, read_shape
 from ajet.estimate.speed import Speed, speed
+from ajet.interfaces.backbone import Backbone
 from ajet.job.config import JobConfig, Layers
 from ajet.job.models import find_recipe
 from ajet.job.prepare import build_backbone, build_plugin
@@ -113,7 +114,7 @@ def plan(layers: Layers, asked: Question) -> Plan:
 
 def _estimate(layers: Layers, asked: Question) -> Plan:
     config, backbone = layers.job(), build_backbone(layers)
-    sizes = _sizes(config, layers, asked)
+    sizes = _sizes(config, backbone, layers, asked)
     layout = backbone.layout(sizes, asked.gpus)
     return Plan(
         model=config.model,
@@ -125,7 +126,7 @@ def _estimate(layers: Layers, asked: Question) -> Plan:
     )
 
 
-def _sizes(config: JobConfig, layers: Layers, asked: Question) -> JobSizes:
+def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Question) -> JobSizes:
     shape = _shape(config.model)
     loras = {name: target.lora for name, target in config.targets.items() if target.lora}
     context = min(config.rollout.context_length or shape.context, shape.context)
@@ -141,7 +142,7 @@ def _sizes(config: JobConfig, layers: Layers, asked: Question) -> JobSizes:
         shape=shape,
         adapters={name: shape.adapter_parameters(lora.rank, lora.modules) for name, lora in loras.items()},
         trained=config.train.targets or tuple(loras),
-        quantized=asked.method == "qlora",
+        quantized=asked.method == "qlora" or getattr(backbone, "quantize", None) is not None,
         reference=_shape(config.train.reference) if config.train.reference else None,
         keeps_first=config.train.reference is None
         and (config.train.kl > 0 or "reference" in algorithm.needs),
@@ -173,7 +174,15 @@ def _with_method(layers: Layers, method: str | None) -> Layers:
     if method == "full":
         return _with(layers, {f"targets.{name}.lora": None for name in targets})
     missing = [name for name, target in targets.items() if not target.lora and not target.frozen_model]
-    return _with(layers, {f"targets.{name}.lora.rank": RANK for name in (missing if targets else ["policy"])})
+    changes: dict[str, object] = {
+        f"targets.{name}.lora.rank": RANK for name in (missing if targets else ["policy"])
+    }
+    return _with(layers, changes | (_in_four_bits(build_backbone(layers)) if method == "qlora" else {}))
+
+
+def _in_four_bits(backbone: Backbone) -> dict[str, object]:
+    """The key with which a backbone stores weights below adapters in 4 bits; none if it has none."""
+    return {f"backbone.{backbone.name}.quantize": "4bit"} if "quantize" in type(backbone).model_fields else {}
 
 
 def _with(layers: Layers, values: Mapping[str, object]) -> Layers:
@@ -188,8 +197,6 @@ def _notes(found: Plan, asked: Question) -> Iterator[str]:
         yield (
             f"the backbone {found.backbone} uses {found.layout.gpus} of the {found.gpus.count} GPUs; --backbone verl uses all"
         )
-    if found.sizes.quantized:
-        yield "weights of 4 bits can be planned, but this version cannot train adapters on them"
     if found.speed.at_once < min(found.layout.running, found.sizes.episodes) // found.layout.engines:
         yield (
             f"the cache has room for {found.speed.at_once} requests at once on each engine, of {found.layout.running} that run"
@@ -204,6 +211,8 @@ def _changes(found: Plan, layers: Layers) -> Iterator[Mapping[str, object]]:
     targets = layers.job().targets
     if not found.sizes.adapters:
         yield {f"targets.{name}.lora.rank": RANK for name in targets or ("policy",)}
+    elif not found.sizes.quantized and (fewer := _in_four_bits(build_backbone(layers))):
+        yield fewer
     if found.sizes.asynchronous:
         yield {"train.asynchronous": False}
     context = 1 << (2 * (found.sizes.prompt + found.sizes.answer) - 1).bit_length()

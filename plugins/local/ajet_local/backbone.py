@@ -57,6 +57,11 @@ class OnDevice(Plugin):
         description="Maximum MiB for keys and values while sampling; default: what training leaves, at most a quarter of "
         "the memory, on a GPU half.",
     )
+    quantize: Literal["4bit"] | None = Field(
+        None,
+        description="Store the weights below adapters with 4 bits each (NF4, as in QLoRA): about a quarter of bfloat16. Needs "
+        "bitsandbytes, and a lora in every target.",
+    )
     prefill_tokens: int = Field(
         1024,
         ge=1,
@@ -89,7 +94,7 @@ class OnDevice(Plugin):
         from transformers.utils.logging import disable_progress_bar
 
         from ajet_local.heap import share_heap
-        from ajet_local.modeling import load_model
+        from ajet_local.modeling import keep_exact, load_model
         from ajet_lora.adapters import prepare
         from ajet_lora.folders import saved_adapters
 
@@ -103,8 +108,17 @@ class OnDevice(Plugin):
                 f"model: {source} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
                 "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT."
             )
-        model, tokenizer = load_model(_base(source), self.device_and_dtype()[0], dtype)
-        return model, tokenizer, prepare(model, saved, adapters, seed)
+        if self.quantize and not (saved if adapters is None else adapters):
+            raise ConfigError(
+                "backbone.local.quantize: weights of 4 bits cannot be trained, only adapters above them. Give every target a lora, or "
+                "remove the key."
+            )
+        device = self.device_and_dtype()[0]
+        model, tokenizer = load_model(_base(source), device, dtype, four_bits=self.quantize == "4bit")
+        prepared = prepare(model, saved, adapters, seed)
+        if self.quantize:
+            keep_exact(model)
+        return model, tokenizer, prepared
 
     def engine(
         self,
@@ -283,6 +297,7 @@ class Local(OnDevice, Backbone):
             keeps_first=keeps_first,
             entropy=train.entropy > 0,
             asynchronous=train.asynchronous,
+            quantized=self.quantize is not None,
         )
         program = resident() if self.memory_limit and device.type == "cpu" else 0
         demand = self._fitted(

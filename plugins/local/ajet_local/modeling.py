@@ -6,12 +6,13 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ajet.job.models import check_available
@@ -44,19 +45,50 @@ def load_model(
     name: str | Path,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str = torch.float32,
+    *,
+    four_bits: bool = False,
 ) -> tuple[Any, Any]:
     """The model (in eval mode: no dropout, neither in sampling nor in training) and its tokenizer.
 
     ``name`` is a folder in the Hugging Face layout or the id of a model on the Hub. Weights have the type ``dtype``
-    ("auto": the stored one). Raises `AjetError` if the folder is missing or incomplete, or the id cannot be fetched.
+    ("auto": the stored one). With ``four_bits``, the weights of linear layers other than the output layer are NF4 (QLoRA, Dettmers
+    et al., arXiv:2305.14314), and computations have the type ``dtype``. Raises `AjetError` if the folder is missing or
+    incomplete, or the id cannot be fetched.
     """
     source = checked_source(name)
+    device = torch.device(device or default_device())
+    # A quantized model cannot be moved: it is made on its device.
+    quantized = {"quantization_config": _nf4(dtype), "device_map": {"": device}} if four_bits else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **quantized)
     except (OSError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
-    return model.to(device or default_device()).eval(), tokenizer
+    return (model if four_bits else model.to(device)).eval(), tokenizer
+
+
+def keep_exact(model: Any) -> None:
+    """Let a quantized model's linear layers always compute as in training. In eval mode, bitsandbytes repacks their weights for
+    bfloat16 on some CPUs, after which no gradients flow and logprobs are others."""
+    from bitsandbytes.nn import Linear4bit
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.train()
+
+
+def _nf4(dtype: torch.dtype | str) -> BitsAndBytesConfig:
+    """How weights are quantized. Raises AjetError without bitsandbytes."""
+    if find_spec("bitsandbytes") is None:
+        raise AjetError(
+            "backbone.local.quantize: needs bitsandbytes: pip install 'ajet-plugin-local[quantize]'."
+        )
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
 
 
 def copy_in(model: Any, dtype: torch.dtype) -> Any:
