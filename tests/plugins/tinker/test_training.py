@@ -8,8 +8,9 @@ import pytest
 
 import ajet
 from ajet.interfaces.progress import Silent
-from ajet.learning.algorithms import CISPO, GRPO, GSPO, RLOO, SFT, RejectionSampling
+from ajet.learning.algorithms import CISPO, DPO, GRPO, GSPO, RLOO, SFT, RejectionSampling
 from ajet.learning.objective import objective
+from ajet.learning.pairs import paired
 from ajet.learning.settings import TrainSettings
 from ajet.types import Batch, LossTokens, Sample, Span
 from ajet_tinker.backbone import Tinker
@@ -219,3 +220,30 @@ def test_a_checkpoint_is_evaluated(folder, service, section, tmp_path):
     assert len(found.episodes()) == 4
     assert NAME in (trained.checkpoint / "tinker.json").read_text()
     assert KEY not in "".join(f.read_text() for f in trained.dir.rglob("*.json*"))
+
+
+def test_both_sides_of_a_pair_are_in_one_loss(folder, service, section):
+    train, algorithm = TrainSettings(), DPO()
+    trainer = Tinker(**section).trainer(str(folder), train, seed=3, deterministic=False, progress=Silent())
+    loss = objective(algorithm, train)
+    sides = [
+        replace(s, advantages=s.mask * np.float32(sign), weights=s.mask / np.float32(1))
+        for s, sign in ((sample(0), 1), (sample(1), -1))
+    ]
+    pair = Batch(
+        paired(sides, [0, 0]),
+        loss,
+        [[0, 1]],
+        1e-2,
+        loss.needs,
+        loss.zero_costs_nothing,
+        loss.measures,
+    )
+    try:
+        metrics = [trainer.update(pair) for _ in range(4)]
+    finally:
+        trainer.service.close()
+    assert metrics[0]["loss"] == pytest.approx(np.log(2), abs=1e-4), "the first model is the reference"
+    margin = metrics[-1]["preference_margin"]
+    assert margin > 0.01 and metrics[-1]["preference_accuracy"] == pytest.approx(1)
+    assert metrics[-1]["loss"] == pytest.approx(np.log1p(np.exp(-margin)), abs=1e-4)
