@@ -13,8 +13,8 @@ from ajet.estimate.devices import GIB, Gpus
 from ajet.estimate.layout import JobSizes, Layout
 from ajet.estimate.shape import Shape, read_shape
 from ajet.estimate.speed import Speed, speed
-from ajet.interfaces.backbone import Backbone
 from ajet.job.config import JobConfig, Layers
+from ajet.job.job import Backbone
 from ajet.job.models import find_recipe
 from ajet.job.prepare import build_backbone, build_plugin
 from ajet.types import ConfigError

@@ -116,7 +116,8 @@ def test_a_job_trains_an_adapter_and_its_checkpoint_goes_on(folder: Path, tmp_pa
 
     run = train(2, run_dir=str(tmp_path / "runs"))
     first, last = (
-        load_file(run / f"checkpoints/step_00000{n}/adapters/policy/adapter_model.safetensors") for n in (1, 2)
+        load_file(run / f"checkpoints/step_00000{n}/adapters/policy/adapter_model.safetensors")
+        for n in (1, 2)
     )
     assert all("lora_" in name for name in last)
     assert any(not torch.equal(first[name], last[name]) for name in last), "the second step learned something"
