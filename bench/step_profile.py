@@ -5,7 +5,7 @@
 
 A job runs in a process of its own. Once it has done `SKIPPED` steps, py-spy takes samples of all its threads for `SECONDS`, which
 leaves out imports, the model's loading and validation. A sample belongs to the innermost frame that is AgentJet's, the agent's or
-that of the agent's client (the OpenAI SDK); PyTorch's frames belong to whoever called it. Threads that wait do not count. Last
+that of the agent's client (the OpenAI SDK); PyTorch's frames count for the code that called it. Threads that wait do not count. Last
 line: one JSON object with the shares of all samples.
 """
 

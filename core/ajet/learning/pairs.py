@@ -14,7 +14,7 @@ from ajet.types import Sample
 def paired(samples: Sequence[Sample], groups: Sequence[int]) -> list[Sample]:
     """The samples of episodes of these groups, where those with credit are the pair of their group and adapter.
 
-    Samples on one side only, because nothing of the other episode is trained, are no pair: they lose their credit.
+    Samples on one side only, because nothing of the other episode is trained, form no pair, and get no credit.
     """
     sides: dict[tuple[int, str | None], set[float]] = defaultdict(set)
     for sample, group in zip(samples, groups, strict=True):

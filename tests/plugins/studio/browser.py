@@ -44,7 +44,9 @@ def _program() -> str:
             return found
         if attempt or os.geteuid() or not shutil.which("apt-get"):
             break
-        install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
+        # Another process of these tests may be installing it: wait for that.
+        wait = ["-o", "DPkg::Lock::Timeout=300"]
+        install = ["apt-get", *wait, "install", "-y", "--no-install-recommends", "chromium"]
         subprocess.run(
             install, check=False, capture_output=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         )
