@@ -16,10 +16,14 @@ QUANTIZED = 0.516
 """Bytes of a weight in 4 bits with double quantization: 4 bits, and 0.127 bits for the constants of its block (Dettmers et al.,
 arXiv:2305.14314, section 3)."""
 
+EIGHT_BITS = 1 + FLOAT32 / 256
+"""Bytes of a moment in 8 bits, which shares a scale with its block of 256 (Dettmers et al., arXiv:2110.02861)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """How the weights of a model are trained by AdamW. Trained weights, gradients and moments are float32."""
+    """How the weights of a model are trained by AdamW. Trained weights, gradients and, without ``eight_bits``, moments are
+    float32."""
 
     shape: Shape
     number: int
@@ -32,6 +36,8 @@ class Training:
     """Number of weights of the trained adapters."""
     quantized: bool = False
     """Whether the linear layers below adapters have 4 bits a weight."""
+    eight_bits: bool = False
+    """Whether AdamW's moments have 8 bits."""
     checkpointing: bool = False
     """Whether only each layer's input is kept, and the rest computed again."""
     entropy: bool = False
@@ -67,7 +73,7 @@ class Training:
     @property
     def moments(self) -> int:
         """Bytes of AdamW's two moments."""
-        return 2 * self.updated * FLOAT32
+        return int(2 * self.updated * (EIGHT_BITS if self.eight_bits else FLOAT32))
 
     @property
     def converted(self) -> int:

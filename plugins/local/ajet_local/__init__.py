@@ -6,12 +6,16 @@ Importing this package imports neither torch nor transformers; its modules impor
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from collections.abc import Iterable
 
 from ajet import Backbone, EnginePlugin, Recipe, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
 from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
+
+# Where bitsandbytes is installed, peft imports it, and on some CPUs it then warns of an optional kernel that it lacks.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 @hookimpl

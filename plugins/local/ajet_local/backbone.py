@@ -94,7 +94,8 @@ class OnDevice(Plugin):
         from transformers.utils.logging import disable_progress_bar
 
         from ajet_local.heap import share_heap
-        from ajet_local.modeling import keep_exact, load_model
+        from ajet_local.modeling import load_model
+        from ajet_local.quantization import keep_exact
         from ajet_lora.adapters import prepare
         from ajet_lora.folders import saved_adapters
 
@@ -153,6 +154,10 @@ class Local(OnDevice, Backbone):
         deterministic=True,
         keys=OPTIONAL_KEYS,
         needs=frozenset(get_args(Need)),
+    )
+    optimizer: Literal["adamw", "adamw_8bit"] = Field(
+        "adamw",
+        description="adamw_8bit stores AdamW's moments in 8 bits: a quarter of the memory. Needs bitsandbytes.",
     )
     micro_batch_tokens: int | None = Field(
         None,
@@ -258,6 +263,7 @@ class Local(OnDevice, Backbone):
                 deterministic=deterministic,
                 cache_mib=max(demand.cache >> 20, 1),
             ),
+            optimizer=self.optimizer,
             weight_decay=train.weight_decay,
             adam_epsilon=train.adam_epsilon,
             max_grad_norm=train.max_grad_norm,
@@ -301,7 +307,7 @@ class Local(OnDevice, Backbone):
         )
         program = resident() if self.memory_limit and device.type == "cpu" else 0
         demand = self._fitted(
-            Demand.of(sizes, compute.itemsize, program), limit, shared=device.type != "cuda"
+            self._demand(sizes, compute.itemsize, program), limit, shared=device.type != "cuda"
         )
         if demand.total > limit:
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
@@ -312,6 +318,10 @@ class Local(OnDevice, Backbone):
                 f"{demand.tokens} tokens{again} and {format_size(demand.cache)} for the engine's cache"
             )
         return demand
+
+    def _demand(self, sizes: ModelSizes, number: int, program: int = 0) -> Demand:
+        """The job's demand before sizes are chosen; arguments as of `Demand.of`."""
+        return Demand.of(sizes, number, program, eight_bits=self.optimizer == "adamw_8bit")
 
     def _fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
         """The demand with the sizes that are set, and others that fit beside them."""
@@ -326,7 +336,7 @@ class Local(OnDevice, Backbone):
         """See `Backbone.layout`: engine and trainer in one process on one GPU."""
         number = FLOAT32 if self.dtype == "float32" else BFLOAT16
         limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
-        demand = self._fitted(Demand.of(sizes, number), limit, shared=False)
+        demand = self._fitted(self._demand(sizes, number), limit, shared=False)
         return Layout(
             gpus=1,
             phases=(Phase("sampling and training", demand.parts, limit),),
@@ -347,7 +357,8 @@ class Local(OnDevice, Backbone):
         """See `Backbone.alternatives`: sizes that the user has set may be in the way of better ones."""
         names = ("micro_batch_tokens", "cache_mib")
         given = [{f"backbone.local.{name}": None} for name in names if getattr(self, name) is not None]
-        return [*given, *({"backbone.local.gradient_checkpointing": value} for value in (True, False))]
+        recomputing = [{"backbone.local.gradient_checkpointing": value} for value in (True, False)]
+        return [*given, *recomputing, {"backbone.local.optimizer": "adamw_8bit"}]
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
         """See `Backbone.export`."""

@@ -40,8 +40,8 @@ class Demand:
     """Bytes that the process already uses."""
 
     @classmethod
-    def of(cls, sizes: ModelSizes, number: int, program: int = 0) -> Demand:
-        """The demand of a job whose computations have ``number`` bytes for each number."""
+    def of(cls, sizes: ModelSizes, number: int, program: int = 0, *, eight_bits: bool = False) -> Demand:
+        """The demand of a job whose computations have ``number`` bytes for each number. ``eight_bits``: of AdamW's moments."""
         reference = 0
         if sizes.reference is not None:
             reference = sizes.reference.parameters
@@ -53,6 +53,7 @@ class Demand:
             adapters=sizes.adapted,
             trained=sizes.learning,
             quantized=sizes.quantized,
+            eight_bits=eight_bits,
             entropy=sizes.entropy,
         )
         return cls(training, asynchronous=sizes.asynchronous, reference=reference, program=program)
@@ -184,6 +185,8 @@ def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, Any]]:
         yield f"cache_mib: {mib} ({LEAST_CACHED} tokens)", lambda d: replace(d, cache=mib << 20)
     if not demand.training.checkpointing:
         yield "gradient_checkpointing: true", lambda d: d.checkpointed(True)
+    if not demand.training.eight_bits:
+        yield "optimizer: adamw_8bit", lambda d: replace(d, training=replace(d.training, eight_bits=True))
     if demand.training.whole:
         size = demand.shape.adapter_parameters(16)
         yield (

@@ -6,17 +6,17 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ajet.job.models import check_available
 from ajet.types import AjetError
+from ajet_local.quantization import nf4
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
@@ -58,37 +58,13 @@ def load_model(
     source = checked_source(name)
     device = torch.device(device or default_device())
     # A quantized model cannot be moved: it is made on its device.
-    quantized = {"quantization_config": _nf4(dtype), "device_map": {"": device}} if four_bits else {}
+    quantized = {"quantization_config": nf4(dtype), "device_map": {"": device}} if four_bits else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **quantized)
     except (OSError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
     return (model if four_bits else model.to(device)).eval(), tokenizer
-
-
-def keep_exact(model: Any) -> None:
-    """Let a quantized model's linear layers always compute as in training. In eval mode, bitsandbytes repacks their weights for
-    bfloat16 on some CPUs, after which no gradients flow and logprobs are others."""
-    from bitsandbytes.nn import Linear4bit
-
-    for module in model.modules():
-        if isinstance(module, Linear4bit):
-            module.train()
-
-
-def _nf4(dtype: torch.dtype | str) -> BitsAndBytesConfig:
-    """How weights are quantized. Raises AjetError without bitsandbytes."""
-    if find_spec("bitsandbytes") is None:
-        raise AjetError(
-            "backbone.local.quantize: needs bitsandbytes: pip install 'ajet-plugin-local[quantize]'."
-        )
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
 
 
 def copy_in(model: Any, dtype: torch.dtype) -> Any:

@@ -29,6 +29,7 @@ from ajet_local.modeling import (
     enable_checkpointing,
     first_line,
 )
+from ajet_local.optimizers import OptimizerName, make_optimizer
 from ajet_local.plan import plan, score, values
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
@@ -82,12 +83,12 @@ class LocalTrainer:
     """`ajet.interfaces.backbone.Trainer` for a Hugging Face causal model. ``engine`` samples from the same model or, in
     asynchronous runs, from its own copy, which `publish` updates.
 
-    Reinforcement learning and supervised fine-tuning differ only in the batch's loss, advantages and weights. The
-    optimizer is AdamW (Loshchilov & Hutter, arXiv:1711.05101); gradients are clipped to the global norm
-    ``max_grad_norm``. Samples are computed as trees, each shared token once, if the model supports that and it costs
-    less (`ajet_local.plan`), else as padded rows. ``micro_batch_tokens`` bounds the tokens of one forward pass;
-    ``gradient_checkpointing`` stores only each layer's input and recomputes the rest. Both affect memory, not results.
-    ``reference`` is a frozen model on the same device, which fills `Sample.reference` for losses that need it.
+    Reinforcement learning and supervised fine-tuning differ only in the batch's loss, advantages and weights.
+    ``optimizer`` is AdamW (`make_optimizer`); gradients are clipped to the global norm ``max_grad_norm``. Samples are
+    computed as trees, each shared token once, if the model supports that and it costs less (`ajet_local.plan`), else as
+    padded rows. ``micro_batch_tokens`` bounds the tokens of one forward pass; ``gradient_checkpointing`` stores only each
+    layer's input and recomputes the rest. Both affect memory, not results. ``reference`` is a frozen model on the same
+    device, which fills `Sample.reference` for losses that need it.
 
     With ``adapters``, those of ``model``, the model's own weights are frozen. Each adapter in ``trained`` (default:
     all) learns from the samples that name it, as if it were alone: it has its own gradient norm and optimizer state,
@@ -104,6 +105,7 @@ class LocalTrainer:
         tokenizer: Any,
         engine: LocalEngine,
         *,
+        optimizer: OptimizerName = "adamw",
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
         adam_epsilon: float = 1e-8,
@@ -121,6 +123,7 @@ class LocalTrainer:
         self.autocast = autocast
         self.tokenizer = tokenizer
         self.engine = engine
+        self.optimizer: OptimizerName = optimizer
         self.max_grad_norm = max_grad_norm
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
@@ -136,10 +139,11 @@ class LocalTrainer:
             groups: list[dict[str, Any]] = [{"params": [p for p in parameters if p.requires_grad]}]
             if head is not None:
                 groups.append({"params": list(head.parameters()), "rate": HEAD_RATE, "weight_decay": 0.0})
-            fused = model.device.type in ("cpu", "cuda")
-            settings = {"betas": betas, "weight_decay": weight_decay, "eps": adam_epsilon, "fused": fused}
             trainable = [p for group in groups for p in group["params"]]
-            return _Learner(trainable, torch.optim.AdamW(groups, **settings), head)
+            stepper = make_optimizer(
+                optimizer, groups, betas=betas, weight_decay=weight_decay, epsilon=adam_epsilon
+            )
+            return _Learner(trainable, stepper, head)
 
         self._learners: dict[str | None, _Learner] = {}
         if adapters is None:
@@ -337,13 +341,14 @@ class LocalTrainer:
                 for name in self.adapters.names:
                     self.adapters.save(name, path / FOLDER / name)
             with (path / STATE_FILE).open("wb") as file:
-                torch.save({"optimizers": optimizers, "critics": critics, "version": self.version}, file)
+                state = {"optimizer": self.optimizer, "optimizers": optimizers, "critics": critics}
+                torch.save(state | {"version": self.version}, file)
 
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit, also in the engine.
 
-        Raises `AjetError` if ``path`` was not written by `save`, or has other adapters, and `CheckpointDamaged` if a file
-        cannot be read.
+        Raises `AjetError` if ``path`` was not written by `save`, or has other adapters or another optimizer, and
+        `CheckpointDamaged` if a file cannot be read.
         """
         if not (path / STATE_FILE).is_file():
             raise AjetError(f"checkpoint {path}: no {STATE_FILE}. Give a folder written by this backbone.")
@@ -354,6 +359,11 @@ class LocalTrainer:
             trained, found = (", ".join(map(_named, names)) for names in (self._learners, optimizers))
             raise AjetError(
                 f"checkpoint {path}: contains the training of {found}, but the job trains {trained}."
+            )
+        kind = state.get("optimizer", "adamw")
+        if kind != self.optimizer:
+            raise AjetError(
+                f"checkpoint {path}: contains the state of {kind}, but the job sets backbone.local.optimizer: {self.optimizer}."
             )
         if bool(critics) != any(learner.head for learner in self._learners.values()):
             found, wanted = ("a critic" if has else "no critic" for has in (critics, not critics))

@@ -14,7 +14,7 @@ import ajet
 from ajet.interfaces.progress import Silent
 from ajet.learning.settings import LoraSettings, TrainSettings
 from ajet.types import AjetError, ConfigError
-from ajet_local import modeling
+from ajet_local import quantization
 from ajet_local.backbone import Local
 from tests.tiny import save_tiny_model
 
@@ -85,7 +85,7 @@ def test_without_adapters_it_is_refused(folder: Path) -> None:
 def test_without_bitsandbytes_the_error_says_how_to_install_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modeling, "find_spec", lambda name: None)
+    monkeypatch.setattr(quantization, "find_spec", lambda name: None)
     with pytest.raises(AjetError, match=r"needs bitsandbytes: pip install 'ajet-plugin-local\[quantize\]'"):
         Local(device="cpu", quantize="4bit").load(folder, 0, LORA, torch.float32)
 
