@@ -25,6 +25,7 @@ class Told:
     def __init__(self, recorder: RunRecorder, rewards: Sequence[float] = (), fails_at: int = 0) -> None:
         self.story: list[str] = []
         self.version = 0
+        self.gaps: dict[int, float] = {}
         self.cancelled = False
         self._recorder = recorder
         self._rewards = iter(rewards)
@@ -44,7 +45,11 @@ class Told:
         self.story.append(f"update {batch.step}")
         if batch.step == self._fails_at:
             raise FloatingPointError("non-finite loss")
-        return {"tokens_trained": 5.0, "tokens_zero_advantage": 0.0}
+        return {
+            "tokens_trained": 5.0,
+            "tokens_zero_advantage": 0.0,
+            "logprob_diff_mean": self.gaps.get(batch.step, 0.01),
+        }
 
     async def publish(self) -> int:
         self.version += 1
@@ -150,3 +155,27 @@ def test_keep_best_writes_a_checkpoint_whenever_a_validation_beats_all_before(tm
     assert [c.name for c in checkpoints(tmp_path)] == ["step_000002", "step_000004"]
     best = json.loads((checkpoints(tmp_path)[0] / "ajet.json").read_text())
     assert best == {"step": 2, "version": 2, "validation_reward": 0.9}
+
+
+def test_a_gap_between_engine_and_trainer_is_worth_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(RunRecorder(tmp_path))
+    told.gaps = {2: 0.25, 3: 0.3}  # in the first step 0.01, as with bfloat16
+    told.run(steps=3)
+    (message,) = caplog.messages
+    assert message.startswith(
+        "step 2: the trainer's logprobs of sampled tokens differ from the engine's by 0.25"
+    )
+
+
+def test_in_an_asynchronous_run_only_the_first_step_shows_the_gap(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(RunRecorder(tmp_path))
+    told.gaps = {
+        2: 0.25,
+        3: 0.25,
+    }  # the weights that learn from these tokens are newer than those that sampled them
+    told.run(steps=3, asynchronous=True)
+    assert not caplog.messages

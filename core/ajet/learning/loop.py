@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,10 +13,13 @@ from typing import Protocol
 
 from ajet.interfaces.backbone import Trainer
 from ajet.learning.batch import RolloutBatch
+from ajet.learning.gap import GapCheck
 from ajet.learning.settings import TrainSettings
 from ajet.rollout.recorder import RunRecorder
 from ajet.types import AjetError, Metrics
 from ajet.utils.threads import to_its_end
+
+log = logging.getLogger("ajet")
 
 
 class BatchSource(Protocol):
@@ -70,6 +74,7 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
     settings, trainer, recorder = loop.settings, loop.trainer, loop.recorder
     before = await loop.validate(0) if loop.validate and first_step == 1 else {}
     after, checkpoint, seconds = before, None, 0.0
+    gap = GapCheck()
     for step in range(first_step, settings.steps + 1):
         started = time.monotonic()
         batch = await ahead.batch(step, trainer.version)
@@ -89,6 +94,9 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         }
         recorder.metrics("train", step, metrics)
         loop.on_step(step, metrics)
+        on_policy = not settings.asynchronous or step == first_step
+        if on_policy and (warning := gap.warning(step, metrics)):
+            log.warning("%s", warning)
         last = step == settings.steps
         state: dict[str, float] = {"version": version}
         if loop.validate and (last or (loop.validate_every and step % loop.validate_every == 0)):

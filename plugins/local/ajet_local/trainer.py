@@ -54,6 +54,9 @@ class _Sums:
     trained: int = 0
     skipped: int = 0
     logprob_diff_max: float = 0.0
+    logprob_diff: float = 0.0
+    """Sum of |new − old| over the `compared` tokens, those of the first mini-batch that were sampled."""
+    compared: int = 0
     entropy: float = 0.0
     reference_kl: float = 0.0
     measures: Mapping[str, float] = field(default_factory=dict)
@@ -168,8 +171,8 @@ class LocalTrainer:
           ``grad_norm/<adapter>``
         - ``optimizer_steps``, ``tokens_trained`` and ``tokens_zero_advantage``; the latter two add up to all masked
           tokens of the mini-batches
-        - ``logprob_diff_max``: max |new − old| in the first computed mini-batch, before the weights change; 0 if nothing
-          was sampled
+        - ``logprob_diff_max`` and ``logprob_diff_mean``: of |new − old| in the first computed mini-batch, before the weights
+          change; 0 if nothing was sampled
         - ``entropy`` and ``reference_kl`` (new − reference), if the loss needs them: means over tokens
         - those of `Batch.measures`, means over the steps taken, and of `Batch.estimate`
 
@@ -192,6 +195,7 @@ class LocalTrainer:
             "tokens_trained": float(sums.trained),
             "tokens_zero_advantage": float(sums.skipped),
             "logprob_diff_max": sums.logprob_diff_max,
+            "logprob_diff_mean": sums.logprob_diff / max(sums.compared, 1),
             **estimated,
             **{name: total / max(sums.steps, 1) for name, total in sums.measures.items()},
         }
@@ -304,7 +308,10 @@ class LocalTrainer:
             if tokens.reference is not None:
                 sums.reference_kl += (tokens.new.detach() - tokens.reference).sum().item()
             if sums.steps == 0:
-                sums.logprob_diff_max = max(sums.logprob_diff_max, _largest_difference(tokens))
+                differences = _differences(tokens)
+                sums.logprob_diff_max = max(sums.logprob_diff_max, float(differences.max(initial=0.0)))
+                sums.logprob_diff += float(differences.sum())
+                sums.compared += len(differences)
         norm = torch.nn.utils.clip_grad_norm_(learner.parameters, self.max_grad_norm)
         if not torch.isfinite(norm):
             raise FloatingPointError(f"the gradient's norm is {norm.item()} in {title}; no step was taken")
@@ -456,7 +463,7 @@ def _measured(measures: Measures, tokens: TrainedTokens) -> dict[str, float]:
     return {name: (tokens.weights * numbers).sum().item() for name, numbers in found.items()}
 
 
-def _largest_difference(tokens: TrainedTokens) -> float:
-    difference = (tokens.new.detach() - tokens.old).abs()
-    sampled = difference[~torch.isnan(tokens.old)]
-    return float(sampled.max()) if len(sampled) else 0.0
+def _differences(tokens: TrainedTokens) -> Float32:
+    """|new − old| of the tokens that were sampled."""
+    found: Float32 = (tokens.new.detach() - tokens.old).abs().cpu().numpy()
+    return found[~np.isnan(found)]

@@ -26,6 +26,7 @@ METRICS = {
     "optimizer_steps": "steps that the optimizer took",
     "learning_rate": "learning rate of the last optimizer step",
     "logprob_diff_max": "greatest difference between the engine's and the trainer's logprob of a token",
+    "logprob_diff_mean": "mean difference between the engine's and the trainer's logprobs of the tokens",
     "reference_kl": "KL divergence from the reference model",
     "weight_version": "number of publishes up to this step",
     "staleness": "updates between the weights that sampled a token and those that learn from it",

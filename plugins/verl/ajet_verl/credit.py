@@ -254,7 +254,11 @@ class Credit:
         output = self.actor_rollout_wg.update_actor(batch)
         each = dict(tu.get(output, "metrics"))
         # Of the first mini-batch only, before the weights change.
-        found = {**reduce_metrics(dict(each)), "logprob_diff_max": each["logprob_diff_max"][0]}
+        gap, compared = each.pop("logprob_diff")[0], each.pop("logprobs_compared")[0]
+        found = reduce_metrics(dict(each)) | {
+            "logprob_diff_max": each["logprob_diff_max"][0],
+            "logprob_diff_mean": gap / max(compared, 1.0),
+        }
         self.learned.update(found, update, actor.ppo_epochs, self.global_steps)
         mfu = found.pop("mfu", None)
         metrics |= {"perf/mfu/actor": mfu} if mfu is not None else {}
@@ -462,6 +466,7 @@ class Learned:
             "grad_norm": 0.0,
             "tokens_trained": 0.0,
             "logprob_diff_max": 0.0,
+            "logprob_diff_mean": 0.0,
         }
 
         def over_steps(name: str) -> float:
@@ -472,8 +477,9 @@ class Learned:
             metrics |= {name: over_steps(name) / steps for name in ("loss", "grad_norm")}
             metrics |= {
                 "tokens_trained": tokens,
-                "logprob_diff_max": self.updates[0]["logprob_diff_max"],  # later ones have other weights
             }
+            gaps = ("logprob_diff_max", "logprob_diff_mean")
+            metrics |= {name: self.updates[0][name] for name in gaps}  # later updates have other weights
             for name in ("entropy", "reference_kl", "correction_weight", "correction_capped"):
                 if name in self.updates[0]:
                     metrics[name] = over_steps(name) / tokens

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ajet.interfaces.backbone import MachineFailed, RunResult
 from ajet.job.models import check_vocabulary, model_source
 from ajet.job.spec import JobSpec
+from ajet.learning.gap import GapCheck
 from ajet.rollout.checkpoints import checkpoints, newest, step_of
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json
@@ -152,6 +153,7 @@ class _Run:
         self._failed = ""
         """The error that a process other than verl's trainer has reported."""
         self._seconds = 0.0
+        self._gap = GapCheck()
         """Duration of the steps so far."""
 
     def execute(self) -> None:
@@ -211,6 +213,8 @@ class _Run:
                 "seconds_update", 0.0
             )
             progress.step(event.step, steps, event.metrics)
+            if warning := self._gap.warning(event.step, event.metrics):
+                progress.say(f"warning: {warning}")
             self.listeners.step_end(event.step, event.metrics)
         elif event.kind == "episode":
             line = json.loads(event.text)

@@ -29,7 +29,7 @@ class RowLoss:
     def __call__(
         self, model_output: Any, data: Any, dp_group: Any = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """``Σ weights · loss`` over the trained tokens of a micro-batch, and its metrics. ``logprob_diff_max`` is that of tokens
+        """``Σ weights · loss`` over the trained tokens of a micro-batch, and its metrics. ``logprob_diff…`` are of tokens
         sampled with the weights before the update: others differ because the weights have changed.
 
         verl averages gradients over data-parallel ranks, but we need their sum, so the loss is multiplied by the number
@@ -47,13 +47,12 @@ class RowLoss:
             if not torch.isfinite(weighted.detach()).all():
                 raise FloatingPointError(_first_bad(weighted.detach(), tokens))
             total = weighted.sum()
-        sums = {
-            name: Metric(AggregationType.SUM, value * ranks)
-            for name, value in self._sums(tokens, weights).items()
-        }
+        sums = self._sums(tokens, weights)
         differences = (tokens.new.detach() - tokens.old).abs()[versions == data[VERSION]]
         largest = differences.max().item() if len(differences) else 0.0
-        return total * ranks, {**sums, "logprob_diff_max": Metric(AggregationType.MAX, largest)}
+        sums |= {"logprob_diff": differences.sum().item(), "logprobs_compared": float(len(differences))}
+        summed = {name: Metric(AggregationType.SUM, value * ranks) for name, value in sums.items()}
+        return total * ranks, {**summed, "logprob_diff_max": Metric(AggregationType.MAX, largest)}
 
     def _tokens(self, model_output: Any, data: Any) -> tuple[LossTokens, torch.Tensor, torch.Tensor]:
         """The trained tokens, row by row, their weights, and the versions of the model that sampled them."""
