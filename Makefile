@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean
+.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -94,7 +94,7 @@ test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in 
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 1200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
-OF_VERL := openai_sdk readers judges local loggers verl online
+OF_VERL := openai_sdk readers judges local loggers verl vllm online
 .venv-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml) $(VERL_TESTS:%=%/pyproject.toml) tests/plugins/verl/requirements.txt tests/plugins/vllm/overrides.txt
 	$(call uv_environment,-r tests/plugins/verl/requirements.txt $(OF_VERL:%=-e plugins/%) $(VERL_TESTS:%=-e %))
 
@@ -136,6 +136,23 @@ bench-all: $(ALL_INSTALLED) ## every benchmark of the core: the last line of eac
 
 bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per second, memory, trees beside rows
 	.venv/bin/python bench/gpu.py $(ARGS)
+
+# Where there is a GPU, beside the CUDA builds of vLLM and of verl, which need different versions of torch; elsewhere beside the
+# CPU builds of test-verl, with small models.
+.venv-gpu/.installed: pyproject.toml plugins/local/pyproject.toml plugins/vllm/pyproject.toml
+	@python3 -m venv --clear .venv-gpu
+	@.venv-gpu/bin/python $(INSTALL) -e '.[chat]' -e plugins/openai_sdk -e 'plugins/local[quantize]' -e 'plugins/vllm[cuda]' openai pytest
+	@touch $@
+
+.venv-gpu-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml)
+	@python3 -m venv --clear .venv-gpu-verl
+	@.venv-gpu-verl/bin/python $(INSTALL) 'verl[vllm,fsdp]==0.9.1'
+	@.venv-gpu-verl/bin/python $(INSTALL) -e '.[chat]' $(OF_VERL:%=-e plugins/%) openai
+	@touch $@
+
+HAS_GPU := $(wildcard /dev/nvidia0)
+prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed .venv-gpu-verl/.installed,.venv-verl/.installed) ## does AgentJet keep its promises on this GPU? At most 25 minutes (ARGS="trees" for a part)
+	$(if $(HAS_GPU),,$(ON_CPU)) timeout -k 20 1800 $(<D)/bin/python bench/prove_gpu.py --verl-python $(lastword $(^D))/bin/python $(if $(HAS_GPU),,--reduced) $(ARGS)
 
 # TRL pins its own versions of what we use, so it gets an environment of its own.
 .venv-trl/.installed: bench/peers/requirements.txt

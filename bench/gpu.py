@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,21 @@ from ajet_local.rows import micro_batches
 from ajet_local.trees import enable_trees
 from ajet_trees.models import ComputedTree
 
-GROUPS, MEMBERS, PROMPT, ANSWER = 2, 16, 1024, 256
-ROUNDS = 5
 ROW_TOKENS = 16384
 """Tokens in a micro-batch of rows: the backbone's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is computed."""
+
+    groups: int = 2
+    members: int = 16
+    prompt: int = 1024
+    answer: int = 256
+    rounds: int = 5
+    completions: int = 64
+    """Of each group's prompt, in generation."""
 
 
 def main() -> None:
@@ -46,8 +58,8 @@ def main() -> None:
         model = AutoModelForCausalLM.from_config(qwen3_06b(), dtype=torch.float32).eval()
     peak = matmul_flops(device)
     print(f"a matrix product of 8192³ in bfloat16: {peak / 1e12:.0f} TFLOP/s")
-    figures = training(model, make_samples(model.config.vocab_size), peak)
-    figures |= asyncio.run(generation(model.to(torch.bfloat16)))
+    figures = training(model, Sizes(), peak)
+    figures |= asyncio.run(generation(model.to(torch.bfloat16), Sizes()))
     print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
 
 
@@ -69,24 +81,27 @@ def qwen3_06b() -> Qwen3Config:
     )
 
 
-def make_samples(vocabulary: int) -> list[list[Sample]]:
+def make_samples(vocabulary: int, sizes: Sizes) -> list[list[Sample]]:
     """Groups of members, each with a different answer to the group's prompt."""
     rng = np.random.default_rng(0)
     groups = []
-    for _ in range(GROUPS):
-        prompt = rng.integers(0, vocabulary, PROMPT)
-        groups.append([_sample([*prompt, *rng.integers(0, vocabulary, ANSWER)]) for _ in range(MEMBERS)])
+    for _ in range(sizes.groups):
+        prompt = rng.integers(0, vocabulary, sizes.prompt)
+        answers = rng.integers(0, vocabulary, (sizes.members, sizes.answer))
+        groups.append([_sample([*prompt, *answer], sizes.prompt) for answer in answers])
     return groups
 
 
-def _sample(ids: Sequence[int]) -> Sample:
-    on = (np.arange(len(ids)) >= PROMPT).astype(np.float32)
-    spans = (Span(PROMPT, len(ids), 0, "agent", "policy"),)
-    return Sample(np.array(ids, np.int32), on > 0, on, on, on / ANSWER, spans)
+def _sample(ids: Sequence[int], prompt: int) -> Sample:
+    on = (np.arange(len(ids)) >= prompt).astype(np.float32)
+    spans = (Span(prompt, len(ids), 0, "agent", "policy"),)
+    return Sample(np.array(ids, np.int32), on > 0, on, on, on / on.sum(), spans)
 
 
-def training(model: Any, groups: Sequence[Sequence[Sample]], peak: float) -> dict[str, float]:
-    """Train on rows and trees alternately, `ROUNDS` times; a first round is not counted."""
+def training(model: Any, sizes: Sizes, peak: float) -> dict[str, float]:
+    """Train on rows and trees alternately, `Sizes.rounds` times; a first round is not counted. ``peak``: operations that the
+    device does in a second."""
+    groups = make_samples(model.config.vocab_size, sizes)
     reason = enable_trees(model)
     assert not reason, reason
     rows = [MicroBatch(part) for group in groups for part in micro_batches(group, ROW_TOKENS)]
@@ -95,7 +110,7 @@ def training(model: Any, groups: Sequence[Sequence[Sample]], peak: float) -> dic
     unique = sum(len(tree.tree.token_ids) for tree in trees if tree.tree)
     took: dict[str, list[float]] = {"rows": [], "tree": []}
     memory: dict[str, float] = {}
-    for _ in range(ROUNDS + 1):
+    for _ in range(sizes.rounds + 1):
         for name, parts in (("rows", rows), ("tree", trees)):
             took[name].append(_seconds(model.device, lambda parts=parts: _step(model, parts)))
             memory[name] = _peak_memory(model.device)
@@ -126,27 +141,29 @@ def _step(model: Any, parts: Sequence[MicroBatch]) -> None:
         (tokens.weights * -tokens.new * tokens.advantages).sum().backward()
 
 
-async def generation(model: Any) -> dict[str, float]:
-    """Tokens per second for `GROUPS` prompts with 64 completions each."""
-    engine = LocalEngine(model, None, max_batch=64 * GROUPS)
+async def generation(model: Any, sizes: Sizes) -> dict[str, float]:
+    """Tokens per second for `Sizes.groups` prompts with `Sizes.completions` each."""
+    at_once = sizes.groups * sizes.completions
+    engine = LocalEngine(model, None, max_batch=at_once)
     await engine.start()
     rng = np.random.default_rng(1)
-    prompts = [rng.integers(0, model.config.vocab_size, PROMPT).astype(np.int32) for _ in range(GROUPS)]
+    vocabulary = model.config.vocab_size
+    prompts = [rng.integers(0, vocabulary, sizes.prompt).astype(np.int32) for _ in range(sizes.groups)]
     rates = []
     try:
         for version in range(3):
             engine.version = version  # drops the cache
             started = time.perf_counter()
             requests = [
-                GenerateRequest(prompt, Sampling(max_tokens=ANSWER, seed=n))
+                GenerateRequest(prompt, Sampling(max_tokens=sizes.answer, seed=n))
                 for prompt in prompts
-                for n in range(64)
+                for n in range(sizes.completions)
             ]
             got = await asyncio.gather(*(engine.generate(r) for r in requests))
             rates.append(sum(len(g.token_ids) for g in got) / (time.perf_counter() - started))
     finally:
         await engine.close()
-    print(f"generation: {max(rates):,.0f} tokens a second, {64 * GROUPS} at once")
+    print(f"generation: {max(rates):,.0f} tokens a second, {at_once} at once")
     return {"generated_tokens_per_second": max(rates)}
 
 

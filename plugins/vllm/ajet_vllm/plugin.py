@@ -100,8 +100,11 @@ class VLLMEnginePlugin(EnginePlugin):
         memory = self.kv_cache_gib
         if memory is None and current_platform.is_cpu() and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
             memory = CPU_KV_CACHE_GIB
+        # vLLM rewinds the generator of a seeded request after each part of its prompt, which a CPU's generator refuses.
+        whole_prompts = {"enable_chunked_prefill": False} if current_platform.is_cpu() else {}
         arguments = {
             "enable_log_requests": False,
+            **whole_prompts,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             **self.options,

@@ -142,13 +142,12 @@ def test_the_bench_runs_through_on_a_tiny_model(tokenizer, monkeypatch):
     """On the CPU, where its figures mean nothing."""
     monkeypatch.syspath_prepend(str(BENCH))
     bench = importlib.import_module("gpu")
-    for name, value in {"GROUPS": 1, "MEMBERS": 3, "PROMPT": 30, "ANSWER": 8, "ROUNDS": 1}.items():
-        monkeypatch.setattr(bench, name, value)
+    sizes = bench.Sizes(groups=1, members=3, prompt=30, answer=8, rounds=1, completions=4)
     model = tiny(tokenizer)
-    figures = bench.training(model, bench.make_samples(500), bench.matmul_flops(model.device, 64))
+    figures = bench.training(model, sizes, bench.matmul_flops(model.device, 64))
     assert figures["token_ratio"] == pytest.approx(3 * 38 / (30 + 3 * 7))
     assert figures["tree_speedup"] > 0 and figures["share_of_peak"] > 0
-    figures = asyncio.run(bench.generation(model.to(torch.bfloat16)))
+    figures = asyncio.run(bench.generation(model.to(torch.bfloat16), sizes))
     assert figures["generated_tokens_per_second"] > 0
 
 

@@ -153,3 +153,12 @@ def test_a_temperature_that_vllm_would_replace_is_refused(running):
 
 def test_closing_it_fails_what_is_open(running):  # the last test of the engine
     running(lambda engine: check_close(Subject(engine)))
+
+
+def test_more_seeded_prompts_than_one_pass_computes_are_answered(running, checkpoints):
+    async def scenario(engine):
+        asked = [request([30 + n, *PROMPT[1:]], seed=n, max_tokens=4) for n in range(40)]  # 3,840 tokens
+        answers = await asyncio.gather(*map(engine.generate, asked))
+        assert [len(got.token_ids) for got in answers] == [4] * 40
+
+    running(scenario)

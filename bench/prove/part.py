@@ -1,0 +1,139 @@
+"""What the parts share: their arguments, the models, and a watch over the device's memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ajet_local.memory import resident
+from ajet_local.starter.calculator import Calculator
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of a part."""
+
+    folder: Path
+    reduced: bool
+    extra: Sequence[str] = ()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the measurements."""
+        return torch.device("cpu" if self.reduced else "cuda")
+
+    @property
+    def large(self) -> Path:
+        """A model of the shape of Qwen3-0.6B with random weights in bfloat16, reduced: of two layers in float32."""
+        return self.folder / "large"
+
+    @property
+    def small(self) -> Path:
+        """A model of two layers with broad distributions, in float32."""
+        return self.folder / "small"
+
+
+def main(run: Callable[[Options], Mapping[str, Any]], about: str | None) -> None:
+    """Run a part with the arguments of the command line, and print its figures."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--reduced", action="store_true")
+    parser.add_argument("extra", nargs="*")
+    given = parser.parse_args()
+    figures = run(Options(given.folder, given.reduced, given.extra))
+    print(json.dumps(figures))
+
+
+def make_models(options: Options) -> None:
+    """Write the two models and their tokenizer, whose texts are those of the starter."""
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    tokenizer = Calculator().tokenizer(0)[0]
+    common = {
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "tie_word_embeddings": True,
+    }
+    tiny = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        initializer_range=0.2,
+        **common,
+    )
+    large = Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=4096,
+        **common,
+    )
+    for folder, config, dtype in (
+        (options.small, tiny, torch.float32),
+        (
+            options.large,
+            tiny if options.reduced else large,
+            torch.float32 if options.reduced else torch.bfloat16,
+        ),
+    ):
+        torch.manual_seed(0)
+        with options.device:
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+class Peak:
+    """The most memory that the device holds in a block beyond what it held before, in bytes; on a CPU that of this process.
+
+    It counts every process on the device, as an engine may run in its own. It looks every 20 ms.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._used = _used_on(device)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.bytes = 0
+
+    def __enter__(self) -> Peak:
+        self._before = self._used()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            self.bytes = max(self.bytes, self._used() - self._before)
+            time.sleep(0.02)
+
+
+def _used_on(device: torch.device) -> Callable[[], int]:
+    if device.type != "cuda":
+        return resident
+
+    def used() -> int:
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free
+
+    return used

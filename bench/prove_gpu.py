@@ -1,0 +1,162 @@
+"""Does AgentJet keep its promises on this GPU? One run of at most 25 minutes on a card of 80 GB.
+
+    make prove-gpu                        # all parts
+    make prove-gpu ARGS="engines trees"   # the parts whose names begin with these words
+
+Without a GPU, `make prove-gpu` adds ``--reduced``: small models on the CPU, which show that the program itself works.
+
+Each part runs in processes of its own, with a deadline. One that fails, or that lacks a package, does not stop the others. The
+output of every part is in the folder of `--out`. Before its last line, this prints a section for docs/benchmarks.md; the last line
+is one JSON object. Exit code 1: a part has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ajet.utils.process_group import signal_group
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A program of `bench/prove`."""
+
+    name: str
+    about: str
+    program: str
+    seconds: int
+    """Its deadline."""
+    extra: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    """Modules without which it is skipped. Parts that need verl run in its environment."""
+
+
+PARTS = (
+    Part("doctor", "the environment", "doctor", 60),
+    Part("models", "random weights in the shape of Qwen3-0.6B", "models", 60),
+    Part("tests", "tests marked gpu", "tests", 180),
+    Part("engines/local", "the engine's contract", "conformance", 60, ("local",)),
+    Part("engines/vllm", "the engine's contract", "conformance", 180, ("vllm",), ("vllm",)),
+    Part("logprobs/local", "engine and trainer compute the same logprobs", "logprobs", 60, ("local",)),
+    Part(
+        "logprobs/vllm", "engine and trainer compute the same logprobs", "logprobs", 150, ("vllm",), ("vllm",)
+    ),
+    Part("trees", "training on trees beside rows; generation", "trees", 120),
+    Part("train/local", "20 steps on the backbone local", "training", 300, ("local",)),
+    Part("train/verl", "20 steps on the backbone verl", "training", 330, ("verl",), ("vllm", "verl")),
+)
+"""All deadlines together are 25 minutes."""
+ALWAYS = ("doctor", "models")
+"""The other parts and the report need them."""
+
+
+def main() -> None:
+    """Run the parts and print what they found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--reduced", action="store_true", help="small models on the CPU")
+    parser.add_argument(
+        "--verl-python", default=sys.executable, metavar="PYTHON", help="the Python beside verl"
+    )
+    parser.add_argument("--out", type=Path, help="folder for the parts' output; default: a new temporary one")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(part.name for part in PARTS)}; default: all")
+    options = parser.parse_args()
+    if not options.reduced and not _has_cuda():
+        sys.exit("bench/prove_gpu.py: torch finds no CUDA device. --reduced tries the program on this CPU.")
+    out = options.out or Path(tempfile.mkdtemp(prefix="prove-gpu-"))
+    out.mkdir(parents=True, exist_ok=True)
+    found = {
+        part.name: run(part, out.resolve(), _python(part, options.verl_python), reduced=options.reduced)
+        for part in PARTS
+        if not options.parts or part.name in ALWAYS or part.name.startswith(tuple(options.parts))
+    }
+    print("\n".join(section(found, reduced=options.reduced)))
+    print(json.dumps({"reduced": options.reduced, "out": str(out), "parts": found}))
+    if any("failed" in figures for figures in found.values()):
+        sys.exit(1)
+
+
+def _python(part: Part, verl_python: str) -> str:
+    return str(Path(verl_python).absolute()) if "verl" in part.needs else sys.executable
+
+
+def run(part: Part, out: Path, python: str, *, reduced: bool) -> dict[str, Any]:
+    """The figures of a part, with ``seconds``; ``failed`` or ``skipped`` with the reason instead of others."""
+    if missing := [name for name in part.needs if not _is_installed(name, python)]:
+        figures = {"skipped": f"{', '.join(missing)} not installed beside {python}"}
+    else:
+        started = time.monotonic()
+        figures = _ran(part, out, python, reduced=reduced)
+        figures["seconds"] = round(time.monotonic() - started, 1)
+    print(f"{part.name:16}{json.dumps(figures)}", flush=True)
+    return figures
+
+
+def _is_installed(module: str, python: str) -> bool:
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", look]).returncode == 0
+
+
+def _ran(part: Part, out: Path, python: str, *, reduced: bool) -> dict[str, Any]:
+    log = out / f"{part.name.replace('/', '-')}.log"
+    command = [python, "-m", f"prove.{part.program}", "--folder", str(out), *part.extra]
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            [*command, *(["--reduced"] if reduced else [])],
+            cwd=HERE,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a group of its own, which ends as a whole
+        )
+        try:
+            code = process.wait(part.seconds)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"not done after {part.seconds} s", "log": str(log)}
+        finally:
+            signal_group(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
+    if code:
+        return {"failed": lines[-1][:500], "log": str(log)}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def section(found: Mapping[str, Mapping[str, Any]], *, reduced: bool) -> Sequence[str]:
+    """Markdown for docs/benchmarks.md."""
+    device = found.get("doctor", {}).get("device", "unknown device")
+    mode = "reduced, so figures mean nothing" if reduced else "full"
+    lines = [
+        f"### {device}, {datetime.now(UTC):%Y-%m-%d} ({mode})",
+        "",
+        "| part | seconds | found |",
+        "|---|---|---|",
+    ]
+    about = {part.name: part.about for part in PARTS}
+    for name, figures in found.items():
+        shown = ", ".join(f"{key} {value}" for key, value in figures.items() if key not in ("seconds", "log"))
+        lines.append(f"| {name}: {about[name]} | {figures.get('seconds', '')} | {shown} |")
+    return [*lines, ""]
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+if __name__ == "__main__":
+    main()
