@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet_local.cached_attention import ATTENTION, Chunk, Decoding, Pass
+from ajet_local.cached_attention import Chunk, Decoding, Pass, forward
 from ajet_local.completion import Completion
+from ajet_local.fixed_passes import FixedPasses
 from ajet_local.kv_cache import Node
 from ajet_local.slots import Bank
 
@@ -23,17 +24,13 @@ class Batch:
     def __init__(
         self, banks: Sequence[Bank], chunks: Mapping[Node, int], awaiting: Mapping[Node, Sequence[Completion]]
     ) -> None:
-        self.running: list[Completion] = []
-        decoding = []
-        for bank in banks:
-            decoding.append(Decoding(bank, len(self.running)))
-            self.running += [member for family in bank.taken for member in family.members if member]
+        self.banks = banks
+        self.running = [m for bank in banks for family in bank.taken for m in family.members if m]
         self.chunks: list[Chunk] = []
         self._size = len(self.running)
         for node, count in chunks.items():
             self.chunks.append(Chunk(node, count, self._size))
             self._size += count
-        self._pass = Pass(decoding, self.chunks)
         self.answered = list(self.running)
         """The completions that get logits: the running ones, then those whose context this pass completes."""
         self._last = list(range(len(self.running)))
@@ -43,28 +40,29 @@ class Batch:
                 self.answered += waiting
                 self._last += [chunk.span.stop - 1] * len(waiting)
 
-    def logits(self, model: Any) -> torch.Tensor:
-        """Run ``model``: float[len(answered), V]. Its attention stores keys and values in the slots and nodes."""
-        ids, positions = np.empty((2, 1, self._size), dtype=np.int64)
-        ids[0, : len(self.running)] = [c.next_token for c in self.running]
-        positions[0, : len(self.running)] = [c.length for c in self.running]
+    def logits(self, model: Any, fixed: FixedPasses | None, adapter: str | None) -> torch.Tensor:
+        """Run ``model``, whose active adapter is ``adapter``: float[len(answered), V]. Its attention stores keys and values in the
+        slots and nodes. A pass without chunks is one of the ``fixed`` ones, if there are some and it fits."""
+        if fixed is not None and not self.chunks:
+            logits = fixed.logits(self.banks, adapter)
+            if logits is not None:
+                return logits
+        ids, positions = np.empty((2, self._size), dtype=np.int64)
+        ids[: len(self.running)] = [c.next_token for c in self.running]
+        positions[: len(self.running)] = [c.length for c in self.running]
         for chunk in self.chunks:
             node = chunk.node
-            ids[0, chunk.span] = node.ids[node.filled : node.filled + chunk.count]
-            positions[0, chunk.span] = np.arange(chunk.count) + node.start + node.filled
+            ids[chunk.span] = node.ids[node.filled : node.filled + chunk.count]
+            positions[chunk.span] = np.arange(chunk.count) + node.start + node.filled
+        decoding, start = [], 0
+        for bank in self.banks:
+            decoding.append(Decoding.of(bank, start))
+            start = decoding[-1].span.stop
         device = model.device
-        original = model.config._attn_implementation
-        model.config._attn_implementation = ATTENTION
-        try:
-            logits: torch.Tensor = model(
-                input_ids=torch.from_numpy(ids).to(device),
-                position_ids=torch.from_numpy(positions).to(device),
-                use_cache=False,
-                logits_to_keep=torch.tensor(self._last, dtype=torch.long, device=device)
-                if self.chunks
-                else 0,
-                cached=self._pass,
-            ).logits[0]
-        finally:
-            model.config._attn_implementation = original
-        return logits
+        return forward(
+            model,
+            torch.from_numpy(ids).to(device),
+            torch.from_numpy(positions).to(device),
+            Pass(decoding, self.chunks),
+            torch.tensor(self._last, dtype=torch.long, device=device) if self.chunks else 0,
+        )

@@ -16,6 +16,7 @@ import torch
 
 from ajet_local.batch import Batch
 from ajet_local.completion import Completion
+from ajet_local.fixed_passes import FixedPasses, Record
 from ajet_local.kv_cache import KVLayout, Node, PrefixCache
 from ajet_local.sampling import sample
 from ajet_local.slots import AHEAD, Slots
@@ -23,7 +24,8 @@ from ajet_local.slots import AHEAD, Slots
 
 class Scheduler:
     """Runs completions. ``cache_bytes`` bounds the memory of keys and values, in cache and slots together, but one
-    completion always runs; ``prefill_tokens`` bounds the prompt tokens of one pass."""
+    completion always runs; ``prefill_tokens`` bounds the prompt tokens of one pass. With ``record``, passes that only decode are
+    `FixedPasses`."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Scheduler:
         max_batch: int,
         cache_bytes: int,
         prefill_tokens: int,
+        record: Record | None = None,
     ) -> None:
         self.model = model
         self.activate = activate
@@ -45,6 +48,7 @@ class Scheduler:
         self.max_tokens = cache_bytes // (self.layout.layers * self.layout.layer_bytes)
         """Maximum number of tokens with keys and values in memory."""
         self.cache = PrefixCache(self.layout)
+        self.fixed = FixedPasses(model, record) if record else None
         self._lanes: dict[str | None, _Lane] = {}
 
     @property
@@ -70,7 +74,7 @@ class Scheduler:
         for adapter, lane in self._lanes.items():
             if lane.busy:
                 self.activate(adapter)
-                lane.step(version)
+                lane.step(version, adapter)
 
     def restart(self) -> None:
         """Drop all keys and values, because the weights changed. Running completions are recomputed and continue."""
@@ -193,10 +197,10 @@ class _Lane:
         self.pending.clear()
         self.slots.clear()
 
-    def step(self, version: int) -> None:
-        """Run one forward pass, and sample a token for each completion that gets logits."""
+    def step(self, version: int, adapter: str | None) -> None:
+        """Run one forward pass with the active adapter, and sample a token for each completion that gets logits."""
         batch = Batch(self.slots.banks, self._chunks(), self.pending)
-        logits = batch.logits(self.scheduler.model)
+        logits = batch.logits(self.scheduler.model, self.scheduler.fixed, adapter)
         self.slots.advance()
         for completion in batch.running:
             completion.length += 1

@@ -63,6 +63,12 @@ class Bank:
         self.kv = layout.zeros(0, tokens=capacity)
         self.owner = torch.zeros(0, capacity, dtype=torch.int8, device=layout.device)
 
+    def foreign(self, families: int, width: int) -> torch.Tensor:
+        """bool[families, 1, size, width]: the columns that a member must not read."""
+        owner = self.owner[:families, None, :width]
+        member = torch.arange(self.size, dtype=torch.int8, device=owner.device)[:, None]
+        return ((owner != member) & (owner != SHARED))[:, None]
+
     def resize(self, slots: int) -> None:
         """Change the number of slots; it must not be below the number of taken ones."""
         kept = min(slots, len(self.owner))
@@ -173,6 +179,7 @@ class Slots:
         """Free the memory of unused slots."""
         for key, bank in list(self._banks.items()):
             if not bank.taken:
+                bank.resize(0)  # fixed passes may still know the bank
                 del self._banks[key]
             elif len(bank.taken) < len(bank.owner):
                 bank.resize(len(bank.taken))
