@@ -44,10 +44,11 @@ async def _sampled(options: Options) -> Sequence[Sample]:
             GenerateRequest(prompt, Sampling(max_tokens=ANSWER, seed=n)) for n, prompt in enumerate(prompts)
         ]
         answers = await asyncio.gather(*map(engine.generate, asked))
-    return [_sample(prompt, got) for prompt, got in zip(prompts, answers, strict=True)]
+    return [sample_of(prompt, got) for prompt, got in zip(prompts, answers, strict=True)]
 
 
-def _sample(prompt: Any, got: Any) -> Sample:
+def sample_of(prompt: Any, got: Any) -> Sample:
+    """A prompt and its completion, whose tokens are trained."""
     ids = np.concatenate([prompt, got.token_ids]).astype(np.int32)
     mask = np.arange(len(ids)) >= len(prompt)
     logprobs = np.full(len(ids), np.nan, dtype=np.float32)

@@ -108,7 +108,7 @@ class Peak:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._used = _used_on(device)
+        self._used = used_on(device)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.bytes = 0
@@ -128,7 +128,8 @@ class Peak:
             time.sleep(0.02)
 
 
-def _used_on(device: torch.device) -> Callable[[], int]:
+def used_on(device: torch.device) -> Callable[[], int]:
+    """What returns the bytes in use on a device, by all processes; on a CPU by this one."""
     if device.type != "cuda":
         return resident
 

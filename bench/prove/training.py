@@ -1,4 +1,5 @@
-"""Steps of a job with the model of Qwen3-0.6B's shape on the backbone that is named: speed, parts of a step, memory beside the plan.
+"""Steps of a job with the model of Qwen3-0.6B's shape on the backbone (and with the engine) that is named: speed, parts of a step,
+memory beside the plan.
 
 Rewards are random: the job learns nothing, but every part of it runs.
 """
@@ -23,8 +24,10 @@ PROMPT, ANSWER = 512, 256
 
 def run(options: Options) -> dict[str, Any]:
     """Train, and compare with the plan. Raises AjetError if the job fails."""
-    backbone = options.extra[0]
+    backbone, *engine = options.extra
     settings = _settings(options, backbone)
+    if engine:
+        settings["backbone.local.engine"] = engine[0]
     with Peak(options.device) as peak:
         done = ajet.run(
             workflow=str(Path(__file__).with_name("agent.py")) + ":ask",
@@ -56,7 +59,7 @@ def _settings(options: Options, backbone: str) -> dict[str, Any]:
         "train.save_every": 1000,
     }
     if options.reduced and backbone == "local":  # as on a GPU: a limit, and a cache within it
-        settings |= {"backbone.local.memory_limit": resident() + (1 << 30), "backbone.local.cache_mib": 64}
+        settings |= {"backbone.local.memory_limit": resident() + (4 << 30), "backbone.local.cache_mib": 64}
     return settings
 
 

@@ -153,3 +153,22 @@ def test_what_cannot_be_planned_is_exit_code_2(
     monkeypatch.setattr("ajet.cli.plan.reported_gpus", lambda: [])
     outcome = folder.ajet("plan", *arguments)
     assert outcome.code == 2 and said in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_vllm_beside_the_trainer_sleeps_in_one_of_two_phases(folder: Folder) -> None:
+    together = planned(folder, *QWEN_4B)
+    apart = planned(folder, *QWEN_4B, "--set", "backbone.local.engine=vllm")
+    assert apart["settings"]["backbone.local.engine"] == "vllm"
+    assert "the engine's cache" in parts(apart, "sampling") and "gradients" not in parts(apart, "sampling")
+    assert "the sleeping engine" in parts(apart, "training")
+    assert apart["cache_tokens"] > together["cache_tokens"]
+    assert apart["speed"]["sampled"]["low"] > 2 * together["speed"]["sampled"]["low"]
+    assert "backbone.local.engine: vllm" in [found["text"] for found in together["suggestions"]]
+
+
+def test_jobs_that_vllm_cannot_sample_for_are_not_planned_with_it(folder: Folder) -> None:
+    outcome = folder.ajet(
+        "plan", *QWEN_4B, "--method", "lora", "--set", "backbone.local.engine=vllm", "--json"
+    )
+    assert outcome.code == 2
+    assert "backbone.local.engine: vllm cannot sample for this job, as it does not serve" in outcome.err

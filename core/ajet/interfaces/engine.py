@@ -9,7 +9,16 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress
-from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32, Sampling
+from ajet.types import (
+    AjetError,
+    ConfigError,
+    Float32,
+    GenerateRequest,
+    Generation,
+    GenerationDelta,
+    Int32,
+    Sampling,
+)
 
 
 @runtime_checkable
@@ -49,6 +58,19 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class SharedEngine(Engine, Protocol):
+    """An engine that samples from weights in training, on the device of their trainer."""
+
+    async def sleep(self) -> None:
+        """Wait for the calls in progress, and give the device's memory to the trainer. Later calls wait for `load_weights`."""
+        ...
+
+    async def load_weights(self, source: Mapping[str, Any], version: int) -> int:
+        """Take the memory back, load torch tensors by the names of the model's checkpoint, drop what was cached under other
+        weights, and sample under this version, which it returns. Raises AjetError for weights that do not fit."""
+        ...
 
 
 class ChatModelFailed(AjetError):
@@ -117,6 +139,16 @@ class EnginePlugin(Plugin):
     @abstractmethod
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """The engine for a model (folder, Hugging Face id or recipe); `start` is called later."""
+
+    def build_shared(
+        self, model: str, seed: int, progress: Progress, *, dtype: str, cache: int, context: int
+    ) -> SharedEngine:
+        """The engine for a model folder whose weights a trainer in this process changes, on the same device. It computes in
+        ``dtype`` (float32, bfloat16) and has ``cache`` bytes for keys and values, of contexts of ``context`` tokens. Raises
+        ConfigError if the engine cannot do that."""
+        raise ConfigError(
+            f"the engine {self.name!r} does not sample from weights in training; local and vllm do."
+        )
 
     @abstractmethod
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -28,11 +29,18 @@ if TYPE_CHECKING:
     from ajet.job.job import Job
     from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet_local.engine import LocalEngine
+    from ajet_local.shared import SharedSampler
     from ajet_lora.adapters import Adapters
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 MOST_REQUESTS = {"cuda": 256}
 """Default of `max_batch` by kind of device; 64 on others."""
+VLLM = "vllm"
+"""The engine that samples faster on a GPU, in processes of its own."""
+VLLM_REQUESTS = 256
+"""Requests that it samples together by default."""
+VLLM_PASS_SECONDS = (0.0, 0.05e-3)
+"""Time of a layer besides its computation: vLLM starts its kernels from CUDA graphs."""
 PASS_SECONDS = (0.25e-3, 0.75e-3)
 """Time in which Python starts the kernels of one layer, at the lowest and the highest: what transformers' speeds on an A100 leave
 beside reading the weights (the README of QwenLM/Qwen: 54 tokens a second with 1.8B, 41 with 7B, 32 with 14B parameters)."""
@@ -125,7 +133,7 @@ class OnDevice(Plugin):
             keep_exact(model)
         return model, tokenizer, prepared
 
-    def engine(
+    def local_engine(
         self,
         model: Any,
         tokenizer: Any,
@@ -161,6 +169,11 @@ class Local(OnDevice, Backbone):
         deterministic=True,
         keys=OPTIONAL_KEYS,
         needs=frozenset(get_args(Need)),
+    )
+    engine: str = Field(
+        "auto",
+        description="What samples in training: local, in this process, or vllm, which sleeps on the same GPU during updates. "
+        "auto: vllm where it and CUDA are installed and all weights are trained, else local.",
     )
     optimizer: Literal["adamw", "adamw_8bit"] = Field(
         "adamw",
@@ -208,6 +221,20 @@ class Local(OnDevice, Backbone):
         from ajet.runs.train import train_job
 
         config = job.config
+        name = self._engine_name(
+            adapters=any(target.lora for target in job.targets),
+            asynchronous=config.train.asynchronous,
+            deterministic=config.run.deterministic,
+        )
+        shared = None
+        if name != self.name:
+            plugin = job.plugins.get("engine", name, "backbone.local.engine")
+            assert issubclass(plugin, EnginePlugin)
+            shared = plugin()
+            if self.engine == "auto":
+                job.progress.say(
+                    f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"
+                )
         trainer = self.trainer(
             job.model,
             config.train,
@@ -217,8 +244,33 @@ class Local(OnDevice, Backbone):
             needs=job.algorithm.needs,
             adapters={target.name: target.lora for target in job.targets if target.lora},
             trained=[target.name for target in job.targets if target.trained],
+            shared=shared,
         )
         return train_job(job, trainer)
+
+    def _engine_name(self, *, adapters: bool, asynchronous: bool, deterministic: bool) -> str:
+        """The engine of a job. Raises ConfigError if the job names one that cannot sample for it."""
+        reasons = {
+            "it does not serve adapters that are trained": adapters,
+            "it sleeps during updates, in which an asynchronous run samples": asynchronous,
+            "its samples do not repeat bit for bit, which run.deterministic asks for": deterministic,
+        }
+        against = next((reason for reason, holds in reasons.items() if holds), "")
+        if self.engine != "auto":
+            if against and self.engine != self.name:
+                raise ConfigError(
+                    f"backbone.local.engine: {self.engine} cannot sample for this job, as {against}. Use local."
+                )
+            return self.engine
+        return VLLM if not against and self._has_vllm() else self.name
+
+    def _has_vllm(self) -> bool:
+        """Whether training on this machine samples with vLLM if nothing else is said."""
+        if self.device not in ("auto", "cuda") or not (find_spec("vllm") and find_spec("ajet_vllm")):
+            return False
+        import torch
+
+        return torch.cuda.is_available()
 
     def trainer(
         self,
@@ -231,17 +283,22 @@ class Local(OnDevice, Backbone):
         needs: Collection[Need] = (),
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
+        shared: EnginePlugin | None = None,
     ) -> Trainer:
-        """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
+        """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe. ``shared`` samples instead
+        of the local engine."""
         import torch
 
         from ajet_local.modeling import copy_in
+        from ajet_local.shared import SharedSampler
         from ajet_local.trainer import LocalTrainer
 
         source = model_source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         keeps_first = train.reference is None and (train.kl > 0 or "reference" in needs)
-        demand = self._within_memory(source, train, adapters, names, progress, keeps_first=keeps_first)
+        demand = self._within_memory(
+            source, train, adapters, names, progress, keeps_first=keeps_first, apart=shared is not None
+        )
         if deterministic:
             os.environ.setdefault(
                 "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -258,18 +315,32 @@ class Local(OnDevice, Backbone):
             # Sampling goes on during an update and must not see half of it.
             sampled_adapters = trained_adapters.twin()
             sampled = sampled_adapters.model
-        elif whole and (train.asynchronous or compute != torch.float32):
+        elif whole and shared is None and (train.asynchronous or compute != torch.float32):
             sampled = copy_in(network, compute)
-        return LocalTrainer(
-            network,
-            tokenizer,
-            self.engine(
+        engine: LocalEngine | SharedSampler
+        if shared is None:
+            engine = self.local_engine(
                 sampled,
                 tokenizer,
                 sampled_adapters,
                 deterministic=deterministic,
                 cache_mib=max(demand.cache >> 20, 1),
-            ),
+            )
+        else:
+            room = demand.cache // demand.shape.cached(1, compute.itemsize)
+            started = shared.build_shared(
+                str(source),
+                seed,
+                progress,
+                dtype=str(compute).removeprefix("torch."),
+                cache=demand.cache,
+                context=min(demand.shape.context, room),
+            )
+            engine = SharedSampler(started, network, compute)
+        return LocalTrainer(
+            network,
+            tokenizer,
+            engine,
             optimizer=self.optimizer,
             weight_decay=train.weight_decay,
             adam_epsilon=train.adam_epsilon,
@@ -277,7 +348,14 @@ class Local(OnDevice, Backbone):
             micro_batch_tokens=demand.tokens,
             gradient_checkpointing=demand.training.checkpointing,
             reference=_reference(
-                sampled, tokenizer, trained_adapters, train, seed, progress, keeps_first=keeps_first
+                network,
+                tokenizer,
+                trained_adapters,
+                train,
+                seed,
+                progress,
+                dtype=compute,
+                keeps_first=keeps_first,
             ),
             adapters=trained_adapters,
             trained=names,
@@ -294,6 +372,7 @@ class Local(OnDevice, Backbone):
         progress: Progress,
         *,
         keeps_first: bool,
+        apart: bool = False,
     ) -> Demand:
         """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does
         not fit."""
@@ -314,7 +393,7 @@ class Local(OnDevice, Backbone):
         )
         program = resident() if self.memory_limit and device.type == "cpu" else 0
         demand = self._fitted(
-            self._demand(sizes, compute.itemsize, program), limit, shared=device.type != "cuda"
+            self._demand(sizes, compute.itemsize, program, apart=apart), limit, shared=device.type != "cuda"
         )
         if demand.total > limit:
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
@@ -326,9 +405,10 @@ class Local(OnDevice, Backbone):
             )
         return demand
 
-    def _demand(self, sizes: ModelSizes, number: int, program: int = 0) -> Demand:
+    def _demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:
         """The job's demand before sizes are chosen; arguments as of `Demand.of`."""
-        return Demand.of(sizes, number, program, eight_bits=self.optimizer == "adamw_8bit")
+        demand = Demand.of(sizes, number, program, eight_bits=self.optimizer == "adamw_8bit")
+        return replace(demand, apart=apart)
 
     def _fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
         """The demand with the sizes that are set, and others that fit beside them."""
@@ -343,17 +423,22 @@ class Local(OnDevice, Backbone):
         """See `Backbone.layout`: engine and trainer in one process on one GPU."""
         number = FLOAT32 if self.dtype == "float32" else BFLOAT16
         limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
-        demand = self._fitted(self._demand(sizes, number), limit, shared=False)
+        name = self._engine_name(
+            adapters=bool(sizes.adapters), asynchronous=sizes.asynchronous, deterministic=False
+        )
+        apart = name != self.name
+        demand = self._fitted(self._demand(sizes, number, apart=apart), limit, shared=False)
         return Layout(
             gpus=1,
-            phases=(Phase("sampling and training", demand.parts, limit),),
+            phases=tuple(Phase(title, parts, limit) for title, parts in demand.phases.items()),
             running=sizes.concurrency,
             cache=demand.cache,
-            batch=self.max_batch or MOST_REQUESTS["cuda"],
-            pass_seconds=PASS_SECONDS,
+            batch=VLLM_REQUESTS if apart else self.max_batch or MOST_REQUESTS["cuda"],
+            pass_seconds=VLLM_PASS_SECONDS if apart else PASS_SECONDS,
             number=number,
             checkpointing=demand.training.checkpointing,
             settings={
+                "backbone.local.engine": name,
                 "backbone.local.micro_batch_tokens": str(demand.tokens),
                 "backbone.local.gradient_checkpointing": str(demand.training.checkpointing).lower(),
                 "backbone.local.cache_mib": str(max(demand.cache >> 20, 1)),
@@ -365,7 +450,12 @@ class Local(OnDevice, Backbone):
         names = ("micro_batch_tokens", "cache_mib")
         given = [{f"backbone.local.{name}": None} for name in names if getattr(self, name) is not None]
         recomputing = [{"backbone.local.gradient_checkpointing": value} for value in (True, False)]
-        return [*given, *recomputing, {"backbone.local.optimizer": "adamw_8bit"}]
+        return [
+            *given,
+            *recomputing,
+            {"backbone.local.engine": VLLM},
+            {"backbone.local.optimizer": "adamw_8bit"},
+        ]
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
         """See `Backbone.export`."""
@@ -391,17 +481,19 @@ def _reference(
     seed: int,
     progress: Progress,
     *,
+    dtype: torch.dtype,
     keeps_first: bool,
 ) -> Any:
-    """The frozen reference model, for a KL penalty or as a teacher: ``train.reference``, else a copy of the initial
+    """The frozen reference model in ``dtype``, for a KL penalty or as a teacher: ``train.reference``, else a copy of the initial
     weights. None if the job needs none, or if its adapters leave the initial weights in place. Raises ConfigError for
     a reference with another tokenizer."""
     from ajet_local.export import load_whole
+    from ajet_local.modeling import copy_in
 
     if train.reference is None:
-        return copy.deepcopy(model).requires_grad_(False) if keeps_first and adapters is None else None
+        return copy_in(model, dtype).requires_grad_(False) if keeps_first and adapters is None else None
     source = model_source(train.reference, seed, progress)
-    reference, its_tokenizer = load_whole(source, device=model.device, dtype=model.dtype)
+    reference, its_tokenizer = load_whole(source, device=model.device, dtype=dtype)
     check_vocabulary(train.reference, its_tokenizer.get_vocab(), tokenizer.get_vocab())
     return reference.requires_grad_(False)
 
@@ -415,7 +507,7 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
 
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
-        return self.engine(
+        return self.local_engine(
             *self.load(model_source(model, seed, progress), seed, None, self.device_and_dtype()[1])
         )
 

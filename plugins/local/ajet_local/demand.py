@@ -1,4 +1,5 @@
-"""The memory of a job on one device: engine and trainer in one process. What fits, and what would make a job fit.
+"""The memory of a job on one device: the trainer, and the engine in the same process or in its own. What fits, and what would make a
+job fit.
 
 The formulas are those of `ajet.estimate.memory`. What is not set is chosen here: the cache of the engine is sized to what
 the rest leaves, and activations are computed twice only where the job would not fit otherwise.
@@ -20,6 +21,10 @@ MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""
 USEFUL_TOKENS = 1024
 """Smaller micro-batches use a GPU badly: gradient checkpointing is cheaper."""
+ASLEEP = 3 * (1 << 30) // 2
+"""Bytes that a sleeping engine keeps: CUDA's context and graphs."""
+COMPUTING = 2 * (1 << 30)
+"""Bytes that an engine in its own process takes besides weights and cache while it samples."""
 LEAST_CACHED = 16384
 """Minimum tokens in the engine's cache if its size is chosen to fit: for example 8 sequences of 2048."""
 
@@ -38,6 +43,8 @@ class Demand:
     """Number of weights of the reference model."""
     program: int = 0
     """Bytes that the process already uses."""
+    apart: bool = False
+    """Whether an engine in its own process samples, and sleeps during updates."""
 
     @classmethod
     def of(cls, sizes: ModelSizes, number: int, program: int = 0, *, eight_bits: bool = False) -> Demand:
@@ -64,26 +71,42 @@ class Demand:
         return self.training.shape
 
     @property
-    def parts(self) -> dict[str, int]:
-        """Bytes of each part, by its name in messages."""
+    def phases(self) -> dict[str, dict[str, int]]:
+        """Bytes of each part, by the names of phase and part in messages. An engine in the same process keeps its memory."""
         of = self.training
-        parts = {
+        lasting = {
             "the program": self.program,
             "weights": of.weights,
             "adapters": (of.adapters or 0) * FLOAT32,
-            "gradients": of.gradients,
             "AdamW": of.moments,
-            "the engine's copy": self._copy(),
             "the reference": self.reference * of.number,
+        }
+        updating = {
+            "gradients": of.gradients,
             "converted weights": of.converted,
-            "the engine's cache": self.cache,
             f"activations of {self.tokens} tokens": of.activations(self.tokens),
         }
-        return {name: size for name, size in parts.items() if size}
+        cache = {"the engine's cache": self.cache}
+        if self.apart:
+            copied = {"the engine's weights": self.shape.parameters * of.number, "its passes": COMPUTING}
+            phases = {
+                "sampling": {**lasting, **copied, **cache},
+                "training": {**lasting, **updating, "the sleeping engine": ASLEEP},
+            }
+        else:
+            phases = {
+                "sampling and training": {**lasting, "the engine's copy": self._copy(), **updating, **cache}
+            }
+        return {name: {part: size for part, size in parts.items() if size} for name, parts in phases.items()}
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes of each part in the phase that needs most, by its name in messages."""
+        return max(self.phases.values(), key=lambda parts: sum(parts.values()))
 
     @property
     def total(self) -> int:
-        """Bytes of all parts."""
+        """Bytes of the phase that needs most."""
         return sum(self.parts.values())
 
     @property
@@ -132,6 +155,8 @@ def fit(demand: Demand, limit: int, given: Given, *, shared: bool) -> Demand:
 def _sized(demand: Demand, limit: int, given: Given, fewest: int, most_cache: int) -> Demand:
     """The demand with the largest micro-batch, of at least ``fewest`` tokens, and the cache that fit beside each other; the
     smallest sizes if none do."""
+    if demand.apart:
+        return _sized_apart(demand, limit, given, fewest)
     wanted = limit // 4 if given.cache is None else given.cache
     for size in (given.tokens,) if given.tokens else _sizes(fewest):
         sized = replace(demand, tokens=size, cache=0)
@@ -141,6 +166,19 @@ def _sized(demand: Demand, limit: int, given: Given, fewest: int, most_cache: in
     if given.cache is not None:
         return replace(sized, cache=given.cache)
     return replace(sized, cache=min(max(room, min(demand.least_cache, wanted)), most_cache))
+
+
+def _sized_apart(demand: Demand, limit: int, given: Given, fewest: int) -> Demand:
+    """The largest micro-batch beside a sleeping engine, and the cache that sampling leaves room for."""
+    cache = given.cache
+    if cache is None:
+        sampling = sum(replace(demand, cache=0).phases["sampling"].values())
+        cache = max(limit - sampling, demand.least_cache)
+    for size in (given.tokens,) if given.tokens else _sizes(fewest):
+        sized = replace(demand, tokens=size, cache=cache)
+        if sum(sized.phases["training"].values()) <= limit:
+            break
+    return sized
 
 
 def _sizes(fewest: int) -> Iterator[int]:
@@ -180,6 +218,8 @@ def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, Any]]:
     tokens = next(fitting, FEWEST_TOKENS)
     if tokens < demand.tokens:
         yield f"micro_batch_tokens: {tokens}", lambda d: replace(d, tokens=tokens)
+    if demand.apart:
+        yield "engine: local", lambda d: replace(d, apart=False)
     if demand.cache > demand.least_cache:
         mib = (demand.least_cache >> 20) + 1
         yield f"cache_mib: {mib} ({LEAST_CACHED} tokens)", lambda d: replace(d, cache=mib << 20)

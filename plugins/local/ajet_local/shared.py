@@ -1,0 +1,80 @@
+"""An engine in processes of its own that samples from the weights in training, on the same device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import torch
+
+from ajet.interfaces.engine import SharedEngine
+from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+
+
+class SharedSampler:
+    """`ajet.interfaces.engine.Engine` over a `SharedEngine` and the model in training, whose weights it gets in ``dtype``.
+
+    The engine sleeps from `sleep` to `renew`: the trainer has the device's memory meanwhile. It starts with the weights of
+    a file, so `start` renews them if ``version`` says that a checkpoint has been restored.
+    """
+
+    adapters: tuple[str, ...] = ()
+
+    def __init__(self, engine: SharedEngine, model: Any, dtype: torch.dtype) -> None:
+        self.model = model
+        self.version = 0
+        """Weight version of new tokens."""
+        self.tokenizer = engine.tokenizer
+        self.model_type = engine.model_type
+        self.context_length = engine.context_length
+        self._engine = engine
+        self._dtype = dtype
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Start the engine. Raises what its `start` raises."""
+        self._loop = asyncio.get_running_loop()
+        await self._engine.start()
+        if self.version:
+            await self._load(self.version)
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `Engine.generate`."""
+        return await self._engine.generate(request)
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """See `Engine.stream`."""
+        return self._engine.stream(request)
+
+    async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
+        """See `Engine.score`."""
+        return await self._engine.score(ids, temperature)
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        self._loop = None
+        await self._engine.close()
+
+    def sleep(self) -> None:
+        """Let the engine give its memory back, and wait for that. Call it from another thread than the engine's; does nothing
+        before `start`."""
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._engine.sleep(), self._loop).result()
+
+    async def renew(self) -> int:
+        """Give the engine the weights, and increase the version, which it returns. Raises AjetError if they do not fit."""
+        await self._load(self.version + 1)
+        self.version += 1
+        return self.version
+
+    async def _load(self, version: int) -> None:
+        weights = await asyncio.to_thread(self._weights)
+        await self._engine.load_weights(weights, version)
+
+    def _weights(self) -> Mapping[str, torch.Tensor]:
+        """The weights in the memory of the CPU, as the engine's memory is taken again after they are copied."""
+        copied = {name: value.to("cpu", self._dtype) for name, value in self.model.state_dict().items()}
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the update used is the engine's now
+        return copied

@@ -1,0 +1,109 @@
+"""The local backbone trains while vLLM samples from its weights, beside vLLM's CPU build (`make test-vllm`)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+import ajet
+from ajet.rollout.recorder import JOURNAL
+from ajet.types import AjetError, ConfigError
+
+needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm")
+SETTINGS = {
+    "backbone.local.engine": "vllm",
+    "backbone.local.device": "cpu",
+    "backbone.local.cache_mib": 64,
+    "backbone.local.memory_limit": "8GiB",
+    "train.batch_size": 2,
+    "train.save_every": 1,
+    "rollout.group_size": 3,
+    "rollout.sampling.max_tokens": 8,
+}
+
+
+async def guess(task: ajet.Task) -> str:
+    """Two calls, of which the second continues the first."""
+    client = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+    messages: list[Any] = [{"role": "user", "content": task.query}]
+    for _ in range(2):
+        made = await client.chat.completions.create(model="m", messages=messages)
+        messages += [
+            made.choices[0].message.model_dump(exclude_none=True),
+            {"role": "user", "content": "more"},
+        ]
+    return made.choices[0].message.content or ""
+
+
+def judge(task: ajet.Task, output: ajet.WorkflowOutput) -> float:
+    """Any reward that differs between answers."""
+    return float(sum(map(ord, output.response)) % 7)
+
+
+def trained(model: Path, runs: Path, **more: Any) -> ajet.Run:
+    """A run on two tasks with vLLM as the engine."""
+    return ajet.run(
+        workflow=guess,
+        tasks=[{"id": name, "query": name} for name in ("a", "b")],
+        judge=judge,
+        model=str(model),
+        backbone="local",
+        run_dir=str(runs),
+        progress=False,
+        **{"set": SETTINGS, **more},
+    )
+
+
+@needs_vllm
+def test_each_step_samples_from_the_weights_of_the_step_before(
+    checkpoints: list[Path], tmp_path: Path
+) -> None:
+    run = trained(checkpoints[0], tmp_path, steps=3, set={**SETTINGS, "train.learning_rate": 0.01})
+    for step in run.metrics:
+        assert step["tokens_trained"] and step["grad_norm"] > 0
+        # The trainer computes what vLLM recorded only if vLLM has the trainer's weights, and no older keys and values.
+        assert 0 < step["logprob_diff_max"] < 1e-3
+    journal = [json.loads(line) for line in (Path(run.dir) / JOURNAL).read_text().splitlines()]
+    for episode in journal:
+        for call in episode["calls"]:
+            versions = np.frombuffer(base64.b64decode(call["tokens"]["versions"]), "<i4")
+            assert set(versions.tolist()) == {episode["step"] - 1}
+    assert {episode["step"] for episode in journal} == {1, 2, 3}
+
+
+@needs_vllm
+def test_vllms_cpu_build_has_no_sleep_mode_of_its_own(checkpoints: list[Path]) -> None:
+    """So `sleep` only pauses there. If this fails, it can free memory on a CPU as well."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    with pytest.raises(ValueError, match="Sleep mode is not supported on current platform"):
+        AsyncEngineArgs(model=str(checkpoints[0]), enable_sleep_mode=True).create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"targets.policy.lora.rank": 4}, "does not serve adapters"),
+        ({"train.asynchronous": True}, "sleeps during updates"),
+        ({"run.deterministic": True}, "do not repeat bit for bit"),
+    ],
+)
+def test_jobs_that_vllm_cannot_sample_for_are_refused(
+    tmp_path: Path, settings: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^backbone\.local\.engine: vllm cannot sample for this job, as .*{why}"
+    ):
+        trained(tmp_path, tmp_path / "runs", steps=1, set={**SETTINGS, **settings})
+
+
+def test_an_engine_that_takes_no_new_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AjetError, match=r"unknown engine 'vlm'; did you mean 'vllm'"):
+        trained(tmp_path, tmp_path / "runs", steps=1, set={**SETTINGS, "backbone.local.engine": "vlm"})
