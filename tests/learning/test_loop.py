@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,6 +96,25 @@ def test_an_asynchronous_run_begins_the_next_batch_before_the_update_has_ended(t
     assert order("batch 2 for 1") < order("publish 1") < order("update 2")
     assert order("batch 3 for 2") < order("publish 2") < order("update 3")
     assert len(told.story) == 9, "nothing is sampled after the last step"
+
+
+def test_a_step_frees_its_episodes_before_the_next_one_begins(tmp_path: Path) -> None:
+    class Episode:
+        def __init__(self) -> None:
+            self.itself = self
+
+    class Remembers(Told):
+        earlier: weakref.ref[Episode] | None = None
+
+        async def batch(self, step: int, version: int) -> RolloutBatch:
+            assert self.earlier is None or self.earlier() is None
+            batch: Any = SimpleNamespace(step=step, learning_rate=0.1, episode=Episode())
+            self.earlier = weakref.ref(batch.episode)
+            return RolloutBatch(batch, 5, {})
+
+    told = Remembers(RunRecorder(tmp_path))
+    told.run(steps=3)
+    assert told.version == 3
 
 
 def test_a_failing_update_cancels_the_batch_ahead(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -97,6 +98,10 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         on_policy = not settings.asynchronous or step == first_step
         if on_policy and (warning := gap.warning(step, metrics)):
             log.warning("%s", warning)
+        # Messages and tokens of an episode refer to each other, so only the collector frees them. Here fewer calls wait for it
+        # than if it ran during the rollout, where it would stop all of them.
+        del batch
+        gc.collect()
         last = step == settings.steps
         state: dict[str, float] = {"version": version}
         if loop.validate and (last or (loop.validate_every and step % loop.validate_every == 0)):
