@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean prove-gpu
+.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -122,6 +122,14 @@ lint: $(ALL_INSTALLED) ## style, types, import rules and phrases to avoid
 format: $(ALL_INSTALLED) ## put the code into our style
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+DOCS_INSTALLED := .venv/.docs_installed
+$(DOCS_INSTALLED): $(ALL_INSTALLED)
+	@.venv/bin/python $(INSTALL) -e '.[docs]' -c constraints.txt
+	@touch $@
+
+docs: $(DOCS_INSTALLED) ## the documentation site, in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
 wheels: $(ALL_INSTALLED) ## all distributions as wheels, in dist/
 	rm -rf dist

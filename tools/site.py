@@ -1,0 +1,190 @@
+"""Hooks of the documentation site (`mkdocs.yml`): pages from outside docs/, pages that are generated, and links between them.
+
+The pages read the same in the repository and on the site. So a link is relative to the file that contains it in the
+repository, and here it becomes a link to the page on the site.
+"""
+
+from __future__ import annotations
+
+import html
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = "README.md"
+DOCS = "docs/"
+ADDED = (HOME, "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
+"""Pages from outside docs/, besides the examples' own."""
+_LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
+_CODE = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from outside docs/, the files to which pages link, and the generated pages."""
+    for name in [*ADDED, *examples()]:
+        files.append(_file(name, config))
+    for name in sorted(linked(files)):
+        files.append(_file(name, config))
+    for uri, content in generated():
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def examples() -> list[str]:
+    """The READMEs of the examples."""
+    return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("examples/*/README.md"))
+
+
+def linked(files: Files) -> set[str]:
+    """The other files of the repository to which the pages link."""
+    found = set()
+    for file in files.documentation_pages():
+        source = repository_path(file)
+        for link in _LINK.findall(_CODE.sub("", file.content_string)):
+            name = target(source, link.partition("#")[0])
+            if name and not name.startswith(DOCS) and (ROOT / name).is_file():
+                found.add(name)
+    return found - {repository_path(file) for file in files}
+
+
+def repository_path(file: File) -> str:
+    """Where a file of the site is in the repository."""
+    return str(Path(file.abs_src_path).relative_to(ROOT)) if file.abs_src_path else file.src_uri
+
+
+def target(source: str, link: str) -> str:
+    """The file of the repository to which a link in the file ``source`` leads; "" for a link to another site or within the page."""
+    if not link or "://" in link or link.startswith(("mailto:", "#")):
+        return ""
+    name = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    return posixpath.join(name, "README.md") if (ROOT / name / "README.md").is_file() else name
+
+
+def site_path(name: str) -> str:
+    """Where a file of the repository is on the site."""
+    return "index.md" if name == HOME else name.removeprefix(DOCS)
+
+
+def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """The page with links as they are on the site."""
+    source = repository_path(page.file)
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def moved(match: re.Match[str]) -> str:
+        link, hash_, anchor = match[0].partition("#")
+        name = target(source, link)
+        return posixpath.relpath(site_path(name), folder) + hash_ + anchor if name else match[0]
+
+    parts = []
+    end = 0
+    for code in _CODE.finditer(markdown):
+        parts += [_LINK.sub(moved, markdown[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*parts, _LINK.sub(moved, markdown[end:])])
+
+
+def _file(name: str, config: MkDocsConfig) -> File:
+    return File.generated(config, site_path(name), abs_src_path=str(ROOT / name))
+
+
+# --------------------------------------------------------------------------- generated pages
+
+
+def generated() -> Iterator[tuple[str, str]]:
+    """Path and text of each generated page."""
+    yield "reference/job.md", "\n".join(job_page())
+    yield "reference/metrics.md", "\n".join(metrics_page())
+    yield "reference/api.md", "\n".join(api_page())
+
+
+def job_page() -> Iterator[str]:
+    """Every key of a job, by section."""
+    from ajet.cli.config import plugin_keys
+    from ajet.job.config import KeyHelp, all_keys
+
+    yield "# Keys of a job\n"
+    yield "A job file, `--set KEY=VALUE` and the argument `set=` of the Python API take these keys. `ajet config explain KEY` shows"
+    yield "the same in a terminal, and `ajet config explain KEY job.yaml` shows where a job's value comes from.\n"
+    sections: dict[str, list[KeyHelp]] = {}
+    for key in [*all_keys(), *plugin_keys(None)]:
+        sections.setdefault(_section(key.key), []).append(key)
+    for name, keys in sections.items():
+        yield f"\n## {name}\n\n| key | type | default | |\n|---|---|---|---|"
+        for key in keys:
+            yield f"| {_code(key.key)} | {_code(key.type)} | {_code(str(key.default))} | {_cell(key.help)} |"
+
+
+def _section(key: str) -> str:
+    """The heading of a key: its first part, for backbones also the second."""
+    first, _, rest = key.partition(".")
+    if first == "backbone" and "." in rest:
+        return f"backbone.{rest.partition('.')[0]}"
+    return first if rest else "Top level"
+
+
+def metrics_page() -> Iterator[str]:
+    """Every metric of a run."""
+    from ajet.reports.run_summary import MEANINGS
+    from ajet.tracker.breaks import CAUSES
+    from ajet_studio.explanations import METRICS
+
+    yield "# Metrics\n"
+    yield "`metrics.jsonl`, loggers and the studio have these names.\n"
+    yield "| metric | meaning |\n|---|---|"
+    for name, meaning in METRICS.items():
+        yield f"| `{name}` | {_cell(meaning)} |"
+    for title, prefix, meanings in (
+        ("Counters of calls", "calls/", MEANINGS),
+        ("Causes of breaks", "breaks/", CAUSES),
+    ):
+        yield f"\n## {title}\n\n| metric | meaning |\n|---|---|"
+        for name, meaning in meanings.items():
+            yield f"| `{prefix}{name}` | {_cell(meaning)} |"
+
+
+PARTS = {
+    "Running jobs": ("api.jobs", "api.learner", "api.serving", "api.selection", "api.prompts"),
+    "Results": ("api.results",),
+    "Inside a workflow": (
+        "capture.context",
+        "interfaces.prompts",
+        "interfaces.workflow",
+        "utils.breakpoints",
+    ),
+    "Data": ("types",),
+    "Plugins": ("interfaces", "job.job", "hookspecs"),
+}
+"""Headings of the API's page, with the modules whose public names they contain."""
+
+
+def api_page() -> Iterator[str]:
+    """Every public name of `ajet`."""
+    import ajet
+
+    yield "# The API\n"
+    yield "What `import ajet` gives; [the Python API](../python.md) is the guide. `arun`, `acheck`, `aevaluate`, `aselect_model`"
+    yield "and `atune_prompt` are the awaitable versions of `run`, `check`, `evaluate`, `select_model` and `tune_prompt`.\n"
+    left = {
+        name: module
+        for name, module in ajet._WHERE.items()
+        if not (name[0] == "a" and name[1:] in ajet._WHERE)
+    }
+    for title, modules in PARTS.items():
+        yield f"\n## {title}\n"
+        for name in sorted((n for n, m in left.items() if m.startswith(modules)), key=str.lower):
+            yield f"::: ajet.{left.pop(name)}.{name}"
+    assert not left, f"tools/site.py: PARTS does not contain {left}"
+
+
+def _code(text: str) -> str:
+    return f"<code>{html.escape(text).replace('|', '&#124;')}</code>"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
