@@ -9,6 +9,8 @@ from __future__ import annotations
 import html
 import posixpath
 import re
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))  # MkDocs loads this file alone
+import errors  # noqa: E402
+
 HOME = "README.md"
 DOCS = "docs/"
 ADDED = (HOME, "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
@@ -101,6 +106,7 @@ def generated() -> Iterator[tuple[str, str]]:
     yield "reference/job.md", "\n".join(job_page())
     yield "reference/metrics.md", "\n".join(metrics_page())
     yield "reference/api.md", "\n".join(api_page())
+    yield "reference/errors.md", "\n".join(errors_page())
 
 
 def job_page() -> Iterator[str]:
@@ -146,6 +152,23 @@ def metrics_page() -> Iterator[str]:
         yield f"\n## {title}\n\n| metric | meaning |\n|---|---|"
         for name, meaning in meanings.items():
             yield f"| `{prefix}{name}` | {_cell(meaning)} |"
+
+
+def errors_page() -> Iterator[str]:
+    """Every error message, with an anchor."""
+    yield "# Error messages\n"
+    yield "Each message names the thing, the place and the remedy. `…` stands for what is only known when it is raised."
+    yield "[Troubleshooting](../troubleshooting.md) goes from symptoms to causes.\n"
+    folder = ""
+    used: Counter[str] = Counter()
+    for message in errors.messages(ROOT):
+        if message.folder != folder:
+            folder = message.folder
+            yield f"\n## {folder}\n"
+        used[message.anchor] += 1
+        number = used[message.anchor]
+        anchor = f"{message.anchor}-{number}" if number > 1 else message.anchor
+        yield f'<p id="{anchor}"><a href="#{anchor}">#</a> {html.escape(message.text)}</p>\n'
 
 
 PARTS = {
