@@ -1,0 +1,84 @@
+"""The folder through which a run and its learner, a group of Trinity's processes, exchange files.
+
+Each file is written under another name and then renamed, so a reader never sees a part of one. Numbers are Trinity's steps,
+counted from 1.
+
+    updates/000007.safetensors   the run writes the rows of a step, and removes the file when the step is reported
+    reports/000007.json          the learner writes a step's metrics after its weights
+    saves/000007.request         the run asks for a checkpoint after a step; the learner answers with 000007.done
+    ready                        the learner has loaded its weights and waits for the first step
+    checkpoints/ajet/run         what Trinity calls checkpoint_job_dir
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT, NAME = "ajet", "run"
+"""What Trinity calls the run, below the root of its checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Names of the files in a folder."""
+
+    folder: Path
+
+    def create(self) -> None:
+        """Make the subfolders. Raises OSError."""
+        for name in ("updates", "reports", "saves"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def config(self) -> Path:
+        """Trinity's configuration."""
+        return self.folder / "config.yaml"
+
+    @property
+    def log(self) -> Path:
+        """What Trinity's processes print."""
+        return self.folder / "learner.log"
+
+    @property
+    def ready(self) -> Path:
+        return self.folder / "ready"
+
+    @property
+    def root(self) -> Path:
+        """Trinity's ``checkpoint_root_dir``."""
+        return self.folder / "checkpoints"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Trinity's ``checkpoint_job_dir``."""
+        return self.root / PROJECT / NAME
+
+    def actor(self, step: int) -> Path:
+        """The folder of a step's weights, and of its checkpoint if there is one."""
+        return self.checkpoints / f"global_step_{step}" / "actor"
+
+    def weights(self, step: int) -> Path:
+        """The weights after a step, by the names of the model's checkpoint."""
+        return self.actor(step) / "model.safetensors"
+
+    def update(self, step: int) -> Path:
+        return self.folder / "updates" / f"{step:06d}.safetensors"
+
+    def report(self, step: int) -> Path:
+        return self.folder / "reports" / f"{step:06d}.json"
+
+    def save_request(self, step: int) -> Path:
+        return self.folder / "saves" / f"{step:06d}.request"
+
+    def saved(self, step: int) -> Path:
+        return self.folder / "saves" / f"{step:06d}.done"
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a whole file, visible only once it is complete. Raises OSError."""
+    partial = path.with_name(f".{path.name}")
+    partial.write_bytes(data)
+    os.replace(partial, path)

@@ -1,0 +1,217 @@
+"""The trainer: hands batches to the learner, and its weights to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ajet.interfaces.backbone import CheckpointDamaged
+from ajet.types import AjetError, Batch, Metrics, Need
+from ajet_trinity import weights
+from ajet_trinity.batches import Layout, Rows, rows_of, write_rows
+from ajet_trinity.engine import Sampler
+from ajet_trinity.learner import Learner, LearnerFailed
+from ajet_trinity.spool import Spool
+
+if TYPE_CHECKING:
+    import torch
+
+STATE = "trinity.json"
+"""The file of a checkpoint with Trinity's step and the weight version."""
+SHARDS = "trinity"
+"""The folder of a checkpoint with Trinity's own: shards of weights and of the optimizer's state."""
+LATEST = "latest_checkpointed_iteration.txt"
+"""The file from which Trinity reads the step to continue from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What the learner reports of an update: sums over its tokens."""
+
+    tokens: int
+    loss: float
+    grad_norm: float
+    metrics: Metrics
+
+    @classmethod
+    def of(cls, report: Mapping[str, float], rows: Rows, needs: Collection[Need]) -> _Taken:
+        """``report`` are Trinity's metrics, means over its mini-batches."""
+
+        def total(name: str) -> float:
+            return report.get(f"actor/ajet_{name}", 0.0) * rows.chunks
+
+        tokens, compared = round(total("tokens")), round(total("compared"))
+        metrics = {
+            "logprob_diff_max": report.get("actor/ajet_max_difference", 0.0),
+            "logprob_diff_mean": total("difference") / max(compared, 1),
+            "seconds_trinity": report.get("time/train_step", 0.0),
+        }
+        if "reference" in needs:
+            metrics["reference_kl"] = total("divergence") / max(tokens, 1)
+        if "entropy" in needs:
+            metrics["entropy"] = total("entropy") / max(tokens, 1)
+        return cls(tokens, total("objective") / rows.steps, report.get("actor/grad_norm", math.nan), metrics)
+
+
+class TrinityTrainer:
+    """`ajet.interfaces.backbone.Trainer` over a `Learner`. ``model`` is the folder of the first weights, ``temperature`` that at
+    which all trained tokens are sampled."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        sampler: Sampler,
+        *,
+        model: Path,
+        layout: Layout,
+        temperature: float,
+    ) -> None:
+        self.engine = sampler
+        self.learner = learner
+        self.spool = learner.spool
+        self.model = model
+        self.layout = layout
+        self.temperature = temperature
+        self._step = 0
+        """Trinity's steps so far. A batch without credit is none."""
+        self._files = weights.files_of(model)
+        """Of the current weights."""
+
+    @property
+    def version(self) -> int:
+        """Weight version that the engine serves."""
+        return self.engine.version
+
+    def update(self, batch: Batch) -> Metrics:
+        """Let Trinity take one AdamW step for each mini-batch, on ``Σ weights · loss`` over its trained tokens. Blocks.
+
+        Samples without credit are not sent (if `Batch.zero_costs_nothing`), and a mini-batch of only such samples takes no
+        step. Returns ``loss`` (mean over the steps taken), ``grad_norm`` (mean over Trinity's mini-batches), ``optimizer_steps``,
+        ``tokens_trained`` as Trinity counts them, ``tokens_zero_advantage``, ``logprob_diff_max`` and ``logprob_diff_mean``
+        (|new − old| in the first mini-batch) and, if the loss needs them, ``reference_kl`` and ``entropy``. Raises LearnerFailed
+        if Trinity does not complete the step, and FloatingPointError for a loss or gradient that is not finite.
+        """
+        rows = rows_of(batch, self.layout, self.temperature)
+        nothing = {"loss": 0.0, "grad_norm": 0.0, "logprob_diff_max": 0.0, "logprob_diff_mean": 0.0, "tokens_trained": 0.0}
+        if rows.steps:
+            nothing = self._train(rows, batch.needs)
+        return {
+            **nothing,
+            "optimizer_steps": float(rows.steps),
+            "tokens_zero_advantage": float(rows.skipped),
+        }
+
+    def _train(self, rows: Rows, needs: Collection[Need]) -> Metrics:
+        step = self._step + 1
+        what = f"step {step} of Trinity"
+        write_rows(self.spool.update(step), rows)
+        self.learner.wait_for(self.spool.ready, "the start of Trinity")
+        self.learner.wait_for(self.spool.report(step), what)
+        self.learner.wait_for(self.spool.weights(step), f"writing the weights of {what}")
+        taken = _Taken.of(json.loads(self.spool.report(step).read_text()), rows, needs)
+        self._check(taken, rows, step)
+        self.spool.update(step).unlink()
+        self._step, self._files = step, [self.spool.weights(step)]
+        self._remove(step - 1)
+        return {
+            "loss": taken.loss,
+            "grad_norm": taken.grad_norm,
+            "tokens_trained": float(taken.tokens),
+            **taken.metrics,
+        }
+
+    def _check(self, taken: _Taken, rows: Rows, step: int) -> None:
+        """Raise unless the report and the weights say that a step was taken on these rows."""
+        if not (math.isfinite(taken.loss) and math.isfinite(taken.grad_norm)):
+            raise FloatingPointError(
+                f"Trinity's step {step}: the loss is {taken.loss:g} and the gradient's norm {taken.grad_norm:g}; no step was taken"
+            )
+        if taken.tokens != rows.tokens:
+            raise LearnerFailed(
+                f"backbone trinity: step {step}: {rows.tokens} trained tokens were sent, but Trinity trained {taken.tokens}. This is "
+                "a bug in AgentJet: please report it with the run folder.",
+                machine=False,
+            )
+        if taken.grad_norm > 0 and self._files and not weights.differ(self._files, [self.spool.weights(step)]):
+            raise LearnerFailed(
+                f"backbone trinity: step {step} has advantages other than 0 and a gradient of norm {taken.grad_norm:g}, but no "
+                f"weight has changed. Raise train.learning_rate, or see {self.spool.log}.",
+                machine=False,
+            )
+
+    async def publish(self) -> int:
+        """Load the weights into the engine, and increase the weight version, which it returns."""
+        loaded = await asyncio.to_thread(self._weights)
+        await self.engine.load(loaded, self.version + 1)
+        return self.version
+
+    def _weights(self) -> Mapping[str, torch.Tensor]:
+        return weights.read(self._files)
+
+    def save(self, path: Path) -> None:
+        """Write a model folder with the current weights, and Trinity's own checkpoint below it, from which training continues.
+        Blocks. Raises LearnerFailed and OSError."""
+        from transformers import AutoConfig
+
+        path.mkdir(parents=True, exist_ok=True)
+        AutoConfig.from_pretrained(self.model).save_pretrained(path)
+        self.engine.tokenizer.save_pretrained(path)
+        for file in self._files:
+            shutil.copyfile(file, path / file.name)
+        index = self.model / "model.safetensors.index.json"
+        if not self._step and index.is_file():
+            shutil.copyfile(index, path / index.name)
+        if self._step:
+            self._save_shards(path / SHARDS)
+        (path / STATE).write_text(json.dumps({"step": self._step, "version": self.version}))
+
+    def _save_shards(self, path: Path) -> None:
+        """Let Trinity write a checkpoint, and move it to ``path``."""
+        step = self._step
+        actor = self.spool.actor(step)
+        if actor.parent.is_symlink():  # restored, and nothing was trained since
+            shutil.copytree(actor, path / "actor")
+            return
+        if not self.spool.saved(step).exists():
+            self.spool.save_request(step).touch()
+            self.learner.wait_for(self.spool.saved(step), f"the checkpoint of step {step} of Trinity")
+        (path / "actor").mkdir(parents=True)
+        for part in sorted(actor.iterdir()):
+            if part not in self._files:
+                shutil.copytree(part, path / "actor" / part.name) if part.is_dir() else shutil.copyfile(
+                    part, path / "actor" / part.name
+                )
+
+    def load(self, path: Path) -> None:
+        """Continue from what `save` wrote: the learner, which must not have been started, and the engine. Raises
+        CheckpointDamaged if a file cannot be read, and AjetError if the checkpoint is another backbone's."""
+        if not (path / STATE).is_file():
+            raise AjetError(f"checkpoint {path}: no {STATE}. Give a folder written by this backbone.")
+        try:
+            state = json.loads((path / STATE).read_text())
+            self._step, self.engine.version = int(state["step"]), int(state["version"])
+            self._files = weights.files_of(path)
+            loaded = self._weights()
+        except Exception as error:  # of the libraries, for damaged files
+            raise CheckpointDamaged(f"{path}: {error}") from error
+        self.engine.restored = lambda: loaded
+        if self._step:
+            folder = self.spool.actor(self._step).parent
+            folder.unlink(missing_ok=True)
+            os.symlink((path / SHARDS).resolve(), folder)
+            (self.spool.checkpoints / LATEST).write_text(str(self._step))
+
+    def _remove(self, step: int) -> None:
+        """Remove Trinity's files of an earlier step."""
+        folder = self.spool.actor(step).parent
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
