@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,26 +17,21 @@ from ajet.learning.objective import objective
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
 from ajet_trinity.batches import Layout
-from ajet_trinity.spool import NAME, PROJECT, Spool
+from ajet_trinity.keys import ALLOWED, FIXED, OPTIMIZER, REMOTE, leaves, put, under
+from ajet_trinity.spool import Spool
 
 if TYPE_CHECKING:
     from ajet.job.job import Job
-    from ajet_trinity.plugin import Trinity
+    from ajet_trinity.settings import TrinitySettings
 
 PLATFORMS = "ajet_trinity.platforms"
 """Entry point group with the defaults of platforms."""
 RUN = Path("<run folder>")
 """Placeholder for a run folder that does not exist yet."""
-REMOTE = "ajet_trinity.remote"
-OPTIMIZER = "trainer.trainer_config.actor.optim"
 LOSS_KEYS = ("algorithm", "kl", "correction", "correction_cap")
 """The keys of the job's section ``train`` on which the loss of a token depends, besides ``entropy``."""
 MOST_TOKENS = 16384
 """Default of the tokens that a worker computes together."""
-UNLIMITED = 1.0e30
-"""A norm to which Trinity's own clipping never clips: our optimizer clips the gradients of whole mini-batches."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """What is only known when a run starts."""
@@ -61,11 +56,11 @@ class Aligned:
 
     ours: tuple[str, ...]
     trinity: tuple[str, ...]
-    values: Callable[[Job, Trinity, Place], tuple[Any, ...]]
+    values: Callable[[Job, TrinitySettings, Place], tuple[Any, ...]]
     note: str = ""
 
 
-def _loss_arguments(job: Job, settings: Trinity) -> dict[str, Any]:
+def _loss_arguments(job: Job, settings: TrinitySettings) -> dict[str, Any]:
     written = job.config.train.model_dump(mode="json")
     return {
         "train": {key: written[key] for key in LOSS_KEYS},
@@ -90,7 +85,7 @@ def needs_before(job: Job) -> bool:
     return "before" in objective(job.algorithm, job.config.train).needs and not is_fresh(job)
 
 
-def layout_of(job: Job, settings: Trinity) -> Layout:
+def layout_of(job: Job, settings: TrinitySettings) -> Layout:
     """How the rows of the job's mini-batches are cut into chunks."""
     train = job.config.train
     tasks = -(-train.batch_size // min(train.mini_batches, train.batch_size))
@@ -160,7 +155,11 @@ TABLE = (
         ("train.adam_epsilon", "train.max_grad_norm"),
         (f"{OPTIMIZER}.override_optimizer_config",),
         lambda job, settings, place: (
-            {"eps": job.config.train.adam_epsilon, "max_grad_norm": job.config.train.max_grad_norm},
+            {
+                "eps": job.config.train.adam_epsilon,
+                "max_grad_norm": job.config.train.max_grad_norm,
+                "norms": str(place.spool.norms),
+            },
         ),
         "of AgentJet's AdamW, which clips",
     ),
@@ -230,53 +229,10 @@ REFUSED: Mapping[str, str] = {
 }
 """Keys that are errors with this backbone, and why."""
 
-FIXED: Mapping[str, Any] = {
-    "mode": "train",
-    "project": PROJECT,
-    "name": NAME,
-    "continue_from_checkpoint": True,
-    "algorithm.sample_strategy": f"{REMOTE}.strategy.Files",
-    "algorithm.kl_loss_fn": "none",
-    "algorithm.kl_penalty_fn": "none",
-    "algorithm.optimizer.lr_scheduler_type": "constant",
-    "algorithm.optimizer.clip_grad": UNLIMITED,
-    "trainer.trainer_type": "verl",
-    "trainer.trainer_strategy": "fsdp2",
-    "trainer.grad_clip": UNLIMITED,
-    "trainer.use_dynamic_bsz": True,
-    "trainer.balance_batch": False,
-    "trainer.save_interval": 0,
-    "trainer.save_hf_checkpoint": "never",
-    "trainer.total_steps": None,
-    f"{OPTIMIZER}.optimizer_impl": f"{REMOTE}.optimizer",
-    f"{OPTIMIZER}.optimizer": "AdamW",
-    "synchronizer.sync_method": "checkpoint",
-    "synchronizer.sync_interval": 1,
-    "monitor.monitor_type": f"{REMOTE}.monitor.Reporter",
-    "buffer.trainer_input.experience_buffer": {"name": "unused", "storage_type": "file", "path": "unused"},
-}
-"""What AgentJet requires. Setting one of these keys is an error."""
-
-ALLOWED: Mapping[str, str] = {
-    "algorithm.optimizer.betas": "of AdamW",
-    "log.level": "of Trinity's logs",
-    "model.trust_remote_code": "whether Python code in the model's folder may run",
-    "trainer.max_token_len_per_gpu": "tokens that a worker computes together; at least those of the longest row",
-    "trainer.offload_policy": "FSDP2's offloading",
-    "trainer.optimizer_offload": "optimizer states in the CPU's memory between steps",
-    "trainer.param_offload": "weights in the CPU's memory between steps",
-    "trainer.trainer_config": "verl's configuration of Trinity's workers: model, actor and ref",
-    "trainer.ulysses_sequence_parallel_size": "workers that share a row",
-    "trainer.use_remove_padding": "compute rows without padding, which needs flash attention",
-}
-"""Keys of Trinity, or prefixes of keys, that the user may set below `backbone.trinity`, and what they are. No other key of
-Trinity has an effect here that a key of the job does not have."""
-
-
-def compose(job: Job, settings: Trinity, place: Place) -> dict[str, Any]:
+def compose(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]:
     """The configuration that Trinity receives, as a tree. Raises ConfigError."""
     explicit = dict(leaves(settings.explicit))
-    refuse(job, explicit)
+    refuse(explicit)
     tree: dict[str, Any] = {}
     for values in (platform_defaults(), aligned(job, settings, place), explicit, FIXED):
         for key, value in values.items():
@@ -284,7 +240,7 @@ def compose(job: Job, settings: Trinity, place: Place) -> dict[str, Any]:
     return tree
 
 
-def aligned(job: Job, settings: Trinity, place: Place) -> dict[str, Any]:
+def aligned(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]:
     """The values of `TABLE` for a job."""
     found: dict[str, Any] = {}
     for row in TABLE:
@@ -302,9 +258,8 @@ def platform_defaults() -> Mapping[str, Any]:
     return {}
 
 
-def refuse(job: Job, explicit: Mapping[str, Any]) -> None:
-    """Raise ConfigError, which names the key, for explicit keys that are AgentJet's or have no effect, and for what Trinity
-    cannot do."""
+def refuse(explicit: Mapping[str, Any]) -> None:
+    """Raise ConfigError, which names the key, for explicit keys that are AgentJet's or have no effect."""
     for key in explicit:
         where = f"backbone.trinity.{key}"
         if fixed := next((f for f in FIXED if under(key, f) or under(f, key)), None):
@@ -315,14 +270,9 @@ def refuse(job: Job, explicit: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{where}: has no effect with AgentJet{nearest(key, ALLOWED)}. Of Trinity's keys, set only {', '.join(ALLOWED)}."
             )
-    temperature = job.config.rollout.sampling.temperature
-    if not temperature:
-        raise ConfigError(
-            "rollout.sampling.temperature: greedy episodes of a task are all alike, so nothing is learned; set it above 0."
-        )
 
 
-def describe(job: Job, settings: Trinity, place: Place) -> str:
+def describe(job: Job, settings: TrinitySettings, place: Place) -> str:
     """The configuration that Trinity receives, as YAML, and which keys of the job it comes from."""
     import yaml
 
@@ -340,28 +290,3 @@ def describe(job: Job, settings: Trinity, place: Place) -> str:
     return (
         f"# What Trinity receives. By the job's keys:\n{header}\n{yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)}"
     ).rstrip()
-
-
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The (dotted key, value) pairs of a tree; empty mappings are values."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of a tree. None removes it, so Trinity's default holds."""
-    *folders, last = key.split(".")
-    for folder in folders:
-        tree = tree.setdefault(folder, {})
-    if value is None:
-        tree.pop(last, None)
-    else:
-        tree[last] = value
-
-
-def under(key: str, prefix: str) -> bool:
-    """Whether a dotted key is ``prefix`` or lies below it."""
-    return key == prefix or key.startswith(f"{prefix}.")

@@ -8,16 +8,12 @@ import shutil
 import uuid
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import ConfigDict, Field, model_validator
-
-from ajet import Backbone, ConfigError, EnginePlugin
+from ajet import ConfigError, EnginePlugin
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, MachineFailed, RunResult
 from ajet.job.models import find_recipe, model_source
-from ajet.utils.suggest import nearest
-from ajet_trinity import alignment
-from ajet_trinity.alignment import Place
+from ajet_trinity.settings import TrinitySettings
 from ajet_trinity.versions import check
 
 if TYPE_CHECKING:
@@ -31,58 +27,26 @@ CPU_CACHE = 1 << 30
 """Bytes for keys and values on a CPU."""
 
 
-class Trinity(Backbone):
+class Trinity(TrinitySettings):
     """Trains with Trinity-RFT in processes of its own, on other GPUs than those of the engine, which may sample meanwhile."""
 
-    model_config = ConfigDict(extra="allow")
     name = "trinity"
     capabilities: ClassVar[Capabilities] = Capabilities(
         keys=OPTIONAL_KEYS - {"train.reference"},
         needs=frozenset({"before", "reference"}),
         restarts=True,
     )
-    gpus: int = Field(1, ge=1, description="GPUs of each node on which Trinity trains.")
-    nodes: int = Field(1, ge=1, description="Nodes of the Ray cluster at RAY_ADDRESS on which Trinity trains.")
-    engine: Literal["auto", "vllm", "local"] = Field(
-        "auto",
-        description="What samples, in the process of `ajet run`: vllm, on the GPUs that Trinity does not use, or local. auto: vllm "
-        "where it and CUDA are installed, else local.",
-    )
-    patience: float = Field(
-        1800.0, gt=0, description="End the run if one step of Trinity, or its start, takes more seconds."
-    )
-
-    @model_validator(mode="after")
-    def _only_keys_of_trinity(self) -> Trinity:
-        sections = sorted({key.partition(".")[0] for key in (*alignment.ALLOWED, *alignment.FIXED)})
-        known = [*type(self).model_fields, *sections]
-        for key in self.model_extra or {}:
-            if key not in known:
-                raise ValueError(f"unknown key {key!r}{nearest(key, known)}. Known: {', '.join(known)}")
-        return self
-
-    @property
-    def explicit(self) -> dict[str, Any]:
-        """Trinity's keys that the user has set, as a tree."""
-        return dict(self.model_extra or {})
-
-    @property
-    def ranks(self) -> int:
-        """Number of workers that compute different rows."""
-        trainer = self.explicit.get("trainer", {})
-        sharing = int(trainer.get("ulysses_sequence_parallel_size", 1)) if isinstance(trainer, dict) else 1
-        return max(self.nodes * self.gpus // sharing, 1)
-
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop, and Trinity as the trainer. Raises ConfigError for what Trinity cannot
         do, and MachineFailed if one of its processes has died."""
         from ajet.runs.train import train_with
+        from ajet_trinity import alignment
         from ajet_trinity.learner import LearnerFailed
 
         for warning in check():
             job.progress.say(warning)
         model = _folder(model_source(job.model, job.config.run.seed, job.progress))
-        place = Place(model=str(model), context=job.config.rollout.context_length or _context(model))
+        place = alignment.Place(model=str(model), context=job.config.rollout.context_length or _context(model))
         alignment.compose(job, self, place)  # raises what is wrong with the job before a run folder is made
         engine = self._engine(job, model, place.context)
         made: list[TrinityTrainer] = []
@@ -103,19 +67,22 @@ class Trinity(Backbone):
 
     def describe(self, job: Job) -> str:
         """See `Backbone.describe`: the configuration that Trinity receives."""
+        from ajet_trinity import alignment
+
         folder = Path(job.model).expanduser()
         here = not find_recipe(job.model) and (folder / "config.json").is_file()
         context = job.config.rollout.context_length or (_context(folder) if here else None)
-        return alignment.describe(job, self, Place(model=job.model, context=context))
+        return alignment.describe(job, self, alignment.Place(model=job.model, context=context))
 
     def _trainer(
         self, job: Job, engine: SharedEngine, model: Path, run_dir: Path, context: int | None
     ) -> TrinityTrainer:
+        from ajet_trinity import alignment
         from ajet_trinity.engine import Sampler
         from ajet_trinity.learner import Learner
         from ajet_trinity.trainer import TrinityTrainer
 
-        place = Place(model=str(model), run_dir=run_dir, context=context, attempt=uuid.uuid4().hex[:8])
+        place = alignment.Place(model=str(model), run_dir=run_dir, context=context, attempt=uuid.uuid4().hex[:8])
         shutil.rmtree(place.spool.folder, ignore_errors=True)  # an earlier attempt's: all that counts is in checkpoints
         place.spool.create()
         learner = Learner(

@@ -5,7 +5,9 @@ counted from 1.
 
     updates/000007.safetensors   the run writes the rows of a step, and removes the file when the step is reported
     reports/000007.json          the learner writes a step's metrics after its weights
+    norms                        our optimizer adds a line for each step that it takes: the gradient's norm
     saves/000007.request         the run asks for a checkpoint after a step; the learner answers with 000007.done
+    weights/000007.safetensors   the run keeps the weights after a step, which Trinity removes at the next one
     ready                        the learner has loaded its weights and waits for the first step
     checkpoints/ajet/run         what Trinity calls checkpoint_job_dir
 """
@@ -28,7 +30,7 @@ class Spool:
 
     def create(self) -> None:
         """Make the subfolders. Raises OSError."""
-        for name in ("updates", "reports", "saves"):
+        for name in ("updates", "reports", "saves", "weights"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(parents=True, exist_ok=True)
 
@@ -47,6 +49,10 @@ class Spool:
         return self.folder / "ready"
 
     @property
+    def norms(self) -> Path:
+        return self.folder / "norms"
+
+    @property
     def root(self) -> Path:
         """Trinity's ``checkpoint_root_dir``."""
         return self.folder / "checkpoints"
@@ -63,6 +69,10 @@ class Spool:
     def weights(self, step: int) -> Path:
         """The weights after a step, by the names of the model's checkpoint."""
         return self.actor(step) / "model.safetensors"
+
+    def kept(self, step: int) -> Path:
+        """The run's own copy of those weights."""
+        return self.folder / "weights" / f"{step:06d}.safetensors"
 
     def update(self, step: int) -> Path:
         return self.folder / "updates" / f"{step:06d}.safetensors"

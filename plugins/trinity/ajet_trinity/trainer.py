@@ -29,35 +29,46 @@ SHARDS = "trinity"
 """The folder of a checkpoint with Trinity's own: shards of weights and of the optimizer's state."""
 LATEST = "latest_checkpointed_iteration.txt"
 """The file from which Trinity reads the step to continue from."""
+UNTRAINED = ("loss", "grad_norm", "logprob_diff_max", "logprob_diff_mean", "tokens_trained")
+"""Metrics that are 0 if nothing had credit."""
+WHOLE = ".full_checkpoint"
+"""The file by which Trinity knows a checkpoint that it may not remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What the learner reports of an update: sums over its tokens."""
+    """What the learner reports of an update."""
 
     tokens: int
+    """Those of which it has computed the loss."""
     loss: float
-    grad_norm: float
+    """The sum over all optimizer steps."""
+    norms: Sequence[float]
+    """The gradient's norm in each optimizer step."""
     metrics: Metrics
 
     @classmethod
-    def of(cls, report: Mapping[str, float], rows: Rows, needs: Collection[Need]) -> _Taken:
+    def of(
+        cls, report: Mapping[str, float], norms: Sequence[float], rows: Rows, needs: Collection[Need]
+    ) -> _Taken:
         """``report`` are Trinity's metrics, means over its mini-batches."""
 
         def total(name: str) -> float:
-            return report.get(f"actor/ajet_{name}", 0.0) * rows.chunks
+            return report.get(f"actor/ajet_{name}", math.nan) * rows.chunks
 
-        tokens, compared = round(total("tokens")), round(total("compared"))
+        tokens = total("tokens")
         metrics = {
-            "logprob_diff_max": report.get("actor/ajet_max_difference", 0.0),
-            "logprob_diff_mean": total("difference") / max(compared, 1),
-            "seconds_trinity": report.get("time/train_step", 0.0),
+            "logprob_diff_max": report.get("actor/ajet_max_difference", math.nan),
+            "logprob_diff_mean": total("difference") / max(total("compared"), 1),
+            "seconds_trinity": report.get("time/train_step", math.nan),
         }
         if "reference" in needs:
             metrics["reference_kl"] = total("divergence") / max(tokens, 1)
+        loss = total("objective")
         if "entropy" in needs:
             metrics["entropy"] = total("entropy") / max(tokens, 1)
-        return cls(tokens, total("objective") / rows.steps, report.get("actor/grad_norm", math.nan), metrics)
+            loss -= total("bonus")
+        return cls(round(tokens) if math.isfinite(tokens) else 0, loss, norms, metrics)
 
 
 class TrinityTrainer:
@@ -81,6 +92,8 @@ class TrinityTrainer:
         self.temperature = temperature
         self._step = 0
         """Trinity's steps so far. A batch without credit is none."""
+        self._norms = 0
+        """Lines of the spool's file of that name that have been read."""
         self._files = weights.files_of(model)
         """Of the current weights."""
 
@@ -93,17 +106,14 @@ class TrinityTrainer:
         """Let Trinity take one AdamW step for each mini-batch, on ``Σ weights · loss`` over its trained tokens. Blocks.
 
         Samples without credit are not sent (if `Batch.zero_costs_nothing`), and a mini-batch of only such samples takes no
-        step. Returns ``loss`` (mean over the steps taken), ``grad_norm`` (mean over Trinity's mini-batches), ``optimizer_steps``,
+        step. Returns ``loss`` (mean over the steps taken), ``grad_norm`` (the same, before clipping), ``optimizer_steps``,
         ``tokens_trained`` as Trinity counts them, ``tokens_zero_advantage``, ``logprob_diff_max`` and ``logprob_diff_mean``
         (|new − old| in the first mini-batch) and, if the loss needs them, ``reference_kl`` and ``entropy``. Raises LearnerFailed
         if Trinity does not complete the step, and FloatingPointError for a loss or gradient that is not finite.
         """
         rows = rows_of(batch, self.layout, self.temperature)
-        nothing = {"loss": 0.0, "grad_norm": 0.0, "logprob_diff_max": 0.0, "logprob_diff_mean": 0.0, "tokens_trained": 0.0}
-        if rows.steps:
-            nothing = self._train(rows, batch.needs)
         return {
-            **nothing,
+            **(self._train(rows, batch.needs) if rows.steps else dict.fromkeys(UNTRAINED, 0.0)),
             "optimizer_steps": float(rows.steps),
             "tokens_zero_advantage": float(rows.skipped),
         }
@@ -115,23 +125,26 @@ class TrinityTrainer:
         self.learner.wait_for(self.spool.ready, "the start of Trinity")
         self.learner.wait_for(self.spool.report(step), what)
         self.learner.wait_for(self.spool.weights(step), f"writing the weights of {what}")
-        taken = _Taken.of(json.loads(self.spool.report(step).read_text()), rows, needs)
+        os.link(self.spool.weights(step), self.spool.kept(step))
+        report = json.loads(self.spool.report(step).read_text())
+        taken = _Taken.of(report, self._new_norms(), rows, needs)
         self._check(taken, rows, step)
         self.spool.update(step).unlink()
-        self._step, self._files = step, [self.spool.weights(step)]
+        self._step, self._files = step, [self.spool.kept(step)]
         self._remove(step - 1)
         return {
-            "loss": taken.loss,
-            "grad_norm": taken.grad_norm,
+            "loss": taken.loss / rows.steps,
+            "grad_norm": sum(taken.norms) / rows.steps,
             "tokens_trained": float(taken.tokens),
             **taken.metrics,
         }
 
     def _check(self, taken: _Taken, rows: Rows, step: int) -> None:
-        """Raise unless the report and the weights say that a step was taken on these rows."""
-        if not (math.isfinite(taken.loss) and math.isfinite(taken.grad_norm)):
+        """Raise unless report, optimizer and weights say that all steps were taken on these rows."""
+        if not math.isfinite(taken.loss) or len(taken.norms) != rows.steps:
             raise FloatingPointError(
-                f"Trinity's step {step}: the loss is {taken.loss:g} and the gradient's norm {taken.grad_norm:g}; no step was taken"
+                f"Trinity's step {step}: the loss is {taken.loss:g}, and {len(taken.norms)} of {rows.steps} optimizer steps were "
+                "taken; Trinity leaves one out if the gradient is not finite"
             )
         if taken.tokens != rows.tokens:
             raise LearnerFailed(
@@ -139,12 +152,18 @@ class TrinityTrainer:
                 "a bug in AgentJet: please report it with the run folder.",
                 machine=False,
             )
-        if taken.grad_norm > 0 and self._files and not weights.differ(self._files, [self.spool.weights(step)]):
+        if any(taken.norms) and self._files and not weights.differ(self._files, [self.spool.kept(step)]):
             raise LearnerFailed(
-                f"backbone trinity: step {step} has advantages other than 0 and a gradient of norm {taken.grad_norm:g}, but no "
+                f"backbone trinity: step {step} has advantages other than 0 and a gradient of norm {max(taken.norms):g}, but no "
                 f"weight has changed. Raise train.learning_rate, or see {self.spool.log}.",
                 machine=False,
             )
+
+    def _new_norms(self) -> list[float]:
+        """The gradient's norms in the optimizer steps since the last call."""
+        lines = self.spool.norms.read_text().split() if self.spool.norms.exists() else []
+        new, self._norms = lines[self._norms :], len(lines)
+        return [float(line) for line in new]
 
     async def publish(self) -> int:
         """Load the weights into the engine, and increase the weight version, which it returns."""
@@ -164,7 +183,7 @@ class TrinityTrainer:
         AutoConfig.from_pretrained(self.model).save_pretrained(path)
         self.engine.tokenizer.save_pretrained(path)
         for file in self._files:
-            shutil.copyfile(file, path / file.name)
+            shutil.copyfile(file, path / ("model.safetensors" if file == self.spool.kept(self._step) else file.name))
         index = self.model / "model.safetensors.index.json"
         if not self._step and index.is_file():
             shutil.copyfile(index, path / index.name)
@@ -182,12 +201,8 @@ class TrinityTrainer:
         if not self.spool.saved(step).exists():
             self.spool.save_request(step).touch()
             self.learner.wait_for(self.spool.saved(step), f"the checkpoint of step {step} of Trinity")
-        (path / "actor").mkdir(parents=True)
-        for part in sorted(actor.iterdir()):
-            if part not in self._files:
-                shutil.copytree(part, path / "actor" / part.name) if part.is_dir() else shutil.copyfile(
-                    part, path / "actor" / part.name
-                )
+        shutil.copytree(actor, path / "actor", ignore=shutil.ignore_patterns(self.spool.weights(step).name))
+        (path / WHOLE).touch()
 
     def load(self, path: Path) -> None:
         """Continue from what `save` wrote: the learner, which must not have been started, and the engine. Raises
@@ -209,7 +224,8 @@ class TrinityTrainer:
             (self.spool.checkpoints / LATEST).write_text(str(self._step))
 
     def _remove(self, step: int) -> None:
-        """Remove Trinity's files of an earlier step."""
+        """Remove the files of an earlier step."""
+        self.spool.kept(step).unlink(missing_ok=True)
         folder = self.spool.actor(step).parent
         if folder.is_symlink():
             folder.unlink()

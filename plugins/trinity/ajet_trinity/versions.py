@@ -26,6 +26,7 @@ NEEDED = (
     Needed("verl", "0.8.0", "pip install verl==0.8.0", exact=True),
     Needed("ray", "2.60", "pip install 'ray[default]==2.60.0'"),
     Needed("transformers", "5.23", "pip install transformers==5.23.0"),
+    Needed("tensordict", "0.10", "pip install tensordict==0.10.0"),
     Needed("numpy", "2", "pip install 'numpy>=2' after the others, as verl 0.8 asks for an older one"),
     # Trinity imports these without naming them in its requirements.
     Needed("greenlet", "", "pip install greenlet"),
@@ -46,7 +47,8 @@ class Found:
     def is_tested(self) -> bool:
         if self.version is None:
             return False
-        return re.match(rf"{re.escape(self.needed.tested)}(?!\d)|^$", self.version) is not None or not self.needed.tested
+        tested = self.needed.tested
+        return not tested or re.match(rf"{re.escape(tested)}(?!\d)", self.version) is not None
 
     @property
     def is_fatal(self) -> bool:

@@ -151,8 +151,8 @@ class EntropyBonus(EntropyLossFn):
         mask = action_mask.bool()
         values = entropy[mask].float()
         bonus = self.coefficient * self.ranks * (fields["ajet_weights"][mask] * values).sum()
-        total = float(values.detach().sum()) * self.ranks
-        return bonus, {"ajet_entropy": Metric(AggregationType.SUM, total)}
+        sums = {"entropy": float(values.detach().sum()) * self.ranks, "bonus": float(bonus.detach())}
+        return bonus, {f"ajet_{name}": Metric(AggregationType.SUM, value) for name, value in sums.items()}
 
 
 def objective_of(train: Mapping[str, Any]) -> Objective:
