@@ -10,9 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ajet import ConfigError, EnginePlugin
+from ajet import AjetError, ConfigError, EnginePlugin
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, MachineFailed, RunResult
 from ajet.job.models import find_recipe, model_source
+from ajet.rollout.checkpoints import CHECKPOINT_STATE, FILES
 from ajet_trinity.settings import TrinitySettings
 from ajet_trinity.versions import check
 
@@ -73,6 +74,19 @@ class Trinity(TrinitySettings):
         here = not find_recipe(job.model) and (folder / "config.json").is_file()
         context = job.config.rollout.context_length or (_context(folder) if here else None)
         return alignment.describe(job, self, alignment.Place(model=job.model, context=context))
+
+    def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
+        """See `Backbone.export`: copies the model of a checkpoint. Raises AjetError for a folder that is not one of this backbone."""
+        from ajet_trinity.trainer import STATE
+
+        if target is not None:
+            raise ConfigError("--target: a checkpoint of the backbone trinity holds no adapters; remove the option.")
+        if not (checkpoint / STATE).is_file():
+            raise AjetError(f"checkpoint {checkpoint}: no {STATE}. Give a folder written by the backbone trinity.")
+        output.mkdir(parents=True)
+        for file in sorted(checkpoint.iterdir()):
+            if file.is_file() and file.name not in (STATE, CHECKPOINT_STATE, FILES):
+                shutil.copyfile(file, output / file.name)
 
     def _trainer(
         self, job: Job, engine: SharedEngine, model: Path, run_dir: Path, context: int | None

@@ -19,6 +19,7 @@ httpserver = pytest.importorskip("pytest_httpserver")
 from werkzeug import Request, Response  # noqa: E402
 
 AGENT = """
+import ajet
 from openai import AsyncOpenAI
 
 async def run(task, tuner):
@@ -27,7 +28,7 @@ async def run(task, tuner):
     for _ in range(2):
         reply = await client.chat.completions.create(model="m", messages=messages)
         messages += [dict(role="assistant", content=reply.choices[0].message.content), dict(role="user", content="again")]
-    return {"reward": float(task.metadata["answer"])}
+    return ajet.WorkflowOutput(reward=float(task.metadata["answer"]))
 """
 
 
