@@ -30,7 +30,14 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the job")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ajet-verify-trinity-") as folder:
-        command = [sys.executable, str(MATH / "make_tasks.py"), "--seed", str(arguments.seed), "--out", folder]
+        command = [
+            sys.executable,
+            str(MATH / "make_tasks.py"),
+            "--seed",
+            str(arguments.seed),
+            "--out",
+            folder,
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         layers = Layers()
         layers.add(read_job_file(MATH / "job.yaml"), "job.yaml", MATH)

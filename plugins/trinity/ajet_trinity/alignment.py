@@ -32,6 +32,8 @@ LOSS_KEYS = ("algorithm", "kl", "correction", "correction_cap")
 """The keys of the job's section ``train`` on which the loss of a token depends, besides ``entropy``."""
 MOST_TOKENS = 16384
 """Default of the tokens that a worker computes together."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """What is only known when a run starts."""
@@ -140,7 +142,10 @@ TABLE = (
         ("train.entropy",),
         ("algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args"),
         lambda job, settings, place: (
-            (f"{REMOTE}.loss.EntropyBonus", {"coefficient": job.config.train.entropy, "ranks": settings.ranks})
+            (
+                f"{REMOTE}.loss.EntropyBonus",
+                {"coefficient": job.config.train.entropy, "ranks": settings.ranks},
+            )
             if job.config.train.entropy
             else ("none", None)
         ),
@@ -228,6 +233,7 @@ REFUSED: Mapping[str, str] = {
     "targets.NAME.lora": "Trinity trains all weights here",
 }
 """Keys that are errors with this backbone, and why."""
+
 
 def compose(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]:
     """The configuration that Trinity receives, as a tree. Raises ConfigError."""

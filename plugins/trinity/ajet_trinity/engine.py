@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ajet.interfaces.engine import SharedEngine
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
@@ -57,5 +57,3 @@ class Sampler:
     async def close(self) -> None:
         """Stop the engine."""
         await self._engine.close()
-
-

@@ -47,7 +47,9 @@ class Agent:
         if self._runtime is None:
             self._runtime = await self._stack.enter_async_context(open_runtime(self.job, engine=self.engine))
         task = task_of(record)
-        plans = plan_group(Task(name, task.query, task.messages, task.metadata), 1, first, size, self.job.config.run.seed)
+        plans = plan_group(
+            Task(name, task.query, task.messages, task.metadata), 1, first, size, self.job.config.run.seed
+        )
         episodes = await self._runtime.rollout(training_policy(self.job)).run(plans, lambda episode: None)
         if all(episode.failure for episode in episodes):
             raise AjetError(f"task {name}: all {size} episodes failed: {episodes[0].failure}")

@@ -7,6 +7,7 @@ it is a failure.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -30,7 +31,9 @@ ENDING_SECONDS = 20.0
 """Maximum seconds for Ray to end its processes."""
 CAUSE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 """The last line of a traceback."""
-PREFIX = re.compile(r"^(?:\x1b\[\d+m)?(?:\([^)]*pid=\d+[^)]*\)(?:\x1b\[0m)?\s*)?(?:(?:ERROR|WARNING|INFO) \S+ \S+ \[[^\]]*\] )?")
+PREFIX = re.compile(
+    r"^(?:\x1b\[\d+m)?(?:\([^)]*pid=\d+[^)]*\)(?:\x1b\[0m)?\s*)?(?:(?:ERROR|WARNING|INFO) \S+ \S+ \[[^\]]*\] )?"
+)
 """What Ray and Trinity write before a line of their logs."""
 OF_MACHINES = (
     "ActorDied",
@@ -115,9 +118,7 @@ class Learner:
         cause = self.cause()
         if status < 0:
             ending = f"its process was ended by {signal.Signals(-status).name}"
-            return LearnerFailed(
-                f"backbone trinity: {ending} during {what}. {self._log()}", machine=True
-            )
+            return LearnerFailed(f"backbone trinity: {ending} during {what}. {self._log()}", machine=True)
         return LearnerFailed(
             f"backbone trinity: {what} failed: {cause or f'the learner exited with {status}'}. {self._log()}",
             machine=any(name in cause for name in OF_MACHINES),
@@ -141,10 +142,8 @@ class Learner:
             return
         assert process.stdin is not None
         process.stdin.close()  # it then ends Ray and itself
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
         signal_group(process.pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(self._ray, ignore_errors=True)

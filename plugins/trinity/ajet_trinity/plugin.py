@@ -37,6 +37,7 @@ class Trinity(TrinitySettings):
         needs=frozenset({"before", "reference"}),
         restarts=True,
     )
+
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop, and Trinity as the trainer. Raises ConfigError for what Trinity cannot
         do, and MachineFailed if one of its processes has died."""
@@ -47,7 +48,9 @@ class Trinity(TrinitySettings):
         for warning in check():
             job.progress.say(warning)
         model = _folder(model_source(job.model, job.config.run.seed, job.progress))
-        place = alignment.Place(model=str(model), context=job.config.rollout.context_length or _context(model))
+        place = alignment.Place(
+            model=str(model), context=job.config.rollout.context_length or _context(model)
+        )
         alignment.compose(job, self, place)  # raises what is wrong with the job before a run folder is made
         engine = self._engine(job, model, place.context)
         made: list[TrinityTrainer] = []
@@ -76,13 +79,19 @@ class Trinity(TrinitySettings):
         return alignment.describe(job, self, alignment.Place(model=job.model, context=context))
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
-        """See `Backbone.export`: copies the model of a checkpoint. Raises AjetError for a folder that is not one of this backbone."""
+        """See `Backbone.export`: copies the model of a checkpoint. Raises AjetError if it is not one of this backbone."""
         from ajet_trinity.trainer import STATE
 
         if target is not None:
-            raise ConfigError("--target: a checkpoint of the backbone trinity holds no adapters; remove the option.")
+            raise ConfigError(
+                "--target: a checkpoint of the backbone trinity holds no adapters; remove the option."
+            )
         if not (checkpoint / STATE).is_file():
-            raise AjetError(f"checkpoint {checkpoint}: no {STATE}. Give a folder written by the backbone trinity.")
+            raise AjetError(
+                f"checkpoint {checkpoint}: no {STATE}. Give a folder written by the backbone trinity."
+            )
+        if output.exists():
+            raise ConfigError(f"{output} already exists; name a new folder.")
         output.mkdir(parents=True)
         for file in sorted(checkpoint.iterdir()):
             if file.is_file() and file.name not in (STATE, CHECKPOINT_STATE, FILES):
@@ -96,8 +105,12 @@ class Trinity(TrinitySettings):
         from ajet_trinity.learner import Learner
         from ajet_trinity.trainer import TrinityTrainer
 
-        place = alignment.Place(model=str(model), run_dir=run_dir, context=context, attempt=uuid.uuid4().hex[:8])
-        shutil.rmtree(place.spool.folder, ignore_errors=True)  # an earlier attempt's: all that counts is in checkpoints
+        place = alignment.Place(
+            model=str(model), run_dir=run_dir, context=context, attempt=uuid.uuid4().hex[:8]
+        )
+        shutil.rmtree(
+            place.spool.folder, ignore_errors=True
+        )  # an earlier attempt's: all that counts is in checkpoints
         place.spool.create()
         learner = Learner(
             place.spool, alignment.compose(job, self, place), self._learner_environment(), self.patience
@@ -163,7 +176,9 @@ def _folder(source: str) -> Path:
 def _context(folder: Path) -> int:
     """The number of positions of a model. Raises ConfigError if its config.json does not say."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    found = config.get("max_position_embeddings") or config.get("text_config", {}).get(
+        "max_position_embeddings"
+    )
     if not found:
         raise ConfigError(
             f"model {folder}: its config.json has no max_position_embeddings; set rollout.context_length."

@@ -23,8 +23,8 @@ class ServedEngine:
     """`ajet.interfaces.engine.Engine` over the server at ``url`` (without ``/v1``), which serves ``model``.
 
     Prompts are sent as token ids and answers come back as token ids, with the logprobs at the request's temperature
-    (vLLM's ``logprobs_mode: processed_logprobs``, which Trinity sets). ``version`` is the weight version of new tokens; whoever
-    changes the server's weights sets it.
+    (vLLM's ``logprobs_mode: processed_logprobs``, which Trinity sets). ``version`` is the weight version of new tokens; the
+    caller sets it.
     """
 
     adapters: tuple[str, ...] = ()
@@ -62,7 +62,9 @@ class ServedEngine:
             raise AjetError(
                 f"{self.url}: the answer has no token_ids or logprobs ({error!r}). Serve the model with vLLM 0.19 or newer."
             ) from error
-        return Generation(ids, logprobs, np.full(len(ids), version, np.int32), "length" if reason == "length" else "stop")
+        return Generation(
+            ids, logprobs, np.full(len(ids), version, np.int32), "length" if reason == "length" else "stop"
+        )
 
     def _body(self, request: GenerateRequest) -> dict[str, Any]:
         sampling = request.sampling

@@ -17,7 +17,9 @@ class TrinitySettings(Backbone):
     model_config = ConfigDict(extra="allow")
 
     gpus: int = Field(1, ge=1, description="GPUs of each node on which Trinity trains.")
-    nodes: int = Field(1, ge=1, description="Nodes of the Ray cluster at RAY_ADDRESS on which Trinity trains.")
+    nodes: int = Field(
+        1, ge=1, description="Nodes of the Ray cluster at RAY_ADDRESS on which Trinity trains."
+    )
     engine: Literal["auto", "vllm", "local"] = Field(
         "auto",
         description="What samples, in the process of `ajet run`: vllm, on the GPUs that Trinity does not use, or local. auto: vllm "

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ajet.interfaces.backbone import CheckpointDamaged
 from ajet.types import AjetError, Batch, Metrics, Need
@@ -18,7 +18,6 @@ from ajet_trinity import weights
 from ajet_trinity.batches import Layout, Rows, rows_of, write_rows
 from ajet_trinity.engine import Sampler
 from ajet_trinity.learner import Learner, LearnerFailed
-from ajet_trinity.spool import Spool
 
 if TYPE_CHECKING:
     import torch
@@ -183,7 +182,9 @@ class TrinityTrainer:
         AutoConfig.from_pretrained(self.model).save_pretrained(path)
         self.engine.tokenizer.save_pretrained(path)
         for file in self._files:
-            shutil.copyfile(file, path / ("model.safetensors" if file == self.spool.kept(self._step) else file.name))
+            shutil.copyfile(
+                file, path / ("model.safetensors" if file == self.spool.kept(self._step) else file.name)
+            )
         index = self.model / "model.safetensors.index.json"
         if not self._step and index.is_file():
             shutil.copyfile(index, path / index.name)

@@ -101,4 +101,9 @@ def findings() -> Iterator[Finding]:
         yield Finding("backbone trinity", "not installed", remedy, optional=True)
         return
     for one in parts:
-        yield Finding(f"trinity: {one.needed.name}", one.version or "not installed", one.problem, optional=not one.is_fatal)
+        yield Finding(
+            f"trinity: {one.needed.name}",
+            one.version or "not installed",
+            one.problem,
+            optional=not one.is_fatal,
+        )

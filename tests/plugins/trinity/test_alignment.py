@@ -80,7 +80,11 @@ def test_trinity_trains_with_our_classes(tmp_path: Path) -> None:
             "algorithm.entropy_loss_fn_args",
             {"coefficient": 0.1, "ranks": 1},
         ),
-        ({"train": {"kl": 0.1}}, "algorithm.algorithm_type", "ajet_trinity.remote.algorithm.GivenWithReference"),
+        (
+            {"train": {"kl": 0.1}},
+            "algorithm.algorithm_type",
+            "ajet_trinity.remote.algorithm.GivenWithReference",
+        ),
         ({"train": {"kl": 0.1}}, "algorithm.policy_loss_fn", "ajet_trinity.remote.loss.RowLossWithReference"),
         ({"train": {"correction": "truncated"}}, "algorithm.bypass_old_logprobs", True),
         ({"train": {"correction": "truncated", "epochs": 2}}, "algorithm.bypass_old_logprobs", False),
@@ -149,7 +153,9 @@ def test_a_dry_run_prints_the_yaml_that_trinity_receives(tmp_path: Path) -> None
     assert tree["mode"] == "train"
     assert tree["trainer"]["param_offload"] is True
     assert "<run folder>/trinity/checkpoints" in printed
-    assert any("algorithm.repeat_times" in line and "rollout.group_size" in line for line in printed.splitlines())
+    assert any(
+        "algorithm.repeat_times" in line and "rollout.group_size" in line for line in printed.splitlines()
+    )
 
 
 def test_a_dry_run_and_a_run_receive_the_same(tmp_path: Path) -> None:

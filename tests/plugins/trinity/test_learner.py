@@ -188,7 +188,9 @@ def test_another_number_of_tokens_is_an_error(spool: Spool, batch: Batch) -> Non
 
 def test_weights_that_have_not_changed_are_an_error(spool: Spool, batch: Batch) -> None:
     trainer = trainer_of(spool, batch, weights=OLD)
-    with pytest.raises(LearnerFailed, match="has advantages other than 0 and a gradient of norm 2, but no weight has"):
+    with pytest.raises(
+        LearnerFailed, match="has advantages other than 0 and a gradient of norm 2, but no weight has"
+    ):
         trainer.update(batch)
 
 

@@ -43,7 +43,9 @@ def folder(tmp_path: Path) -> Path:
     for name in ("agent.py", "job.yaml", "make_tasks.py"):
         shutil.copy(MATH / name, tmp_path)
     (tmp_path / "late.py").write_text(LATE)
-    subprocess.run([sys.executable, "make_tasks.py", "--out", "tasks"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "make_tasks.py", "--out", "tasks"], cwd=tmp_path, check=True, capture_output=True
+    )
     return tmp_path
 
 
@@ -123,8 +125,12 @@ def assert_trained_exactly_once(run: Path, steps: int) -> None:
     assert {int(one["step"]) for one in optimizer["state"].values()} == {int(taken)}
 
 
-def test_three_steps_of_the_math_example_go_on_after_the_run_was_killed(folder: Path, nothing_left: str) -> None:
-    first = start(folder, "job.yaml", "--backbone", "trinity", "--steps", "3", **FEW, **{"train.save_every": 1})
+def test_three_steps_of_the_math_example_go_on_after_the_run_was_killed(
+    folder: Path, nothing_left: str
+) -> None:
+    first = start(
+        folder, "job.yaml", "--backbone", "trinity", "--steps", "3", **FEW, **{"train.save_every": 1}
+    )
     wait_for(lambda: any((folder / "runs").glob("*/checkpoints/step_000001/files.json")), first, folder)
     learner = learner_of(first)
     assert learner is not None
@@ -147,7 +153,9 @@ def test_a_learner_that_is_killed_is_an_error_without_restarts(folder: Path, not
     assert learner is not None
     learner.kill()
     assert process.wait(SECONDS) == 1
-    assert "error: backbone trinity: its process was ended by SIGKILL during the start of Trinity" in printed(folder)
+    assert "error: backbone trinity: its process was ended by SIGKILL during the start of Trinity" in printed(
+        folder
+    )
 
 
 @pytest.mark.slow
@@ -160,16 +168,16 @@ def test_five_killed_learners_lose_and_repeat_nothing(folder: Path, nothing_left
     for kill in range(kills):
         done = 2 * kill + 1
         wait_for(
-            lambda done=done: any((folder / "runs").glob(f"*/checkpoints/step_{done:06d}/files.json")), process, folder
+            lambda done=done: any((folder / "runs").glob(f"*/checkpoints/step_{done:06d}/files.json")),
+            process,
+            folder,
         )
         wait_for(lambda: learner_of(process) is not None, process, folder)
         time.sleep(chance.uniform(0, 3))
         learner = learner_of(process)
         assert learner is not None, printed(folder)[-4000:]
         learner.kill()
-        wait_for(
-            lambda kill=kill: printed(folder).count("restart ") > kill, process, folder
-        )
+        wait_for(lambda kill=kill: printed(folder).count("restart ") > kill, process, folder)
     finish(process, folder)
     run = run_folder(folder)
     assert_trained_exactly_once(run, steps)
@@ -200,7 +208,11 @@ def test_under_random_delays_staleness_is_bounded_and_each_episode_is_trained_on
     while process.poll() is None:  # Trinity is late, too: it stops for a while
         time.sleep(chance.uniform(0, 2))
         learner = learner_of(process)
-        workers = [c for c in learner.children(recursive=True) if "WorkerDict" in " ".join(c.cmdline())] if learner else []
+        workers = (
+            [c for c in learner.children(recursive=True) if "WorkerDict" in " ".join(c.cmdline())]
+            if learner
+            else []
+        )
         for worker in workers:
             os.kill(worker.pid, signal.SIGSTOP)
             time.sleep(chance.uniform(0, 2))

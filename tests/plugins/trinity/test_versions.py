@@ -40,7 +40,9 @@ def test_without_trinity_doctor_says_how_to_install_it(installed: dict[str, str]
     (finding,) = findings()
     assert finding.optional and finding.found == "not installed"
     assert "docs/trinity.md" in finding.remedy and "pip install trinity-rft==0.6.0" in finding.remedy
-    with pytest.raises(ConfigError, match=r"backbone trinity: trinity-rft is not installed \(tested: 0.6.0\)"):
+    with pytest.raises(
+        ConfigError, match=r"backbone trinity: trinity-rft is not installed \(tested: 0.6.0\)"
+    ):
         check()
 
 
@@ -56,11 +58,15 @@ def test_a_missing_requirement_is_an_error(installed: dict[str, str], name: str)
 @pytest.mark.parametrize(("name", "version"), [("verl", "0.9.1"), ("trinity-rft", "0.6.10")])
 def test_another_trinity_or_verl_is_an_error(installed: dict[str, str], name: str, version: str) -> None:
     installed[name] = version
-    with pytest.raises(ConfigError, match=rf"{name} {version} was not tested \(tested: {TESTED[name]}\). pip install"):
+    with pytest.raises(
+        ConfigError, match=rf"{name} {version} was not tested \(tested: {TESTED[name]}\). pip install"
+    ):
         check()
 
 
-@pytest.mark.parametrize(("name", "version"), [("ray", "2.61.0"), ("numpy", "1.26.4"), ("transformers", "5.2.0")])
+@pytest.mark.parametrize(
+    ("name", "version"), [("ray", "2.61.0"), ("numpy", "1.26.4"), ("transformers", "5.2.0")]
+)
 def test_another_version_of_the_rest_is_a_warning(installed: dict[str, str], name: str, version: str) -> None:
     installed[name] = version
     (warning,) = check()

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("trinity")
 
-from trinity.common.experience import Experience, gather_action_masks  # noqa: E402
-from trinity.common.workflows import WORKFLOWS, Task  # noqa: E402
+from trinity.common.experience import Experience, gather_action_masks
+from trinity.common.workflows import WORKFLOWS, Task
 
-from ajet.types import ConfigError  # noqa: E402
-from ajet_trinity.remote import workflow  # noqa: E402
-from tests.plugins.trinity.test_served import job_file, server, tokenizer  # noqa: E402, F401
+from ajet.types import ConfigError
+from ajet_trinity.remote import workflow
+from tests.plugins.trinity.test_served import job_file, server, tokenizer  # noqa: F401
 
 NAME = "ajet_trinity.remote.workflow.AgentWorkflow"
 
@@ -85,7 +85,9 @@ def test_trinity_finds_the_workflow_by_its_path_and_may_repeat_it() -> None:
 
 def test_another_temperature_than_trinitys_is_refused(server: Any, job_file: Path, model: Path) -> None:  # noqa: F811
     wrapper = ModelWrapper(server.url_for(""), model, temperature=0.6)
-    with pytest.raises(ConfigError, match=r"rollout\.sampling\.temperature is 1, but .*model\.temperature \(0\.6\)"):
+    with pytest.raises(
+        ConfigError, match=r"rollout\.sampling\.temperature is 1, but .*model\.temperature \(0\.6\)"
+    ):
         asyncio.run(experiences_of(task_of(job_file), wrapper, repeats=1, first=0))
 
 

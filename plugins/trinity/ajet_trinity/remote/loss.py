@@ -10,16 +10,16 @@ from trinity.algorithm.entropy_loss_fn import EntropyLossFn
 from trinity.algorithm.policy_loss_fn import PolicyLossFn
 from verl.utils.metric import AggregationType, Metric
 
-from ajet.job.layers import Layers
-from ajet.job.prepare import build_plugin
 from ajet.interfaces.algorithm import Algorithm
+from ajet.job.config import Layers
+from ajet.job.prepare import build_plugin
 from ajet.learning.objective import Objective, objective
 from ajet.learning.settings import TrainSettings
 from ajet.types import LossTokens
 from ajet_trinity.remote.optimizer import set_rate
 
 
-class _RowLoss(PolicyLossFn):
+class _Rows:
     """``Σ weights · loss`` over the trained tokens of a micro-batch.
 
     ``train`` are the keys of the job's section of that name on which the loss depends. ``ranks`` is the number of
@@ -28,13 +28,10 @@ class _RowLoss(PolicyLossFn):
     """
 
     def __init__(self, backend: str = "verl", *, train: Mapping[str, Any], ranks: int, fresh: bool) -> None:
-        super().__init__(backend)
+        super().__init__(backend)  # type: ignore[call-arg]
         self.objective = objective_of(train)
         self.ranks = ranks
         self.fresh = fresh
-
-    def __call__(self, logprob: torch.Tensor, **fields: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        raise NotImplementedError
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
@@ -47,7 +44,9 @@ class _RowLoss(PolicyLossFn):
         mask = rows["mask"].bool()
         set_rate(float(rows["rate"].max()))
         new = logprob[mask].float()
-        numbers = torch.arange(len(mask), device=mask.device)[:, None] * (rows["calls"].max() + 1) + rows["calls"]
+        numbers = (
+            torch.arange(len(mask), device=mask.device)[:, None] * (rows["calls"].max() + 1) + rows["calls"]
+        )
         before = new.detach() if self.fresh else rows["before"][mask]
         tokens = LossTokens(
             new=new,
@@ -73,12 +72,15 @@ class _RowLoss(PolicyLossFn):
             sums["divergence"] = float((new.detach() - reference[mask]).sum())
         largest = float(differences.max()) if len(differences) else 0.0
         return total * self.ranks, {
-            **{f"ajet_{name}": Metric(AggregationType.SUM, value * self.ranks) for name, value in sums.items()},
+            **{
+                f"ajet_{name}": Metric(AggregationType.SUM, value * self.ranks)
+                for name, value in sums.items()
+            },
             "ajet_max_difference": Metric(AggregationType.MAX, largest),
         }
 
 
-class RowLoss(_RowLoss):
+class RowLoss(_Rows, PolicyLossFn):
     """The loss without a reference model. Trinity passes the fields that `__call__` names."""
 
     def __call__(
@@ -93,7 +95,7 @@ class RowLoss(_RowLoss):
         ajet_rate: torch.Tensor,
         ajet_first: torch.Tensor,
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """See `_RowLoss`. Arrays are [rows, tokens], ``ajet_rate`` and ``ajet_first`` [rows]."""
+        """See `_Rows`. Arrays are [rows, tokens], ``ajet_rate`` and ``ajet_first`` [rows]."""
         rows = {
             "before": old_logprob,
             "old": rollout_log_probs,
@@ -107,7 +109,7 @@ class RowLoss(_RowLoss):
         return self._total(logprob, None, rows)
 
 
-class RowLossWithReference(_RowLoss):
+class RowLossWithReference(_Rows, PolicyLossFn):
     """The loss with the logprobs of the initial weights."""
 
     def __call__(

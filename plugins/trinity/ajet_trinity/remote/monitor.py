@@ -14,9 +14,7 @@ from ajet_trinity.spool import Spool, write
 class Reporter(Monitor):
     """Trinity calls it after a step's weights are on their way to the disk."""
 
-    def __init__(
-        self, project: str, group: str, name: str, role: str, config: Any = None, **_: Any
-    ) -> None:
+    def __init__(self, project: str, group: str, name: str, role: str, config: Any = None, **_: Any) -> None:
         super().__init__(project, name, role, config)
         self.spool = Spool(Path(config.monitor.monitor_args["folder"]))
 

@@ -34,7 +34,7 @@ class AdamW(torch.optim.AdamW):
             super().zero_grad(set_to_none)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         """Take the step that `set_rate` has announced, or keep the gradients."""
         self._collecting = not _rate
         if self._collecting:

@@ -89,4 +89,4 @@ def _experience(row: Row, step: int, number: int, width: int) -> Experience:
 
 def _wide(array: np.ndarray, width: int) -> Sequence[Any]:
     """The array as a list, with zeros after it."""
-    return np.pad(array, (0, width - len(array))).tolist()  # type: ignore[no-any-return]
+    return np.pad(array, (0, width - len(array))).tolist()
