@@ -78,6 +78,7 @@ test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests, about five minutes o
 
 test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the other cases and whole runs, and properties with all of their examples
 	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
+	$(if $(ARGS),,$(MAKE) test-trinity ARGS="-m slow")
 
 # vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and
 # resolves them in minutes. `timeout` ends their processes with the tests, as they are of its group.
@@ -119,8 +120,8 @@ OF_TRINITY := openai_sdk readers judges local loggers trinity
 TRINITY_ON_CPU := TRINITY_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=ajet_trinity_cpu.device RAY_OVERRIDE_RESOURCES='{"GPU": 1, "CPU": 16}' \
 	OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-test-trinity: .venv-trinity/.installed ## the backbone trinity: three steps of the math example, gradients and failures, on this CPU
-	$(TRINITY_ON_CPU) timeout -k 20 900 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
+test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the math example's first steps, gradients, failures (ARGS="-m slow")
+	$(TRINITY_ON_CPU) timeout -k 20 3600 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
 	$(TRINITY_ON_CPU) timeout -k 20 2400 .venv-trinity/bin/python bench/trinity_learning.py $(ARGS)

@@ -30,6 +30,8 @@ RUN = Path("<run folder>")
 """Placeholder for a run folder that does not exist yet."""
 LOSS_KEYS = ("algorithm", "kl", "correction", "correction_cap")
 """The keys of the job's section ``train`` on which the loss of a token depends, besides ``entropy``."""
+FOLDER = "trinity"
+"""The folder of a run folder with the files of its learners."""
 MOST_TOKENS = 16384
 """Default of the tokens that a worker computes together."""
 
@@ -44,12 +46,12 @@ class Place:
     context: int | None = None
     """The model's context in tokens; None only for a model that is not here, in a dry run."""
     attempt: str = "<attempt>"
-    """Tells the Ray actors of this start of Trinity from those of others."""
+    """Tells this start of Trinity from others: its folder, and its Ray actors."""
 
     @property
     def spool(self) -> Spool:
-        """The files of the run and its learner."""
-        return Spool(self.run_dir / "trinity")
+        """The files of the run and this learner. An earlier learner whose processes have not ended yet has another folder."""
+        return Spool(self.run_dir / FOLDER / self.attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from typing import Any
 import yaml
 
 from ajet.types import AjetError
-from ajet.utils.process_group import signal_group
 from ajet_trinity.spool import Spool
 
 POLL_SECONDS = 0.02
@@ -144,9 +143,22 @@ class Learner:
         process.stdin.close()  # it then ends Ray and itself
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(ENDING_SECONDS)
-        signal_group(process.pid, signal.SIGKILL)
+        # Ray gives each worker a process group of its own, and a worker outlives a killed raylet for a while.
+        for one in (process.pid, *session(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
         process.wait()
         shutil.rmtree(self._ray, ignore_errors=True)
+
+
+def session(number: int) -> list[int]:
+    """The ids of the processes of a session."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(entry.name)) == number:
+                found.append(int(entry.name))
+    return found
 
 
 def last_error(log: Path) -> str:

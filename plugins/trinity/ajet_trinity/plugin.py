@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ajet.job.job import Job
     from ajet_trinity.trainer import TrinityTrainer
 
-CACHE_SHARE = 0.5
-"""Share of a GPU's memory that the engine gets for keys and values."""
+GPU_SHARE = 0.85
+"""Share of a GPU's free memory that the engine's weights and its cache may take."""
 CPU_CACHE = 1 << 30
 """Bytes for keys and values on a CPU."""
 
@@ -64,7 +64,7 @@ class Trinity(TrinitySettings):
         except LearnerFailed as error:
             if not error.machine:
                 raise
-            raise MachineFailed(str(error), made[0].spool.folder.parent) from error
+            raise MachineFailed(str(error), made[0].run_dir) from error
         finally:
             for trainer in made:
                 trainer.learner.close()
@@ -108,9 +108,8 @@ class Trinity(TrinitySettings):
         place = alignment.Place(
             model=str(model), run_dir=run_dir, context=context, attempt=uuid.uuid4().hex[:8]
         )
-        shutil.rmtree(
-            place.spool.folder, ignore_errors=True
-        )  # an earlier attempt's: all that counts is in checkpoints
+        # All that counts of earlier learners is in checkpoints.
+        shutil.rmtree(run_dir / alignment.FOLDER, ignore_errors=True)
         place.spool.create()
         learner = Learner(
             place.spool, alignment.compose(job, self, place), self._learner_environment(), self.patience
@@ -118,6 +117,7 @@ class Trinity(TrinitySettings):
         return TrinityTrainer(
             learner,
             Sampler(engine, on_start=learner.start if job.config.train.steps else lambda: None),
+            run_dir=run_dir,
             model=model,
             layout=alignment.layout_of(job, self),
             temperature=job.config.rollout.sampling.temperature,
@@ -144,7 +144,7 @@ class Trinity(TrinitySettings):
             job.config.run.seed,
             job.progress,
             dtype="bfloat16" if cuda else "float32",
-            cache=int(torch.cuda.mem_get_info(0)[0] * CACHE_SHARE) if cuda else CPU_CACHE,
+            cache=_gpu_cache(model, torch.cuda.mem_get_info(0)[0]) if cuda else CPU_CACHE,
             context=context or 0,
         )
 
@@ -171,6 +171,20 @@ def _folder(source: str) -> Path:
             f"model {source}: has no safetensors, in which AgentJet and Trinity exchange weights. Save it with save_pretrained."
         )
     return folder.resolve()
+
+
+def _gpu_cache(model: Path, free: int) -> int:
+    """Bytes for keys and values on a GPU with so many free bytes, beside the weights in bfloat16. Raises ConfigError."""
+    from ajet_trinity import weights
+
+    taken = 2 * weights.count(weights.files_of(model))
+    left = int(GPU_SHARE * free) - taken
+    if left <= 0:
+        raise ConfigError(
+            f"model {model}: its weights take {taken >> 20} MiB, but the engine's GPU has {free >> 20} MiB free. Take a smaller "
+            "model, or the backbone verl, whose engine shards the model."
+        )
+    return left
 
 
 def _context(folder: Path) -> int:

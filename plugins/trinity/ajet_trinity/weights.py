@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,18 @@ def read(files: Sequence[Path]) -> Mapping[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def count(files: Sequence[Path]) -> int:
+    """The number of weights in some files, without reading them."""
+    from safetensors import safe_open
+
+    total = 0
+    for path in files:
+        with safe_open(path, "pt") as file:
+            names = list(file.keys())
+            total += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    return total
 
 
 def differ(old: Sequence[Path], new: Sequence[Path]) -> bool:

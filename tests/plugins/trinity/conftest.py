@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-LONGEST = ("test_runs.py", "test_gradients.py", "test_process.py")
+LONGEST = ("test_conformance.py", "test_runs.py", "test_gradients.py")
 """Files whose tests start Trinity, which takes a minute. They begin first."""
 GONE_SECONDS = 60.0
 MARK = "AJET_TEST_OF_TRINITY"

@@ -24,7 +24,9 @@ needs_trinity = pytest.mark.skipif(find_spec("trinity") is None, reason="Trinity
 def received(folder: Path, sections: dict[str, Any] | None = None, **trinity: Any) -> dict[str, Any]:
     job = job_of(folder, sections or {}, trinity)
     assert isinstance(job.backbone, Trinity)
-    return compose(job, job.backbone, Place(model="/a/model", run_dir=Path("/runs/one"), context=512))
+    return compose(
+        job, job.backbone, Place(model="/a/model", run_dir=Path("/runs/one"), context=512, attempt="a1")
+    )
 
 
 def at(tree: dict[str, Any], key: str) -> Any:
@@ -54,8 +56,8 @@ def test_trinity_trains_with_our_classes(tmp_path: Path) -> None:
     assert tree["mode"] == "train"
     assert at(tree, "algorithm.sample_strategy") == "ajet_trinity.remote.strategy.Files"
     assert at(tree, "algorithm.policy_loss_fn") == "ajet_trinity.remote.loss.RowLoss"
-    assert at(tree, "algorithm.sample_strategy_args") == {"folder": "/runs/one/trinity"}
-    assert at(tree, "checkpoint_root_dir") == "/runs/one/trinity/checkpoints"
+    assert at(tree, "algorithm.sample_strategy_args") == {"folder": "/runs/one/trinity/a1"}
+    assert at(tree, "checkpoint_root_dir") == "/runs/one/trinity/a1/checkpoints"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_trinity_trains_with_our_classes(tmp_path: Path) -> None:
         (
             {"train": {"adam_epsilon": 1e-4, "max_grad_norm": 2.0}},
             "trainer.trainer_config.actor.optim.override_optimizer_config",
-            {"eps": 1e-4, "max_grad_norm": 2.0, "norms": "/runs/one/trinity/norms"},
+            {"eps": 1e-4, "max_grad_norm": 2.0, "norms": "/runs/one/trinity/a1/norms"},
         ),
         (
             {"train": {"entropy": 0.1}},
@@ -152,7 +154,7 @@ def test_a_dry_run_prints_the_yaml_that_trinity_receives(tmp_path: Path) -> None
     tree = yaml.safe_load(printed)
     assert tree["mode"] == "train"
     assert tree["trainer"]["param_offload"] is True
-    assert "<run folder>/trinity/checkpoints" in printed
+    assert "<run folder>/trinity/<attempt>/checkpoints" in printed
     assert any(
         "algorithm.repeat_times" in line and "rollout.group_size" in line for line in printed.splitlines()
     )

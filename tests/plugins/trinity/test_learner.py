@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ajet.types import Batch
+from ajet.types import AjetError, Batch, ConfigError
 from ajet_trinity.batches import Layout, read_rows, rows_of
 from ajet_trinity.learner import Learner, LearnerFailed, last_error
+from ajet_trinity.plugin import Trinity, _folder, _gpu_cache
 from ajet_trinity.spool import Spool
 from ajet_trinity.trainer import TrinityTrainer
 from tests.plugins.trinity.recorded import batch_of, job_of
@@ -169,7 +171,9 @@ def trainer_of(spool: Spool, batch: Batch, **changed: Any) -> TrinityTrainer:
     model.mkdir()
     save_file(OLD, model / "model.safetensors")
     learner = Reporting(spool, report, changed.pop("norms", [2.0]), changed.pop("weights", NEW))
-    return TrinityTrainer(learner, Engine(), model=model, layout=layout, temperature=1.0)  # type: ignore[arg-type]
+    return TrinityTrainer(
+        learner, Engine(), model=model, layout=layout, temperature=1.0, run_dir=spool.folder
+    )  # type: ignore[arg-type]
 
 
 def test_a_step_with_report_optimizer_step_and_new_weights_has_succeeded(spool: Spool, batch: Batch) -> None:
@@ -214,3 +218,61 @@ def test_a_batch_without_credit_is_not_sent(spool: Spool, batch: Batch) -> None:
     assert metrics["optimizer_steps"] == metrics["tokens_trained"] == 0
     assert metrics["tokens_zero_advantage"] == sum(int(s.mask.sum()) for s in none.samples)
     assert not spool.ready.exists()
+
+
+def test_the_engines_cache_is_what_the_weights_leave_of_a_gpu(spool: Spool) -> None:
+    model = spool.folder / "model"
+    model.mkdir()
+    save_file({"a": torch.zeros(1000, 500), "b": torch.zeros(7)}, model / "model.safetensors")
+    assert _gpu_cache(model, 10_000_000) == 8_500_000 - 2 * 500_007
+    with pytest.raises(ConfigError, match="its weights take 0 MiB, but the engine's GPU has 0 MiB free"):
+        _gpu_cache(model, 1_000_000)
+
+
+def test_a_model_without_safetensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ConfigError, match="has no safetensors"):
+        _folder(str(tmp_path))
+
+
+def test_export_copies_the_model_alone(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "step_000003"
+    (checkpoint / "trinity" / "actor").mkdir(parents=True)
+    for name in ("trinity.json", "ajet.json", "files.json", "config.json", "model.safetensors"):
+        (checkpoint / name).write_text(name)
+    Trinity().export(checkpoint, tmp_path / "out", None)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+    with pytest.raises(ConfigError, match="out already exists"):
+        Trinity().export(checkpoint, tmp_path / "out", None)
+    with pytest.raises(AjetError, match=r"no trinity\.json"):
+        Trinity().export(tmp_path, tmp_path / "other", None)
+
+
+def test_workers_in_groups_of_their_own_end_with_the_learner(spool: Spool) -> None:
+    started = spool.folder / "worker"
+    code = (
+        "import os, signal, subprocess, sys\n"
+        "worker = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], process_group=0)\n"
+        f"open({str(started)!r}, 'w').write(str(worker.pid))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    learner = learner_of(spool, code)
+    with pytest.raises(LearnerFailed):
+        learner.wait_for(spool.report(1), "step 1 of Trinity")
+    worker = int(started.read_text())
+    assert os.getsid(worker) == learner.pid
+    learner.close()
+    assert _ended(worker)
+
+
+def _ended(pid: int) -> bool:
+    """Whether a process has ended, within a while: it may still be a zombie."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False

@@ -31,9 +31,9 @@ LATE = """
 import asyncio, random
 import agent
 
-async def run(task, tuner):
+async def run(task):
     await asyncio.sleep(random.expovariate(1 / 0.3))
-    return await agent.run(task, tuner)
+    return await agent.run(task)
 """
 
 

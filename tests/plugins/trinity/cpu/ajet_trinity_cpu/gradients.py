@@ -17,6 +17,7 @@ class AdamW(optimizer.AdamW):
         if optimizer._rate:
             gradients = [p.grad.full_tensor() for group in self.param_groups for p in group["params"]]
             path = os.environ["AJET_TRINITY_GRADIENTS"]
-            earlier = torch.load(path) if os.path.exists(path) else []
-            torch.save([*earlier, [g.clone() for g in gradients]], path)
+            if torch.distributed.get_rank() == 0:
+                earlier = torch.load(path) if os.path.exists(path) else []
+                torch.save([*earlier, [g.clone() for g in gradients]], path)
         return super().step(closure)
