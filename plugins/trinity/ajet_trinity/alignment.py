@@ -292,7 +292,7 @@ def describe(job: Job, settings: TrinitySettings, place: Place) -> str:
         (key, str(value), f"backbone.trinity.{key}" if key in explicit else ", ".join(row.ours))
         for row in TABLE
         for key, value in zip(row.trinity, row.values(job, settings, place), strict=True)
-        if not isinstance(value, dict)
+        if value is not None and not isinstance(value, dict)
     ]
     header = table([("TRINITY'S KEY", "VALUE", "BY"), *rows], indent="#   ")
     return (

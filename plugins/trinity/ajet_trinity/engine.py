@@ -26,7 +26,7 @@ class Sampler:
         self.context_length = engine.context_length
         self.version = 0
         """Weight version of new tokens."""
-        self.restored: Callable[[], Weights] | None = None
+        self.restored: Weights | None = None
         self._engine = engine
         self._on_start = on_start
 
@@ -35,7 +35,8 @@ class Sampler:
         self._on_start()
         await self._engine.start()
         if self.restored is not None:
-            await self._engine.load_weights(self.restored(), self.version)
+            await self._engine.load_weights(self.restored, self.version)
+            self.restored = None
 
     async def load(self, weights: Weights, version: int) -> None:
         """Sample from these weights, under this version. Raises AjetError if they do not fit."""

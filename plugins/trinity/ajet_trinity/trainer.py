@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STATE = "trinity.json"
 """The file of a checkpoint with Trinity's step and the weight version."""
+WEIGHTS = "model.safetensors"
 SHARDS = "trinity"
 """The folder of a checkpoint with Trinity's own: shards of weights and of the optimizer's state."""
 LATEST = "latest_checkpointed_iteration.txt"
@@ -93,6 +94,8 @@ class TrinityTrainer:
         self.temperature = temperature
         self._step = 0
         """Trinity's steps so far. A batch without credit is none."""
+        self._whole = 0
+        """The step of which Trinity has a checkpoint."""
         self._norms = 0
         """Lines of the spool's file of that name that have been read."""
         self._files = weights.files_of(model)
@@ -183,28 +186,24 @@ class TrinityTrainer:
         path.mkdir(parents=True, exist_ok=True)
         AutoConfig.from_pretrained(self.model).save_pretrained(path)
         self.engine.tokenizer.save_pretrained(path)
-        for file in self._files:
-            shutil.copyfile(
-                file, path / ("model.safetensors" if file == self.spool.kept(self._step) else file.name)
-            )
-        index = self.model / "model.safetensors.index.json"
-        if not self._step and index.is_file():
-            shutil.copyfile(index, path / index.name)
         if self._step:
+            shutil.copyfile(self.spool.kept(self._step), path / WEIGHTS)
             self._save_shards(path / SHARDS)
+        else:
+            for file in (*self._files, self.model / "model.safetensors.index.json"):
+                if file.exists():
+                    shutil.copyfile(file, path / file.name)
         (path / STATE).write_text(json.dumps({"step": self._step, "version": self.version}))
 
     def _save_shards(self, path: Path) -> None:
-        """Let Trinity write a checkpoint, and move it to ``path``."""
+        """Let Trinity write a checkpoint, unless it has this one, and copy it to ``path``."""
         step = self._step
-        actor = self.spool.actor(step)
-        if actor.parent.is_symlink():  # restored, and nothing was trained since
-            shutil.copytree(actor, path / "actor")
-            return
-        if not self.spool.saved(step).exists():
+        if self._whole != step:
             self.spool.save_request(step).touch()
             self.learner.wait_for(self.spool.saved(step), f"the checkpoint of step {step} of Trinity")
-        shutil.copytree(actor, path / "actor", ignore=shutil.ignore_patterns(self.spool.weights(step).name))
+            self._whole = step
+        not_twice = shutil.ignore_patterns(self.spool.weights(step).name)
+        shutil.copytree(self.spool.actor(step), path / "actor", ignore=not_twice)
         (path / WHOLE).touch()
 
     def load(self, path: Path) -> None:
@@ -214,23 +213,19 @@ class TrinityTrainer:
             raise AjetError(f"checkpoint {path}: no {STATE}. Give a folder written by this backbone.")
         try:
             state = json.loads((path / STATE).read_text())
-            self._step, self.engine.version = int(state["step"]), int(state["version"])
-            self._files = weights.files_of(path)
-            loaded = self._weights()
+            step, version = int(state["step"]), int(state["version"])
+            loaded = weights.read([path / WEIGHTS] if step else self._files)
         except Exception as error:  # of the libraries, for damaged files
             raise CheckpointDamaged(f"{path}: {error}") from error
-        self.engine.restored = lambda: loaded
-        if self._step:
-            folder = self.spool.actor(self._step).parent
-            folder.unlink(missing_ok=True)
-            os.symlink((path / SHARDS).resolve(), folder)
-            (self.spool.checkpoints / LATEST).write_text(str(self._step))
+        self._step, self.engine.version, self.engine.restored = step, version, loaded
+        if step:
+            # Not the files themselves, as the run removes old checkpoints. Trinity only reads these.
+            os.link(path / WEIGHTS, self.spool.kept(step))
+            shutil.copytree(path / SHARDS, self.spool.actor(step).parent, copy_function=os.link)
+            (self.spool.checkpoints / LATEST).write_text(str(step))
+            self._files, self._whole = [self.spool.kept(step)], step
 
     def _remove(self, step: int) -> None:
         """Remove the files of an earlier step."""
         self.spool.kept(step).unlink(missing_ok=True)
-        folder = self.spool.actor(step).parent
-        if folder.is_symlink():
-            folder.unlink()
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.spool.actor(step).parent, ignore_errors=True)

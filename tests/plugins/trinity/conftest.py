@@ -24,7 +24,9 @@ if find_spec("trinity") is None:  # it has an environment of its own: make test-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move them to the front."""
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    here = [item for item in items if item.path.parent == Path(__file__).parent and item.path.name in LONGEST]
+    here.sort(key=lambda item: LONGEST.index(item.path.name))
+    items[:] = [*here, *(item for item in items if item not in here)]
 
 
 @pytest.fixture(scope="session")
