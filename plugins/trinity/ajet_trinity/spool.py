@@ -15,6 +15,7 @@ counted from 1.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,14 @@ class Spool:
 
     def saved(self, step: int) -> Path:
         return self.folder / "saves" / f"{step:06d}.done"
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, or copy it where the file system has no links. Raises OSError."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write(path: Path, data: bytes) -> None:

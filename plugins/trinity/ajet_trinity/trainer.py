@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ajet_trinity import weights
 from ajet_trinity.batches import Layout, Rows, rows_of, write_rows
 from ajet_trinity.engine import Sampler
 from ajet_trinity.learner import Learner, LearnerFailed
+from ajet_trinity.spool import link
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ class TrinityTrainer:
         self.learner.wait_for(self.spool.ready, "the start of Trinity")
         self.learner.wait_for(self.spool.report(step), what)
         self.learner.wait_for(self.spool.weights(step), f"writing the weights of {what}")
-        os.link(self.spool.weights(step), self.spool.kept(step))
+        link(self.spool.weights(step), self.spool.kept(step))
         report = json.loads(self.spool.report(step).read_text())
         taken = _Taken.of(report, self._new_norms(), rows, needs)
         self._check(taken, rows, step)
@@ -220,8 +220,8 @@ class TrinityTrainer:
         self._step, self.engine.version, self.engine.restored = step, version, loaded
         if step:
             # Not the files themselves, as the run removes old checkpoints. Trinity only reads these.
-            os.link(path / WEIGHTS, self.spool.kept(step))
-            shutil.copytree(path / SHARDS, self.spool.actor(step).parent, copy_function=os.link)
+            link(path / WEIGHTS, self.spool.kept(step))
+            shutil.copytree(path / SHARDS, self.spool.actor(step).parent, copy_function=link)
             (self.spool.checkpoints / LATEST).write_text(str(step))
             self._files, self._whole = [self.spool.kept(step)], step
 
