@@ -88,6 +88,20 @@ class Spool:
         return self.folder / "saves" / f"{step:06d}.done"
 
 
+MEASURE = "measure_"
+
+
+def measure(name: str) -> str:
+    """How a number that an algorithm measures is called on its way through verl, which would take the least or the largest of
+    numbers whose names contain "min" or "max"."""
+    return MEASURE + name.encode().hex()
+
+
+def measured(name: str) -> str | None:
+    """What `measure` was given; None for other names."""
+    return bytes.fromhex(name.removeprefix(MEASURE)).decode() if name.startswith(MEASURE) else None
+
+
 def link(source: str | Path, target: str | Path) -> None:
     """Give a file a second name, or copy it where the file system has no links. Raises OSError."""
     try:

@@ -17,7 +17,7 @@ from ajet_trinity import weights
 from ajet_trinity.batches import Layout, Rows, rows_of, write_rows
 from ajet_trinity.engine import Sampler
 from ajet_trinity.learner import Learner, LearnerFailed
-from ajet_trinity.spool import link
+from ajet_trinity.spool import link, measured
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,8 @@ SHARDS = "trinity"
 """The folder of a checkpoint with Trinity's own: shards of weights and of the optimizer's state."""
 LATEST = "latest_checkpointed_iteration.txt"
 """The file from which Trinity reads the step to continue from."""
+PREFIX = "actor/ajet_"
+"""Of what our loss reports, among Trinity's metrics."""
 UNTRAINED = ("loss", "grad_norm", "logprob_diff_max", "logprob_diff_mean", "tokens_trained")
 """Metrics that are 0 if nothing had credit."""
 WHOLE = ".full_checkpoint"
@@ -54,16 +56,18 @@ class _Taken:
         """``report`` are Trinity's metrics, means over its mini-batches."""
 
         def total(name: str) -> float:
-            return report.get(f"actor/ajet_{name}", math.nan) * rows.chunks
+            return report.get(f"{PREFIX}{name}", math.nan) * rows.chunks
 
         tokens = total("tokens")
         metrics = {
-            "logprob_diff_max": report.get("actor/ajet_max_difference", math.nan),
+            "logprob_diff_max": report.get(f"{PREFIX}max_difference", math.nan),
             "logprob_diff_mean": total("difference") / max(total("compared"), 1),
             "seconds_trinity": report.get("time/train_step", math.nan),
         }
         if "reference" in needs:
             metrics["reference_kl"] = total("divergence") / max(tokens, 1)
+        reported = (name.removeprefix(PREFIX) for name in report if name.startswith(PREFIX))
+        metrics |= {name: total(key) / rows.steps for key in reported if (name := measured(key)) is not None}
         loss = total("objective")
         if "entropy" in needs:
             metrics["entropy"] = total("entropy") / max(tokens, 1)
@@ -110,10 +114,15 @@ class TrinityTrainer:
         """Let Trinity take one AdamW step for each mini-batch, on ``Σ weights · loss`` over its trained tokens. Blocks.
 
         Samples without credit are not sent (if `Batch.zero_costs_nothing`), and a mini-batch of only such samples takes no
-        step. Returns ``loss`` (mean over the steps taken), ``grad_norm`` (the same, before clipping), ``optimizer_steps``,
-        ``tokens_trained`` as Trinity counts them, ``tokens_zero_advantage``, ``logprob_diff_max`` and ``logprob_diff_mean``
-        (|new − old| in the first mini-batch) and, if the loss needs them, ``reference_kl`` and ``entropy``. Raises LearnerFailed
-        if Trinity does not complete the step, and FloatingPointError for a loss or gradient that is not finite.
+        step. Returns these metrics:
+
+        - ``loss`` and ``grad_norm`` (before clipping): means over the steps taken
+        - ``optimizer_steps``, ``tokens_trained`` as Trinity counts them, ``tokens_zero_advantage``
+        - ``logprob_diff_max`` and ``logprob_diff_mean``: of |new − old| in the first mini-batch
+        - ``reference_kl`` and ``entropy``, if the loss needs them, and those of `Batch.measures`
+
+        Raises LearnerFailed if Trinity does not complete the step, and FloatingPointError for a loss or gradient that is not
+        finite.
         """
         rows = rows_of(batch, self.layout, self.temperature)
         return {

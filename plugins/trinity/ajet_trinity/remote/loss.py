@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from ajet.learning.objective import Objective, objective
 from ajet.learning.settings import TrainSettings
 from ajet.types import LossTokens
 from ajet_trinity.remote.optimizer import set_rate
+from ajet_trinity.spool import measure
 
 
 class _Rows:
@@ -68,6 +69,8 @@ class _Rows:
             "difference": float(differences.sum()),
             "compared": float(len(differences)),
         }
+        for name, numbers in self._measures(tokens):
+            sums[measure(name)] = float((weights * numbers).sum())
         if reference is not None:
             sums["divergence"] = float((new.detach() - reference[mask]).sum())
         largest = float(differences.max()) if len(differences) else 0.0
@@ -78,6 +81,13 @@ class _Rows:
             },
             "ajet_max_difference": Metric(AggregationType.MAX, largest),
         }
+
+    @torch.no_grad()
+    def _measures(self, tokens: LossTokens) -> Iterable[tuple[str, torch.Tensor]]:
+        """What the algorithm measures of the tokens, if there are some."""
+        if self.objective.measures is None or not len(tokens.new):
+            return ()
+        return self.objective.measures(torch, tokens).items()
 
 
 class RowLoss(_Rows, PolicyLossFn):
