@@ -134,9 +134,11 @@ def test_three_steps_of_the_math_example_go_on_after_the_run_was_killed(
     wait_for(lambda: any((folder / "runs").glob("*/checkpoints/step_000001/files.json")), first, folder)
     learner = learner_of(first)
     assert learner is not None
+    ray = Path(learner.environ()["RAY_TMPDIR"])
     first.kill()
     first.wait()
     learner.wait(60)  # nobody else ends it: its parent is dead
+    assert not ray.exists()
     run = run_folder(folder)
     finish(start(folder, "--resume", str(run)), folder)
     assert_trained_exactly_once(run, 3)

@@ -8,6 +8,7 @@ Its standard input is a pipe from the run, so its end tells that the run has end
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -21,6 +22,14 @@ def main() -> None:
     """Run Trinity's trainer until the run ends."""
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_run, daemon=True).start()
+    try:
+        _train()
+    finally:
+        shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)  # a killed run cannot
+    sys.exit(EARLY)
+
+
+def _train() -> None:
     import ray
     from trinity.cli.launcher import run_stage
     from trinity.common.config import load_config
@@ -31,13 +40,13 @@ def main() -> None:
         ray.init(address=address, namespace=config.ray_namespace)
     else:
         ray.init(
+            address="local",
             namespace=config.ray_namespace,
             include_dashboard=False,
             _temp_dir=os.environ["RAY_TMPDIR"],
         )
     config.check_and_update()
     run_stage(config)
-    sys.exit(EARLY)
 
 
 def _end_with_run() -> None:
