@@ -8,8 +8,8 @@ SHELL := /bin/bash
 BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
-# It needs Ray and verl, which have an environment of their own; here it shows what it says where they are missing.
-CLUSTER := plugins/verl
+# They need Ray, and verl or Trinity, in environments of their own; here they show what they say where these are missing.
+CLUSTER := plugins/verl plugins/trinity
 INSTALLED := .venv/.installed
 # The demo needs none of the frameworks that the tests drive; they are a second step.
 ALL_INSTALLED := .venv/.all_installed
@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-trinity verify-trinity test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -48,7 +48,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	.venv/bin/python $(INSTALL) -e '.[chat]' $(BASE:%=-e %) openai -c constraints.txt; \
 	touch $@
 
-$(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER)/pyproject.toml
+$(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER:%=%/pyproject.toml)
 	@echo "Installing what the tests need: agent frameworks and development tools, about 160 packages more and 1 GB on disk."
 	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
@@ -78,6 +78,7 @@ test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests, about five minutes o
 
 test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the other cases and whole runs, and properties with all of their examples
 	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
+	$(if $(ARGS),,$(MAKE) test-trinity ARGS="-m slow")
 
 # vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and
 # resolves them in minutes. `timeout` ends their processes with the tests, as they are of its group.
@@ -108,6 +109,22 @@ test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through
 
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
 	$(ON_CPU) timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
+
+OF_TRINITY := openai_sdk readers judges local loggers trinity
+.venv-trinity/.installed: pyproject.toml $(OF_TRINITY:%=plugins/%/pyproject.toml) tests/plugins/trinity/cpu/pyproject.toml tests/plugins/trinity/requirements.txt tests/plugins/trinity/overrides.txt
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/python $(INSTALL) --overrides tests/plugins/trinity/overrides.txt -e '.[chat]' -r tests/plugins/trinity/requirements.txt $(OF_TRINITY:%=-e plugins/%) -e tests/plugins/trinity/cpu openai
+	@touch $@
+
+# Trinity and verl 0.8 know CUDA only: what makes them run on a CPU is in tests/plugins/trinity/cpu.
+TRINITY_ON_CPU := TRINITY_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=ajet_trinity_cpu.device RAY_OVERRIDE_RESOURCES='{"GPU": 1, "CPU": 16}' \
+	OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+
+test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the math example's first steps, gradients, failures (ARGS="-m slow")
+	$(TRINITY_ON_CPU) timeout -k 20 3600 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
+	$(TRINITY_ON_CPU) timeout -k 20 2400 .venv-trinity/bin/python bench/trinity_learning.py $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)

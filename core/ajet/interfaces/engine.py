@@ -61,15 +61,17 @@ class Engine(Protocol):
 
 
 class SharedEngine(Engine, Protocol):
-    """An engine that samples from weights in training, on the device of their trainer."""
+    """An engine that takes new weights while it runs. It may be on the device of their trainer."""
 
     async def sleep(self) -> None:
-        """Wait for the calls in progress, and give the device's memory to the trainer. Later calls wait for `load_weights`."""
+        """Wait for the calls in progress, and give the device's memory to the trainer. Later calls wait for `load_weights`. An
+        engine that frees no memory may go on instead."""
         ...
 
     async def load_weights(self, source: Mapping[str, Any], version: int) -> int:
-        """Take the memory back, load torch tensors by the names of the model's checkpoint, drop what was cached under other
-        weights, and sample under this version, which it returns. Raises AjetError for weights that do not fit."""
+        """Take the memory back if the engine sleeps, load torch tensors by the names of the model's checkpoint, drop what was
+        cached under other weights, and sample under this version, which it returns. Raises AjetError for weights that do not
+        fit."""
         ...
 
 

@@ -34,13 +34,18 @@ from ajet.utils.asyncrun import run
 
 def train_job(job: Job, trainer: Trainer) -> RunResult:
     """Train a prepared job on a trainer, in a new run folder or in the one to resume."""
-    return run(_train(job, trainer), job.progress.say)
+    return train_with(job, lambda _: trainer)
 
 
-async def _train(job: Job, trainer: Trainer) -> RunResult:
+def train_with(job: Job, make: Callable[[Path], Trainer]) -> RunResult:
+    """Like `train_job`, with a trainer that ``make`` returns for the run folder, which it may use for files of its own."""
+    return run(_train(job, make), job.progress.say)
+
+
+async def _train(job: Job, make: Callable[[Path], Trainer]) -> RunResult:
     run_dir = job.resume or new_run_dir(job)
     with held(run_dir, job.progress.say):
-        return await _train_in(run_dir, job, trainer)
+        return await _train_in(run_dir, job, make(run_dir))
 
 
 async def _train_in(run_dir: Path, job: Job, trainer: Trainer) -> RunResult:

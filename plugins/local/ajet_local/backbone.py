@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from ajet.estimate.devices import Gpus
+    from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
     from ajet.job.job import Job
     from ajet.learning.settings import LoraSettings, TrainSettings
@@ -141,6 +142,7 @@ class OnDevice(Plugin):
         *,
         deterministic: bool = False,
         cache_mib: int | None = None,
+        context: int | None = None,
     ) -> LocalEngine:
         """A `LocalEngine` with these settings; ``cache_mib`` is the default of the setting of that name."""
         from ajet_local.engine import LocalEngine
@@ -150,6 +152,7 @@ class OnDevice(Plugin):
         return LocalEngine(
             model,
             tokenizer,
+            context,
             max_batch=self.max_batch or MOST_REQUESTS.get(self.device_and_dtype()[0].type, 64),
             cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
@@ -510,6 +513,16 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         return self.local_engine(
             *self.load(model_source(model, seed, progress), seed, None, self.device_and_dtype()[1])
         )
+
+    def build_shared(
+        self, model: str, seed: int, progress: Progress, *, dtype: str, cache: int, context: int
+    ) -> SharedEngine:
+        """See `EnginePlugin.build_shared`."""
+        import torch
+
+        source = model_source(model, seed, progress)
+        loaded = self.load(source, seed, None, getattr(torch, dtype))
+        return self.local_engine(*loaded, cache_mib=max(cache >> 20, 1), context=context)
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
         """See `EnginePlugin.tokenizer`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,26 @@ class LocalEngine:
     def adapters(self) -> tuple[str, ...]:
         """Names of the adapters that requests may name."""
         return self._adapters.names
+
+    async def sleep(self) -> None:
+        """Does nothing: requests go on with the weights that there are."""
+
+    async def load_weights(self, source: Mapping[str, Any], version: int) -> int:
+        """Copy torch tensors, by the names of the model's checkpoint, into the model, and sample under this version. Calls in
+        progress continue with the new weights. Raises AjetError, before anything is changed, for weights that do not fit."""
+        own = self.model.state_dict()
+        for name, tensor in own.items():
+            if name not in source:
+                raise AjetError(f"engine local: the new weights have no {name}.")
+            if source[name].shape != tensor.shape:
+                raise AjetError(
+                    f"engine local: {name} has the shape {tuple(source[name].shape)} instead of {tuple(tensor.shape)}."
+                )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(source[name])
+        self.version = version
+        return version
 
     async def start(self) -> None:
         """Start the worker on the running loop. Raises RuntimeError if it is already started."""

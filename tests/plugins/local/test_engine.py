@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ajet.types import GenerateRequest, Sampling  # noqa: E402
+from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local.sampling import Sampler, sample  # noqa: E402
 from ajet_local.stopping import StopStrings  # noqa: E402
 
@@ -189,6 +189,42 @@ def test_tokens_carry_the_weight_version_they_were_sampled_under(running):
     async def scenario(engine):
         engine.version = 3
         assert set((await engine.generate(request(PROMPTS[0]))).weight_versions.tolist()) == {3}
+
+    running(scenario)
+
+
+def test_loaded_weights_answer_also_the_calls_in_progress(running, model):
+    new = {name: tensor * 1.3 for name, tensor in model.state_dict().items()}
+
+    async def scenario(engine):
+        asked = request(PROMPTS[0], max_tokens=40)
+        in_progress = asyncio.create_task(engine.generate(asked))
+        await asyncio.sleep(0.02)
+        await engine.sleep()  # nothing has to stop
+        assert await engine.load_weights(new, 7) == engine.version == 7
+        versions = (await in_progress).weight_versions.tolist()
+        assert versions == sorted(versions) and set(versions) <= {0, 7} and versions[-1] == 7
+        for name, tensor in engine.model.state_dict().items():
+            assert torch.equal(tensor, new[name]), name
+        ids = (await engine.generate(asked)).token_ids
+        scored = await engine.score(np.concatenate([PROMPTS[0], ids]).astype(np.int32))
+        assert np.isfinite(scored[len(PROMPTS[0]) :]).all()
+
+    running(scenario)
+
+
+@pytest.mark.parametrize("fault", ["missing", "shape"])
+def test_weights_that_do_not_fit_change_nothing(running, model, fault):
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    new = {name: tensor * 2 for name, tensor in before.items()}
+    name = list(new)[-1]
+    new.pop(name) if fault == "missing" else new.update({name: new[name][:-1]})
+
+    async def scenario(engine):
+        with pytest.raises(AjetError, match=f"engine local: .*{name}"):
+            await engine.load_weights(new, 7)
+        assert engine.version == 0
+        assert all(torch.equal(tensor, before[n]) for n, tensor in engine.model.state_dict().items())
 
     running(scenario)
 

@@ -1,0 +1,1 @@
+"""What runs in Trinity's processes. These modules import Trinity; nothing else in this package does."""

@@ -1,0 +1,176 @@
+"""The job's objective on the rows of a micro-batch, as a policy loss of Trinity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from trinity.algorithm.entropy_loss_fn import EntropyLossFn
+from trinity.algorithm.policy_loss_fn import PolicyLossFn
+from verl.utils.metric import AggregationType, Metric
+
+from ajet.interfaces.algorithm import Algorithm
+from ajet.job.config import Layers
+from ajet.job.prepare import build_plugin
+from ajet.learning.objective import Objective, objective
+from ajet.learning.settings import TrainSettings
+from ajet.types import LossTokens
+from ajet_trinity.remote.optimizer import set_rate
+from ajet_trinity.spool import measure
+
+
+class _Rows:
+    """``Σ weights · loss`` over the trained tokens of a micro-batch.
+
+    ``train`` are the keys of the job's section of that name on which the loss depends. ``ranks`` is the number of
+    data-parallel workers: verl averages their gradients, but we need the sum. ``fresh`` means that an update is a single
+    optimizer step, so that the logprobs of its pass are also those before the update.
+    """
+
+    def __init__(self, backend: str = "verl", *, train: Mapping[str, Any], ranks: int, fresh: bool) -> None:
+        super().__init__(backend)  # type: ignore[call-arg]
+        self.objective = objective_of(train)
+        self.ranks = ranks
+        self.fresh = fresh
+
+    @classmethod
+    def default_args(cls) -> dict[str, Any]:
+        return {}
+
+    def _total(
+        self, logprob: torch.Tensor, reference: torch.Tensor | None, rows: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The loss, and its sums as metrics. Raises FloatingPointError for a non-finite loss."""
+        mask = rows["mask"].bool()
+        set_rate(float(rows["rate"].max()))
+        new = logprob[mask].float()
+        numbers = (
+            torch.arange(len(mask), device=mask.device)[:, None] * (rows["calls"].max() + 1) + rows["calls"]
+        )
+        before = new.detach() if self.fresh else rows["before"][mask]
+        tokens = LossTokens(
+            new=new,
+            old=rows["old"][mask],
+            advantages=rows["advantages"][mask],
+            calls=torch.unique(numbers[mask], return_inverse=True)[1],
+            before=before if "before" in self.objective.needs else None,
+            reference=reference[mask] if reference is not None else None,
+        )
+        weights = rows["weights"][mask]
+        total = (weights * self.objective(torch, tokens)).sum() if len(new) else logprob.sum() * 0
+        if not torch.isfinite(total):
+            raise FloatingPointError(f"the loss is {total.item()}; no step was taken")
+        first = rows["first"].bool()[:, None].expand_as(mask)[mask]
+        differences = (new.detach() - tokens.old)[first].abs()
+        sums = {
+            "tokens": float(len(new)),
+            "objective": float(total.detach()),
+            "difference": float(differences.sum()),
+            "compared": float(len(differences)),
+        }
+        for name, numbers in self._measures(tokens):
+            sums[measure(name)] = float((weights * numbers).sum())
+        if reference is not None:
+            sums["divergence"] = float((new.detach() - reference[mask]).sum())
+        largest = float(differences.max()) if len(differences) else 0.0
+        return total * self.ranks, {
+            **{
+                f"ajet_{name}": Metric(AggregationType.SUM, value * self.ranks)
+                for name, value in sums.items()
+            },
+            "ajet_max_difference": Metric(AggregationType.MAX, largest),
+        }
+
+    @torch.no_grad()
+    def _measures(self, tokens: LossTokens) -> Iterable[tuple[str, torch.Tensor]]:
+        """What the algorithm measures of the tokens, if there are some."""
+        if self.objective.measures is None or not len(tokens.new):
+            return ()
+        return self.objective.measures(torch, tokens).items()
+
+
+class RowLoss(_Rows, PolicyLossFn):
+    """The loss without a reference model. Trinity passes the fields that `__call__` names."""
+
+    def __call__(
+        self,
+        logprob: torch.Tensor,
+        old_logprob: torch.Tensor,
+        rollout_log_probs: torch.Tensor,
+        action_mask: torch.Tensor,
+        advantages: torch.Tensor,
+        ajet_weights: torch.Tensor,
+        ajet_calls: torch.Tensor,
+        ajet_rate: torch.Tensor,
+        ajet_first: torch.Tensor,
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """See `_Rows`. Arrays are [rows, tokens], ``ajet_rate`` and ``ajet_first`` [rows]."""
+        rows = {
+            "before": old_logprob,
+            "old": rollout_log_probs,
+            "mask": action_mask,
+            "advantages": advantages,
+            "weights": ajet_weights,
+            "calls": ajet_calls,
+            "rate": ajet_rate,
+            "first": ajet_first,
+        }
+        return self._total(logprob, None, rows)
+
+
+class RowLossWithReference(_Rows, PolicyLossFn):
+    """The loss with the logprobs of the initial weights."""
+
+    def __call__(
+        self,
+        logprob: torch.Tensor,
+        ref_logprob: torch.Tensor,
+        old_logprob: torch.Tensor,
+        rollout_log_probs: torch.Tensor,
+        action_mask: torch.Tensor,
+        advantages: torch.Tensor,
+        ajet_weights: torch.Tensor,
+        ajet_calls: torch.Tensor,
+        ajet_rate: torch.Tensor,
+        ajet_first: torch.Tensor,
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """See `RowLoss`."""
+        rows = {
+            "before": old_logprob,
+            "old": rollout_log_probs,
+            "mask": action_mask,
+            "advantages": advantages,
+            "weights": ajet_weights,
+            "calls": ajet_calls,
+            "rate": ajet_rate,
+            "first": ajet_first,
+        }
+        return self._total(logprob, ref_logprob, rows)
+
+
+class EntropyBonus(EntropyLossFn):
+    """``coefficient · Σ weights · entropy``, which Trinity subtracts from the loss."""
+
+    def __init__(self, coefficient: float, ranks: int) -> None:
+        self.coefficient = coefficient
+        self.ranks = ranks
+
+    def __call__(
+        self, entropy: torch.Tensor, action_mask: torch.Tensor, **fields: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """``entropy`` and ``action_mask`` are [rows, tokens]; ``fields`` are those of the policy loss."""
+        mask = action_mask.bool()
+        values = entropy[mask].float()
+        bonus = self.coefficient * self.ranks * (fields["ajet_weights"][mask] * values).sum()
+        sums = {"entropy": float(values.detach().sum()) * self.ranks, "bonus": float(bonus.detach())}
+        return bonus, {f"ajet_{name}": Metric(AggregationType.SUM, value) for name, value in sums.items()}
+
+
+def objective_of(train: Mapping[str, Any]) -> Objective:
+    """The objective of a job from those keys of its ``train`` section on which it depends, without the entropy bonus, which
+    `EntropyBonus` adds. Raises ConfigError."""
+    settings = TrainSettings(**{**train, "entropy": 0.0})
+    algorithm = build_plugin(Layers(), "algorithm", settings.algorithm, "train.algorithm")
+    assert isinstance(algorithm, Algorithm)
+    return objective(algorithm, settings)

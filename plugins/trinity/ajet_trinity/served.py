@@ -1,0 +1,114 @@
+"""An engine over the completions API of a vLLM server, such as one of Trinity's explorer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ajet.capture.context import passthrough
+from ajet.interfaces.engine import room_for
+from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
+
+if TYPE_CHECKING:
+    import httpx
+
+SECONDS = 3600.0
+"""Maximum seconds for one answer, its queue included."""
+
+
+class ServedEngine:
+    """`ajet.interfaces.engine.Engine` over the server at ``url`` (without ``/v1``), which serves ``model``.
+
+    Prompts are sent as token ids and answers come back as token ids, with the logprobs at the request's temperature
+    (vLLM's ``logprobs_mode: processed_logprobs``, which Trinity sets). ``version`` is the weight version of new tokens; the
+    caller sets it.
+    """
+
+    adapters: tuple[str, ...] = ()
+
+    def __init__(
+        self, url: str, api_key: str, model: str, tokenizer: Any, model_type: str, context_length: int
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.tokenizer = tokenizer
+        self.model_type = model_type
+        self.context_length = context_length
+        self.version = 0
+        self._model = model
+        self._key = api_key
+        self._client: httpx.AsyncClient | None = None
+
+    async def start(self) -> None:
+        """Open the connections."""
+        import httpx
+
+        self._client = httpx.AsyncClient(
+            base_url=self.url, headers={"Authorization": f"Bearer {self._key}"}, timeout=SECONDS
+        )
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `Engine.generate`. Raises AjetError if the server does not answer as vLLM does."""
+        version = self.version
+        answer = await self._post(self._body(request))
+        try:
+            (choice,) = answer["choices"]
+            ids = np.array(choice["token_ids"], np.int32)
+            logprobs = np.array(choice["logprobs"]["token_logprobs"], np.float32)
+            reason = choice["finish_reason"]
+        except (LookupError, TypeError, ValueError) as error:
+            raise AjetError(
+                f"{self.url}: the answer has no token_ids or logprobs ({error!r}). Serve the model with vLLM 0.19 or newer."
+            ) from error
+        return Generation(
+            ids, logprobs, np.full(len(ids), version, np.int32), "length" if reason == "length" else "stop"
+        )
+
+    def _body(self, request: GenerateRequest) -> dict[str, Any]:
+        sampling = request.sampling
+        room = room_for(request, self.context_length, len(self.tokenizer))
+        return {
+            "model": self._model,
+            "prompt": request.prompt_ids.tolist(),
+            "max_tokens": room,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "seed": sampling.seed,
+            "stop": list(sampling.stop),
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+
+    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        import httpx
+
+        if self._client is None:
+            raise RuntimeError("the engine is not running: await engine.start() first")
+        try:
+            with passthrough():
+                response = await self._client.post("/v1/completions", json=body)
+        except httpx.HTTPError as error:
+            raise AjetError(f"{self.url}: {type(error).__name__}: {error}") from error
+        if response.status_code != 200:
+            raise AjetError(f"{self.url}: answered {response.status_code}: {response.text[:200]}")
+        answer: dict[str, Any] = json.loads(response.content)
+        return answer
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
+        """The whole generation as one piece."""
+        whole = await self.generate(request)
+        yield GenerationDelta(whole.token_ids, whole.logprobs, whole.weight_versions, whole.finish_reason)
+
+    async def score(self, ids: Int32, temperature: float = 1.0) -> Float32:
+        """Not available: raises AjetError."""
+        raise AjetError(f"{self.url}: an engine inside Trinity does not score tokens.")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()

@@ -1,0 +1,1 @@
+"""Trinity and verl on a CPU: see the README."""
