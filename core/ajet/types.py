@@ -160,9 +160,33 @@ class Sampling:
         return self.temperature == 0.0
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Image:
+    """A picture in a chat. ``ref`` is ``sha256:`` and the hash of ``data``, the bytes of its file.
+
+    Its placeholder tokens are stored as ``token``, a negative number that its hash gives. So two pictures never have equal
+    tokens, and whatever compares token ids, such as a token tree or an engine's cache, never takes one for the other.
+    """
+
+    ref: str
+    data: bytes = field(repr=False)
+    type: str
+    """The type of its file, such as "png"."""
+
+    @property
+    def token(self) -> int:
+        return image_token(self.ref)
+
+
+def image_token(ref: str) -> int:
+    """The token id of an image's placeholders, below 0."""
+    return -1 - (int(ref.removeprefix("sha256:")[:8], 16) >> 1)
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     prompt_ids: Int32
+    """``int32[T]``; ids below 0 are placeholders of ``images``."""
     sampling: Sampling
     key: tuple[str, int] = ("", 0)
     """(episode id, number of the call in it): names the request in reports and orders batches."""
@@ -170,6 +194,8 @@ class GenerateRequest:
     """The caller blocks the rollout's event loop, so no other episode can proceed until it is answered."""
     adapter: str | None = None
     """Name of the LoRA adapter that answers; None: the base weights."""
+    images: tuple[Image, ...] = ()
+    """The images whose placeholders are in the prompt, each once, in the order of their first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +268,8 @@ class Sample:
     returns: Float32 | None = None
     pair: int | None = None
     """Samples with the same number are one pair, whose loss compares them: a trainer computes them together."""
+    images: tuple[Image, ...] = ()
+    """The images whose placeholders, ids below 0, are among ``token_ids``, each once."""
 
 
 @dataclass(frozen=True, slots=True)

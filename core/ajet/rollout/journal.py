@@ -24,7 +24,7 @@ from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
 from ajet.tracker.tree import Node, TokenTree
-from ajet.types import Generation, Spent, Task, WorkflowOutput
+from ajet.types import Generation, Image, Spent, Task, WorkflowOutput
 
 _DETAILS = tuple(field.name for field in fields(Details))
 _REFUSED = ("number", "agent", "target", "key", "code", "status", "message")
@@ -69,13 +69,16 @@ class JournalLine:
     id: str
     beginning: str
     """The line without its step and its last brace."""
+    images: tuple[Image, ...] = ()
+    """The images of the episode, which are files of the run folder."""
 
     @classmethod
     def of(cls, episode: Episode, phase: str) -> JournalLine:
         """The line of an episode that has ended."""
         line = episode_to_json(episode, phase=phase, step=0)
         del line["step"]
-        return cls(episode.plan.id, json.dumps(line, ensure_ascii=False)[:-1])
+        images = tuple(episode.record.images.values())
+        return cls(episode.plan.id, json.dumps(line, ensure_ascii=False)[:-1], images)
 
     def at(self, step: int) -> str:
         """The whole line, with its step."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from ajet.chat.images import ImageSettings
 from ajet.interfaces.base import Seconds, Settings
 
 
@@ -110,6 +111,7 @@ class RolloutSettings(Settings):
         description="A call continues a conversation if its messages equal the recorded ones (token), or also if they differ only "
         "in outer whitespace, dropped reasoning or call ids (text; the model then sees what it once wrote; counted in calls/drift).",
     )
+    images: ImageSettings = Field(ImageSettings(), description="Which images agents may send.")
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."
     )

@@ -35,7 +35,7 @@ _HONOURED = {
 }
 _KNOWN = _HONOURED | _HARMLESS
 _SUPPORTED = (
-    "chat completions with text, tools, n, stop, max_tokens, logprobs and structured output are supported"
+    "chat completions with text, images, tools, n, stop, max_tokens, logprobs and structured output are supported"
 )
 
 
