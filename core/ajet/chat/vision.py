@@ -53,6 +53,9 @@ class Vision:
         self._size = 0
         self._lock = Lock()
 
+    def __deepcopy__(self, memo: Any) -> Vision:
+        return self  # copies of a model see alike
+
     def see(self, image: Image) -> Seen:
         """What the processor makes of an image. Raises AjetError if it refuses the image."""
         with self._lock:

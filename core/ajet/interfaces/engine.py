@@ -107,7 +107,7 @@ def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> 
             f"the prompt has {len(ids)} tokens, but the model's context holds {context_length} "
             "and needs one free. Shorten the chat or take a model with a longer context."
         )
-    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+    if int(ids.max()) >= vocabulary or not set(ids[ids < 0].tolist()) <= {i.token for i in request.images}:
         raise ValueError(f"the prompt has token ids outside 0..{vocabulary - 1}")
     if wanted is not None and wanted < 1:
         raise ValueError(f"max_tokens must be at least 1, not {wanted}")
