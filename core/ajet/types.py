@@ -164,23 +164,15 @@ class Sampling:
 class Image:
     """A picture in a chat. ``ref`` is ``sha256:`` and the hash of ``data``, the bytes of its file.
 
-    Its placeholder tokens are stored as ``token``, a negative number that its hash gives. So two pictures never have equal
-    tokens, and whatever compares token ids, such as a token tree or an engine's cache, never takes one for the other.
+    Its placeholder tokens are stored as ``token``, a number below 0 that no other image of the run has. So whatever compares
+    token ids, such as a token tree or an engine's cache, never takes one picture for another.
     """
 
     ref: str
     data: bytes = field(repr=False)
     type: str
     """The type of its file, such as "png"."""
-
-    @property
-    def token(self) -> int:
-        return image_token(self.ref)
-
-
-def image_token(ref: str) -> int:
-    """The token id of an image's placeholders, below 0."""
-    return -1 - (int(ref.removeprefix("sha256:")[:8], 16) >> 1)
+    token: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ def test_another_picture_in_the_same_place_is_another_conversation(family: str) 
     assert len(first.token_ids) and placeholders(first).isdisjoint(placeholders(second))
     assert causes(script) == ["message edited"], "the break names the picture's message"
     (found,) = find_breaks(script.record)
-    assert found.was != found.now
+    assert found.recorded != found.sent
 
 
 @families

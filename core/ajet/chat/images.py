@@ -25,6 +25,8 @@ TYPES = ("png", "jpeg", "webp", "gif")
 _PART = "image_url"
 _SHOWN = 60
 """Maximum characters of an address in an error."""
+_NUMBERS = 1 << 31
+"""How many tokens there are for images."""
 _REMEMBERED = 4096
 """Data URLs whose image is known by a hash of their text, so that a longer history costs no decoding."""
 
@@ -101,11 +103,16 @@ class Images:
         known = self._known.get(ref)
         if known is not None:
             return known
-        image = Image(ref, data, checked_type(data, self.settings, where))
-        if self._tokens.setdefault(image.token, ref) != ref:
-            raise _bad(f"{where}: the image cannot be told apart from another one; change a pixel of it")
-        self._known[ref] = image
+        kind = checked_type(data, self.settings, where)
+        image = self._known[ref] = Image(ref, data, kind, self._token(ref))
         return image
+
+    def _token(self, ref: str) -> int:
+        """The token of an image: from its hash, so that other runs mostly give it the same one, or the next that is free."""
+        number = int(ref.removeprefix("sha256:")[:8], 16) >> 1
+        while self._tokens.setdefault(number, ref) != ref:
+            number = (number + 1) % _NUMBERS
+        return -1 - number
 
     def _image(self, part: Message, where: str) -> Image:
         url = _url(part, where)

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ajet.chat.images import TYPES
-from ajet.chat.messages import images_of
-from ajet.tracker.call import MessageNode
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import Image
 from ajet.utils.files import writing
@@ -46,23 +44,12 @@ def image_file(run_dir: Path, ref: str) -> Path | None:
 
 
 def restore_images(record: EpisodeRecord, run_dir: Path) -> None:
-    """Give a record that was read from a journal the images of its messages, as far as their files are whole."""
-    for ref in sorted(refs_of(record)):
+    """Give a record that was read from a journal its images, as far as their files are whole."""
+    for token, ref in record.image_tokens.items():
         path = image_file(run_dir, ref)
         data = path.read_bytes() if path else b""
         if path and hashlib.sha256(data).hexdigest() == _hash(ref):
-            record.images[ref] = Image(ref, data, path.suffix[1:])
-
-
-def refs_of(record: EpisodeRecord) -> set[str]:
-    """The references of all images in a record's messages."""
-    found: set[str] = set()
-    nodes: list[MessageNode] = list(record.chats.values())
-    while nodes:
-        node = nodes.pop()
-        found.update(images_of(node.message))
-        nodes += node.children.values()
-    return found
+            record.images[ref] = Image(ref, data, path.suffix[1:], token)
 
 
 def _hash(ref: str) -> str:

@@ -55,6 +55,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         **_given(episode.plan.task),
         **({"judge_calls": [asdict(call) for call in episode.judge_calls]} if episode.judge_calls else {}),
         **({"tools": episode.record.tools} if episode.record.tools else {}),
+        **({"images": {i.ref: i.token for i in episode.record.images.values()}} if episode.record.images else {}),
         "response": plain_response(episode.output.response),
         "breaks": [asdict(b) for b in episode.breaks],
         "trees": {key: _tree_to_json(tree) for key, tree in episode.record.trees.items()},
@@ -116,6 +117,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
         end = chat_end[data["key"]][data["chat_end"]]
         record.refused.append(RefusedCall(chat_end=end, **{name: data[name] for name in _REFUSED}))
     record.tools = dict(line.get("tools", {}))
+    record.image_tokens = {token: ref for ref, token in line.get("images", {}).items()}
     record.close()
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])

@@ -84,7 +84,9 @@ class EpisodeRecord:
         self.details: dict[int, Details] = {}
         """The details of each call, by its number."""
         self.images: dict[str, Image] = {}
-        """The images of all messages, by reference."""
+        """The images of all messages, by reference; empty if the record was read from a journal."""
+        self.image_tokens: dict[int, str] = {}
+        """In a record that was read from a journal: the reference of each image, by its token."""
         self.refused: list[RefusedCall] = []
         self.replayed_texts = 0
         """Calls that a recording answered and that continue text: they have neither messages nor tokens."""

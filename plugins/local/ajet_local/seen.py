@@ -12,7 +12,7 @@ import torch
 from ajet.types import Image
 from ajet_local.cached_attention import Chunk
 from ajet_local.completion import Completion
-from ajet_local.sight import Placed, Places, Sight, places
+from ajet_local.sight import Placed, Places, Sight, images_in, places
 
 MOST_BYTES = 256 << 20
 """Features are kept up to this size, the most recently used ones."""
@@ -33,7 +33,7 @@ class CachedFeatures:
         images = completion.request.images
         if not images:
             return
-        for image in images:
+        for image in images_in([images, list(self._images.values())]):
             self._images[image.token] = image
         self._placed |= self.sight.placed(image for image in images if image.token not in self._placed)
         ids = completion.request.prompt_ids

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ajet.chat.images import Images
 from ajet.chat.vision import Vision
 from ajet.types import AjetError, Image, Int32
 
@@ -171,8 +172,13 @@ class Sight:
 
 
 def images_in(groups: Iterable[Sequence[Image]]) -> list[Image]:
-    """Images that occur in several groups, each once."""
-    return list({image.token: image for group in groups for image in group}.values())
+    """Images that occur in several groups, each once. Raises AjetError if two of them have one token, as images of different runs
+    may."""
+    found: dict[int, Image] = {}
+    for image in (image for group in groups for image in group):
+        if found.setdefault(image.token, image).ref != image.ref:
+            raise AjetError("two images of different runs have the same token; train these runs in separate jobs")
+    return list(found.values())
 
 
 @torch.no_grad()
@@ -207,7 +213,6 @@ def check_sight(model: Any) -> None:
 
 
 def _probe_image() -> Image:
-    import hashlib
     import io
 
     from PIL import Image as Pillow
@@ -216,4 +221,4 @@ def _probe_image() -> Image:
     picture.paste(PROBE_COLOURS[1], (8, 8, 40, 24))
     out = io.BytesIO()
     picture.save(out, "PNG")
-    return Image(f"sha256:{hashlib.sha256(out.getvalue()).hexdigest()}", out.getvalue(), "png")
+    return Images().add(out.getvalue(), "the probe")
