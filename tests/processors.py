@@ -62,14 +62,24 @@ def _qwen() -> Any:
         clean_up_tokenization_spaces=False,
     )
     images = Qwen2VLImageProcessorPil(
-        patch_size=8, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 16 * 16, "longest_edge": 128 * 128}
+        patch_size=8,
+        merge_size=2,
+        temporal_patch_size=2,
+        size={"shortest_edge": 16 * 16, "longest_edge": 128 * 128},
     )
     return images_only(Qwen2_5_VLProcessor)(images, tokenizer, chat_template=QWEN_TEMPLATE)
 
 
 def _idefics() -> Any:
     control = (
-        *("<|begin_of_text|>", "<|end_of_text|>", "<|unknown|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>"),
+        *(
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|unknown|>",
+            "<end_of_utterance>",
+            "<fake_token_around_image>",
+            "<image>",
+        ),
         *("<global-img>", *(f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7))),
     )
     tokenizer = PreTrainedTokenizerFast(

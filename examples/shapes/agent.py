@@ -27,7 +27,9 @@ async def run(task: Any) -> str:
         if not message.tool_calls:
             return (message.content or "").strip()
         for call in message.tool_calls:
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": result(picture, call.function.arguments)})
+            messages.append(
+                {"role": "tool", "tool_call_id": call.id, "content": result(picture, call.function.arguments)}
+            )
     return ""
 
 

@@ -97,7 +97,10 @@ async def fetched(data: bytes, **settings: Any) -> Any:
         return data[: most + 1]
 
     images = Images(ImageSettings(remote=True, **settings), download)
-    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}
+    message = {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}],
+    }
     return images.take(await images.fetched([message]))[1]
 
 
@@ -111,7 +114,9 @@ def test_a_remote_image_is_downloaded_if_the_job_allows_it() -> None:
 
 
 def test_a_file_that_is_too_large_is_refused() -> None:
-    assert "at most 50 are accepted. Shrink it, or raise rollout.images.max_bytes" in refused(picture(), max_bytes=50)
+    assert "at most 50 are accepted. Shrink it, or raise rollout.images.max_bytes" in refused(
+        picture(), max_bytes=50
+    )
 
 
 def test_a_picture_with_too_many_pixels_is_refused() -> None:
@@ -123,7 +128,12 @@ def test_a_small_file_that_would_become_a_huge_picture_is_refused_before_it_is_d
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    bomb = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", size)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 100))
+        + chunk(b"IEND", b"")
+    )
     assert "too many pixels" in refused(bomb)
 
 

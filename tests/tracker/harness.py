@@ -57,7 +57,11 @@ class Script:
         )
         model_type = tokenizers.MODEL_TYPES.get(self.family, "")
         self.engine = ScriptedEngine(
-            self.tokenizer, self._next, context_length=self.context_length, model_type=model_type, vision=vision
+            self.tokenizer,
+            self._next,
+            context_length=self.context_length,
+            model_type=model_type,
+            vision=vision,
         )
         self.chat = Chat(self.tokenizer, model_type, vision=vision)
         policy = SamplingPolicy(training=True)

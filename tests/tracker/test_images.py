@@ -39,7 +39,12 @@ def placeholders(line: Any) -> set[int]:
 @families
 def test_a_prompt_is_what_the_models_own_processor_writes(family: str) -> None:
     script = Script(family)
-    chat = [S, seen("first", RED, picture("blue", (64, 96))), {"role": "assistant", "content": "two"}, seen("again", RED)]
+    chat = [
+        S,
+        seen("first", RED, picture("blue", (64, 96))),
+        {"role": "assistant", "content": "two"},
+        seen("again", RED),
+    ]
     taken, images = Images().take(chat)
     plain = [normalise(message, index) for index, message in enumerate(taken)]
     seeing = vision(family)
@@ -107,17 +112,26 @@ def test_06_a_fork_trains_the_shared_answer_once(family: str) -> None:
     script.call([S, V, x, user("1")], "one")
     script.call([S, V, x, user("2")], "two")
     stop = stop_of(script)
-    assert script.trained() == [[f"red{stop}", f"two{stop}"], [f"one{stop}"]] or script.trained() == [
-        [f"one{stop}"],
-        [f"red{stop}", f"two{stop}"],
-    ] or script.trained() == [[f"red{stop}", f"one{stop}"], [f"two{stop}"]]
+    assert (
+        script.trained() == [[f"red{stop}", f"two{stop}"], [f"one{stop}"]]
+        or script.trained()
+        == [
+            [f"one{stop}"],
+            [f"red{stop}", f"two{stop}"],
+        ]
+        or script.trained() == [[f"red{stop}", f"one{stop}"], [f"two{stop}"]]
+    )
 
 
 @families
 def test_07_08_the_result_does_not_depend_on_the_order_in_which_calls_finish(family: str) -> None:
     def run(order: tuple[int, ...]) -> list[list[str]]:
         script = Script(family)
-        chats = [[S, V], [S, V, {"role": "assistant", "content": "red"}, U2], [S, seen("Which colour?", BLUE)]]
+        chats = [
+            [S, V],
+            [S, V, {"role": "assistant", "content": "red"}, U2],
+            [S, seen("Which colour?", BLUE)],
+        ]
 
         async def all_calls() -> None:
             for index in order:
@@ -127,12 +141,14 @@ def test_07_08_the_result_does_not_depend_on_the_order_in_which_calls_finish(fam
         return script.trained()
 
     # A longer chat that is rendered before its prefix was sampled has other calls before it, but the same tokens are trained.
-    flat = {tuple(sorted(sum(run(order), []))) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))}
+    flat = {tuple(sorted(text for line in run(order) for text in line)) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))}
     assert len(flat) == 1
 
 
 @families
-def test_09_10_agents_that_look_at_the_same_picture_share_its_tokens_and_keep_their_credit(family: str) -> None:
+def test_09_10_agents_that_look_at_the_same_picture_share_its_tokens_and_keep_their_credit(
+    family: str,
+) -> None:
     script = Script(family)
     a = script.call([S, V], "red", agent="a")
     b = script.call([S, V], "blue", agent="b")
@@ -144,7 +160,9 @@ def test_09_10_agents_that_look_at_the_same_picture_share_its_tokens_and_keep_th
     assert agents == {("a", "a"), ("b", "b")}
     tree = script.record.tree(script.record.calls[0].key)
     held = np.concatenate([np.frombuffer(branch.data, np.int32) for branch in tree.branches])
-    assert (held < 0).sum() == vision(family).see(script.record.images_in(held)[0]).count, "the picture is stored once"
+    assert (held < 0).sum() == vision(family).see(script.record.images_in(held)[0]).count, (
+        "the picture is stored once"
+    )
 
 
 @families

@@ -289,15 +289,19 @@ class Session:
             return request
         if not target.model and target.replies is None:
             if chat is None or chat.vision is None:
-                engine = self.answerer.engine
-                raise Refused(
-                    f"the request has an image, but the model ({engine.model_type if engine else 'none'}) reads only text; set "
-                    "model to a vision-language model, or send text",
-                    code="unsupported_content",
-                )
+                raise Refused(self._without_vision(), code="unsupported_content")
             chat.vision.images.update(images)
         self.record.images |= images
         return replace(request, messages=messages)
+
+    def _without_vision(self) -> str:
+        engine = self.answerer.engine
+        if engine is not None and not hasattr(engine, "vision"):
+            return f"the request has an image, but {type(engine).__name__} does not take images; use the local backbone, or send text"
+        return (
+            f"the request has an image, but the model ({engine.model_type if engine else 'none'}) reads only text; set model to "
+            "a vision-language model, or send text"
+        )
 
     async def _render_apart(self, asked: _Asked) -> None:
         """Render a large chat that continues no conversation off the loop. The chat caches the rendering for

@@ -18,7 +18,8 @@ Message = Mapping[str, Any]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text")
-_REF = re.compile(r"sha256:[0-9a-f]{64}")
+REF = re.compile(r"sha256:[0-9a-f]{64}")
+"""The form of a reference to an image."""
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
@@ -34,9 +35,10 @@ class BadMessage(AjetError):
 
 
 def normalise(message: Message, index: int) -> dict[str, Any]:
-    """A message in its normal form: ``role`` (a developer is a system), ``content``, and where they are not empty ``name``, ``tool_call_id``, ``reasoning_content`` and ``tool_calls``
-    (``[{id, type, function: {name, arguments}}]``, arguments as JSON text). The content is text, or in a message with
-    images a list of ``{"type": "text", "text": ...}`` and ``{"type": "image", "image": "sha256:..."}``.
+    """A message in its normal form: ``role`` (a developer is a system), ``content``, and where they are not empty ``name``,
+    ``tool_call_id``, ``reasoning_content`` and ``tool_calls`` (``[{id, type, function: {name, arguments}}]``, arguments as JSON
+    text). The content is text, or in a message with images a list of ``{"type": "text", "text": ...}`` and
+    ``{"type": "image", "image": "sha256:..."}``.
 
     ``index`` is its index in the request, for errors. Raises BadMessage: ``unsupported_content`` for a
     part that is neither text nor an image, ``invalid_request`` for everything else.
@@ -52,7 +54,9 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
         "content": _content(message.get("content"), where),
     }
     if role == "assistant" and images_of(plain):
-        raise BadMessage(f"{where} is the assistant's and has an image; models answer in text", code="unsupported_content")
+        raise BadMessage(
+            f"{where} is the assistant's and has an image; models answer in text", code="unsupported_content"
+        )
     plain |= {k: str(message[k]) for k in ("name", "tool_call_id") if message.get(k)}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if role == "assistant" and isinstance(reasoning, str) and reasoning:
@@ -92,7 +96,7 @@ def _content(content: Any, where: str) -> str | list[dict[str, str]]:
     parts: list[dict[str, str]] = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind == "image" and _REF.fullmatch(str(part.get("image"))):
+        if kind == "image" and REF.fullmatch(str(part.get("image"))):
             parts.append({"type": "image", "image": part["image"]})
         elif kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
             raise BadMessage(
@@ -120,7 +124,9 @@ def text_of(message: Message) -> str:
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
-    return "".join(part["text"] if part.get("type") == "text" else f"[image {part['image'][7:15]}]" for part in content)
+    return "".join(
+        part["text"] if part.get("type") == "text" else f"[image {part['image'][7:15]}]" for part in content
+    )
 
 
 def _tool_calls(calls: Any, where: str) -> Iterator[dict[str, Any]]:
@@ -213,7 +219,9 @@ def loose(message: Message) -> str:
         [c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
         for c in message.get("tool_calls") or ()
     ]
-    return json.dumps([message.get("role"), _name(message), spoken(message).strip(), calls, images_of(message)])
+    return json.dumps(
+        [message.get("role"), _name(message), spoken(message).strip(), calls, images_of(message)]
+    )
 
 
 def spoken(message: Message) -> str:

@@ -442,7 +442,10 @@ class Template:
                 f"the chat template writes {len(others)} of the chat's {len(refs)} images. Send images in messages of the roles that "
                 "it supports, such as user."
             )
-        marks = (f"{self._vision.token}{_IMAGE}{ref}{_IMAGE}{after}" for ref, after in zip(refs, others, strict=True))
+        marks = (
+            f"{self._vision.token}{_IMAGE}{ref}{_IMAGE}{after}"
+            for ref, after in zip(refs, others, strict=True)
+        )
         return first + "".join(marks)
 
     def _in_parts(self, messages: Sequence[Message]) -> list[Any]:

@@ -131,7 +131,11 @@ def images_only(processor: type[Any]) -> type[Any]:
 
     class ImagesOnly(processor):  # type: ignore[misc]
         def __init__(
-            self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None, **fields: Any
+            self,
+            image_processor: Any = None,
+            tokenizer: Any = None,
+            chat_template: str | None = None,
+            **fields: Any,
         ) -> None:
             super().__init__(image_processor, tokenizer, None, chat_template=chat_template, **fields)
 

@@ -55,7 +55,11 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         **_given(episode.plan.task),
         **({"judge_calls": [asdict(call) for call in episode.judge_calls]} if episode.judge_calls else {}),
         **({"tools": episode.record.tools} if episode.record.tools else {}),
-        **({"images": {i.ref: i.token for i in episode.record.images.values()}} if episode.record.images else {}),
+        **(
+            {"images": {i.ref: i.token for i in episode.record.images.values()}}
+            if episode.record.images
+            else {}
+        ),
         "response": plain_response(episode.output.response),
         "breaks": [asdict(b) for b in episode.breaks],
         "trees": {key: _tree_to_json(tree) for key, tree in episode.record.trees.items()},

@@ -23,7 +23,8 @@ class ScriptedEngine:
     is appended to text that ends with none of them, as a model would end its turn. The logprob of a token
     depends only on the token and its position, so that tests can predict it (`logprob_of`).
 
-    With ``vision`` it takes images, which are placeholders in the text of a prompt. ``seconds`` pass before an answer; in a stream ``seconds_between`` pass between its tokens.
+    With ``vision`` it takes images, which are placeholders in the text of a prompt. ``seconds`` pass before an answer; in a
+    stream ``seconds_between`` pass between its tokens.
     ``cancelled`` counts the generations that were stopped before their last token.
     """
 
@@ -96,7 +97,9 @@ class ScriptedEngine:
 
     def _sample(self, request: GenerateRequest) -> Generation:
         prompt: list[int] = request.prompt_ids.tolist()
-        answer = self._script(request, self.tokenizer.decode(self.vision.plain(prompt) if self.vision else prompt))
+        answer = self._script(
+            request, self.tokenizer.decode(self.vision.plain(prompt) if self.vision else prompt)
+        )
         ids = self._turn(answer, request) if isinstance(answer, str) else list(answer)
         first = len(request.prompt_ids)
         room = self.context_length - first

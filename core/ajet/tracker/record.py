@@ -124,17 +124,13 @@ class EpisodeRecord:
         return node
 
     def images_in(self, ids: Int32) -> tuple[Image, ...]:
-        """The images whose placeholders are among ``ids`` (int32[T]), in the order of their first one. Raises AjetError for
-        placeholders of an unknown image."""
+        """The images whose placeholders are among ``ids`` (int32[T]), as far as they are in memory, in the order of their first
+        one."""
         tokens = list(dict.fromkeys(ids[ids < 0].tolist()))
         if not tokens:
             return ()
         known = {image.token: image for image in self.images.values()}
-        if missing := set(tokens) - known.keys():
-            raise AjetError(
-                f"{len(missing)} images of a recorded episode are missing. Restore the folder `images` of its run."
-            )
-        return tuple(known[token] for token in tokens)
+        return tuple(known[token] for token in tokens if token in known)
 
     def close(self) -> None:
         """Stop recording calls, and sort them in the order of their requests."""

@@ -53,7 +53,9 @@ class Batch:
                 return logits
         sight = images.sight if images else None
         ids = np.empty(self._size, dtype=np.int64)
-        found = Places(np.empty((3 if sight and sight.mrope else 1, self._size), np.int64), np.full_like(ids, -1))
+        found = Places(
+            np.empty((3 if sight and sight.mrope else 1, self._size), np.int64), np.full_like(ids, -1)
+        )
         ids[: len(self.running)] = [c.next_token for c in self.running]
         found.positions[:, : len(self.running)] = [c.length + c.shift for c in self.running]
         for chunk in self.chunks:
@@ -73,7 +75,9 @@ class Batch:
         if images and (ids < 0).any():
             features = images.features(adapter, dict.fromkeys(ids[ids < 0].tolist()))
             tokens = images.sight.embedded(ids, found.rows, features)
-        positions = sight.positions(found.positions) if sight else torch.from_numpy(found.positions[0]).to(device)
+        positions = (
+            sight.positions(found.positions) if sight else torch.from_numpy(found.positions[0]).to(device)
+        )
         return forward(
             model,
             tokens,

@@ -159,7 +159,9 @@ class LocalEngine:
         with torch.no_grad():
             for begin in range(0, len(ids) - 1, SCORED_TOGETHER):
                 end = min(begin + SCORED_TOGETHER, len(ids) - 1)
-                part = {name: tensor[..., begin:end] for name, tensor in inputs.items() if name != "inputs_embeds"}
+                part = {
+                    name: tensor[..., begin:end] for name, tensor in inputs.items() if name != "inputs_embeds"
+                }
                 if "inputs_embeds" in inputs:
                     part["inputs_embeds"] = inputs["inputs_embeds"][:, begin:end]
                 logits = self.model(**part, past_key_values=cache).logits[0].float()

@@ -75,9 +75,7 @@ def trained_tokens(
     inputs = _inputs(model, samples, ids)
     if shared:
         cache = DynamicCache(config=model.config)
-        model(
-            **inputs(slice(1), slice(shared)), past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
+        model(**inputs(slice(1), slice(shared)), past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache.batch_repeat_interleave(len(samples))
     wanted, index = np.unique(columns - 1 - shared, return_inverse=True)
     logits, values = predictions(

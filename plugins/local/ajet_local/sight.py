@@ -52,12 +52,17 @@ def vision_of_model(model: Any) -> Vision | None:
 
 
 def places(ids: Int32, placed: Mapping[int, Placed], mrope: bool) -> Places:
-    """The positions and features of a sequence (int32[T]) from its first token on. Its last image may be cut off."""
+    """The positions and features of a sequence (int32[T]) from its first token on. Its last image may be cut off. Raises AjetError
+    for a placeholder whose image is not in ``placed``."""
     length = len(ids)
     rows = np.full(length, -1, np.int64)
     jumps = np.zeros(length + 1, np.int64)
     starts: list[tuple[int, int]] = []
     for token in dict.fromkeys(ids[ids < 0].tolist()):
+        if token not in placed:
+            raise AjetError(
+                "an image of a recorded episode is missing. Restore the folder `images` of its run."
+            )
         image = placed[token]
         index = np.flatnonzero(ids == token)
         rows[index] = np.arange(len(index)) % image.count
@@ -141,7 +146,9 @@ class Sight:
             flat = torch.cat([part.reshape(-1, size) for part in parts])
             counts = [seen[i].count for i in group]
             if len(flat) != sum(counts):
-                raise AjetError(f"the model computes {len(flat)} features for {sum(counts)} placeholders of images")
+                raise AjetError(
+                    f"the model computes {len(flat)} features for {sum(counts)} placeholders of images"
+                )
             found |= {images[i].token: part for i, part in zip(group, flat.split(counts), strict=True)}
         return found
 
@@ -177,7 +184,9 @@ def images_in(groups: Iterable[Sequence[Image]]) -> list[Image]:
     found: dict[int, Image] = {}
     for image in (image for group in groups for image in group):
         if found.setdefault(image.token, image).ref != image.ref:
-            raise AjetError("two images of different runs have the same token; train these runs in separate jobs")
+            raise AjetError(
+                "two images of different runs have the same token; train these runs in separate jobs"
+            )
     return list(found.values())
 
 

@@ -52,7 +52,9 @@ _ECHOED = (
     *("previous_response_id", "reasoning", "text", "tool_choice", "tools", "user", "store"),
 )
 _OUR_ID = re.compile(r"[a-z]+_([0-9a-f]+)_\d+")
-_SUPPORTED = "responses with text, images, function tools, structured text and previous_response_id are supported"
+_SUPPORTED = (
+    "responses with text, images, function tools, structured text and previous_response_id are supported"
+)
 
 
 @dataclass(slots=True)

@@ -61,9 +61,7 @@ class Phase:
         return max(self.steps, self.cap)
 
 
-def batches(
-    phase: Phase, seed: int, to_sample: ToSample, tokenizer: Any, used: set[str]
-) -> Iterator[Batch]:
+def batches(phase: Phase, seed: int, to_sample: ToSample, tokenizer: Any, used: set[str]) -> Iterator[Batch]:
     """The batches of a phase up to its cap, each with `batch_size` samples for one step.
 
     Adds the tasks in the transcripts to ``used``. Echoes are in separate batches, because the other transcripts share

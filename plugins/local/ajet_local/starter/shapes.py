@@ -125,7 +125,10 @@ def question(picture: Any) -> list[dict[str, Any]]:
 def looking(picture: Any, quarter: str) -> list[dict[str, Any]]:
     """A call of the tool and its result."""
     call = tool_call("zoom", {"quarter": quarter})
-    return [call, {"role": "tool", "tool_call_id": "call_0", "content": [image_part(zoomed(picture, quarter))]}]
+    return [
+        call,
+        {"role": "tool", "tool_call_id": "call_0", "content": [image_part(zoomed(picture, quarter))]},
+    ]
 
 
 def glance(rng: random.Random) -> Transcript:
@@ -144,7 +147,11 @@ def careful(rng: random.Random) -> Transcript:
     """A chat of an agent that looks where the mark is."""
     shape = draw(rng)
     picture = shape.picture()
-    chat = [*question(picture), *looking(picture, shape.quarter), {"role": "assistant", "content": shape.colour}]
+    chat = [
+        *question(picture),
+        *looking(picture, shape.quarter),
+        {"role": "assistant", "content": shape.colour},
+    ]
     return Transcript(chat, (ZOOM,), (repr(shape),))
 
 

@@ -98,8 +98,14 @@ class StarterVision(TinyRecipe):
         """The model's config."""
         from transformers import Qwen2_5_VLConfig
 
-        ids = {f"{kind}_token_id": tokenizer.convert_tokens_to_ids(f"<|{kind}_pad|>") for kind in ("image", "video")}
-        marks = {f"vision_{end}_token_id": tokenizer.convert_tokens_to_ids(f"<|vision_{end}|>") for end in ("start", "end")}
+        ids = {
+            f"{kind}_token_id": tokenizer.convert_tokens_to_ids(f"<|{kind}_pad|>")
+            for kind in ("image", "video")
+        }
+        marks = {
+            f"vision_{end}_token_id": tokenizer.convert_tokens_to_ids(f"<|vision_{end}|>")
+            for end in ("start", "end")
+        }
         return Qwen2_5_VLConfig(
             text_config={
                 "vocab_size": len(tokenizer),
@@ -143,7 +149,9 @@ class StarterVision(TinyRecipe):
         from ajet.chat.vision import Vision, images_only
         from ajet_local.sight import ATTRIBUTE
 
-        model = AutoModelForImageTextToText.from_config(self.architecture(tokenizer), dtype=torch.float32).eval()
+        model = AutoModelForImageTextToText.from_config(
+            self.architecture(tokenizer), dtype=torch.float32
+        ).eval()
         images = Qwen2VLImageProcessorPil(
             patch_size=PATCH,
             merge_size=MERGED,
