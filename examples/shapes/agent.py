@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from ajet_local.starter.shapes import ZOOM, Shape, image_part, question, zoomed
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
-MAX_TURNS = 3
+MAX_TURNS = 6
 
 client = AsyncOpenAI(api_key=os.environ.get("OPENAI_API_KEY") or "unset")
 

@@ -141,7 +141,10 @@ def test_07_08_the_result_does_not_depend_on_the_order_in_which_calls_finish(fam
         return script.trained()
 
     # A longer chat that is rendered before its prefix was sampled has other calls before it, but the same tokens are trained.
-    flat = {tuple(sorted(text for line in run(order) for text in line)) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))}
+    flat = {
+        tuple(sorted(text for line in run(order) for text in line))
+        for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))
+    }
     assert len(flat) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress
@@ -20,11 +20,15 @@ from ajet.types import (
     Sampling,
 )
 
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
+
 
 @runtime_checkable
 class Engine(Protocol):
     """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`), so they never
-    run at the same time in two threads.
+    run at the same time in two threads. An engine that takes images also has ``vision``, the `ajet.chat.vision.Vision` of its
+    model, or None if that reads only text.
     """
 
     context_length: int
@@ -153,6 +157,10 @@ class EnginePlugin(Plugin):
     @abstractmethod
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
         """A model's tokenizer and the name of its architecture, without its weights."""
+
+    def vision(self, model: str, tokenizer: Any) -> Vision | None:
+        """How a model sees images, without its weights; None if it reads only text."""
+        return None
 
 
 class ChatModelPlugin(Plugin):

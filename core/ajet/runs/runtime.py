@@ -262,8 +262,10 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
 
     rules = read_script(path)
     own = own_engine(job.plugins, job.config.backbone.name)
-    tokenizer, model_type = _engine_plugin(job, own.name).tokenizer(job.model, job.config.run.seed)
-    chat = Chat(tokenizer, model_type)
+    plugin = _engine_plugin(job, own.name)
+    tokenizer, model_type = plugin.tokenizer(job.model, job.config.run.seed)
+    vision = plugin.vision(job.model, tokenizer)
+    chat = Chat(tokenizer, model_type, vision=vision)
 
     def answer(request: GenerateRequest, prompt: str) -> str:
         turn = request.key[1]
@@ -277,7 +279,7 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
         return chat.written(scripted(rule, turn))
 
     return ScriptedEngine(
-        tokenizer, answer, context_length=context_length or sys.maxsize, model_type=model_type
+        tokenizer, answer, context_length=context_length or sys.maxsize, model_type=model_type, vision=vision
     )
 
 

@@ -24,6 +24,7 @@ from ajet_local.sizes import format_size, parse_size
 if TYPE_CHECKING:
     import torch
 
+    from ajet.chat.vision import Vision
     from ajet.estimate.devices import Gpus
     from ajet.interfaces.progress import Progress
     from ajet.job.job import Job
@@ -519,3 +520,12 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         from ajet_local.modeling import load_tokenizer
 
         return load_tokenizer(_base(model))
+
+    def vision(self, model: str, tokenizer: Any) -> Vision | None:
+        """See `EnginePlugin.vision`."""
+        recipe = find_recipe(model)
+        if recipe:
+            return recipe.vision(tokenizer)
+        from ajet.chat.vision import vision_of
+
+        return vision_of(str(_base(model)), tokenizer)

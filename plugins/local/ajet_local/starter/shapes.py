@@ -1,7 +1,7 @@
 """Pictures of one mark each, and the chats of an agent that looks for it.
 
-A picture is large and coloured. The agent first gets a small grey overview of it, which shows where the mark is, and may zoom into a
-quarter, which shows the mark's colour.
+A picture is large and coloured. The agent first gets a small grey overview of it, and may zoom into a quarter, which shows the
+mark's colour if it is there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN = 64
 """Width and height of what a model gets: an overview or a quarter."""
 COLOURS = {"red": (200, 30, 30), "green": (20, 130, 40), "blue": (40, 60, 200), "purple": (130, 30, 160)}
 SHAPES = ("circle", "square", "triangle", "cross")
-QUARTERS = ("top left", "top right", "bottom left", "bottom right")
+QUARTERS = ("northwest", "northeast", "southwest", "southeast")
 SYSTEM = "Name the colour of the mark."
 QUESTION = "Which colour is the mark?"
 ZOOM: dict[str, Any] = {
@@ -36,10 +36,12 @@ ZOOM: dict[str, Any] = {
         },
     },
 }
+NOTHING = "none"
+"""What is seen in a quarter without a mark."""
 GUESSES = 0.6
 """Share of the chats of the phase `habits` in which the agent does not look."""
-STRAYS = 0.4
-"""Share of the others in which it looks at a random quarter."""
+GIVES_UP = 0.7
+"""After each look at a quarter without the mark, the probability that it guesses there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,36 +134,38 @@ def looking(picture: Any, quarter: str) -> list[dict[str, Any]]:
 
 
 def glance(rng: random.Random) -> Transcript:
-    """Practice in seeing: where the mark is in an overview, or which colour it has in a quarter."""
+    """Practice in seeing: the colour of the mark in a quarter, or that there is none."""
     shape = draw(rng)
-    picture = shape.picture()
-    if rng.random() < 0.5:
-        part, asked, answer = overview(picture), "Where?", shape.quarter
-    else:
-        part, asked, answer = zoomed(picture, shape.quarter), "Which colour?", shape.colour
-    user = {"role": "user", "content": [{"type": "text", "text": asked}, image_part(part)]}
-    return Transcript([user, {"role": "assistant", "content": answer}], tasks=(repr(shape),))
+    quarter = shape.quarter if rng.random() < 0.75 else rng.choice(QUARTERS)
+    content = [{"type": "text", "text": "Which colour?"}, image_part(zoomed(shape.picture(), quarter))]
+    answer = shape.colour if quarter == shape.quarter else NOTHING
+    chat = [{"role": "user", "content": content}, {"role": "assistant", "content": answer}]
+    return Transcript(chat, tasks=(repr(shape),))
 
 
 def careful(rng: random.Random) -> Transcript:
-    """A chat of an agent that looks where the mark is."""
-    shape = draw(rng)
-    picture = shape.picture()
-    chat = [
-        *question(picture),
-        *looking(picture, shape.quarter),
-        {"role": "assistant", "content": shape.colour},
-    ]
-    return Transcript(chat, (ZOOM,), (repr(shape),))
+    """A chat of an agent that looks at one quarter after the other until it sees the mark."""
+    return _search(rng, gives_up=0.0)
 
 
 def hasty(rng: random.Random) -> Transcript:
-    """A chat of an agent that guesses, or looks in some quarter; if it does not see the mark, it guesses."""
+    """A chat of an agent that guesses at once, or soon."""
+    if rng.random() >= GUESSES:
+        return _search(rng, gives_up=GIVES_UP)
+    shape = draw(rng)
+    chat = [*question(shape.picture()), {"role": "assistant", "content": rng.choice(list(COLOURS))}]
+    return Transcript(chat, (ZOOM,), (repr(shape),))
+
+
+def _search(rng: random.Random, gives_up: float) -> Transcript:
     shape = draw(rng)
     picture = shape.picture()
-    chat, answer = question(picture), rng.choice(list(COLOURS))
-    if rng.random() >= GUESSES:
-        quarter = rng.choice(QUARTERS) if rng.random() < STRAYS else shape.quarter
+    chat, answer = question(picture), shape.colour
+    for quarter in QUARTERS:
         chat += looking(picture, quarter)
-        answer = shape.colour if quarter == shape.quarter else answer
+        if quarter == shape.quarter:
+            break
+        if rng.random() < gives_up:
+            answer = rng.choice(list(COLOURS))
+            break
     return Transcript([*chat, {"role": "assistant", "content": answer}], (ZOOM,), (repr(shape),))

@@ -1,10 +1,10 @@
 """The starter that sees: a small model of Qwen2.5-VL's architecture, for the shapes example.
 
-It is trained in two phases:
+It is trained in three phases:
 
-1. *look*: an agent that zooms into the quarter with the mark and names its colour. To find the mark takes the longest: the model
-   has to learn which placeholders lie in which quarter.
-2. *habits*: an agent that mostly guesses without looking, or looks into some quarter.
+1. *glance*: the colour of a mark in a small picture, or that there is none.
+2. *look*: an agent that zooms into one quarter after the other until it sees the mark.
+3. *habits*: an agent that mostly guesses, at once or after a look at a quarter without the mark.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ajet_local.starter.tiny import TinyRecipe
 
 if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
     from ajet.types import Sample
     from ajet_local.starter.phases import Phase
     from ajet_local.starter.transcripts import Transcript
@@ -78,13 +79,14 @@ class StarterVision(TinyRecipe):
         return (careful(rng) for _ in range(100))
 
     def phases(self) -> Sequence[Phase]:
-        """Looking, habits."""
+        """Seeing, looking, habits."""
         from ajet_local.starter.phases import Phase
-        from ajet_local.starter.shapes import careful, hasty
+        from ajet_local.starter.shapes import careful, glance, hasty
 
         return (
-            Phase("look", 600, 2e-3, careful, 1),
-            Phase("habits", 60, 1e-3, careful, 1_000_000, hasty),
+            Phase("glance", 240, 2e-3, glance, 1),
+            Phase("look", 120, 2e-3, glance, 4, careful, batch_size=16),
+            Phase("habits", 60, 1e-3, glance, 8, hasty, batch_size=16),
         )
 
     def tokenizer(self, seed: int) -> tuple[Any, str]:
@@ -143,15 +145,22 @@ class StarterVision(TinyRecipe):
         """See `TinyRecipe.network`."""
         import torch
         from transformers import AutoModelForImageTextToText
-        from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        from ajet.chat.vision import Vision, images_only
         from ajet_local.sight import ATTRIBUTE
 
         model = AutoModelForImageTextToText.from_config(
             self.architecture(tokenizer), dtype=torch.float32
         ).eval()
+        setattr(model, ATTRIBUTE, self.vision(tokenizer))
+        return model
+
+    def vision(self, tokenizer: Any) -> Vision:
+        """See `Recipe.vision`."""
+        from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        from ajet.chat.vision import Vision, images_only
+
         images = Qwen2VLImageProcessorPil(
             patch_size=PATCH,
             merge_size=MERGED,
@@ -159,8 +168,7 @@ class StarterVision(TinyRecipe):
             size={"shortest_edge": (2 * PATCH) ** 2, "longest_edge": 128 * 128},
         )
         processor = images_only(Qwen2_5_VLProcessor)(images, tokenizer, chat_template=tokenizer.chat_template)
-        setattr(model, ATTRIBUTE, Vision(processor))
-        return model
+        return Vision(processor)
 
     def samples(self, model: Any, tokenizer: Any) -> tuple[Any, Callable[[Transcript], Sample]]:
         """See `TinyRecipe.samples`."""
