@@ -36,7 +36,9 @@ def parsed(wire: Any, **body: Any) -> Any:
     return wire.parse(json.dumps({"model": "m", **body}).encode())
 
 
-CHAT = parsed(ChatCompletions(), messages=[{"role": "user", "content": [{"type": "text", "text": QUESTION}, IMAGE]}])
+CHAT = parsed(
+    ChatCompletions(), messages=[{"role": "user", "content": [{"type": "text", "text": QUESTION}, IMAGE]}]
+)
 RESPONSES = parsed(
     Responses(),
     input=[
@@ -105,7 +107,11 @@ def test_a_tool_may_return_a_picture_on_every_wire() -> None:
             {
                 "role": "user",
                 "content": [
-                    {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "image", "source": SOURCE}]}
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c1",
+                        "content": [{"type": "image", "source": SOURCE}],
+                    }
                 ],
             },
         ],
@@ -123,7 +129,9 @@ def refused(made: Any, request: Any) -> Refused:
     return caught.value
 
 
-def test_an_image_to_a_model_that_reads_only_text_is_an_error_that_names_the_model(bench: Any, tokenizer: Any) -> None:
+def test_an_image_to_a_model_that_reads_only_text_is_an_error_that_names_the_model(
+    bench: Any, tokenizer: Any
+) -> None:
     error = refused(bench(ScriptedEngine(tokenizer, lambda request, prompt: "x")), CHAT)
     assert str(error) == (
         "the request has an image, but the model (qwen3) reads only text; set model to a vision-language model, or send text"
@@ -140,7 +148,9 @@ def test_an_engine_that_takes_no_images_is_named(bench: Any, tokenizer: Any) -> 
 def test_a_broken_picture_is_refused_before_anything_is_recorded(bench: Any) -> None:
     broken = parsed(
         ChatCompletions(),
-        messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url(b"no image")}}]}],
+        messages=[
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url(b"no image")}}]}
+        ],
     )
     error = refused(bench(seeing()), broken)
     assert error.code == "unsupported_image"
@@ -148,7 +158,9 @@ def test_a_broken_picture_is_refused_before_anything_is_recorded(bench: Any) -> 
 
 
 def test_a_picture_counts_by_its_own_limits_not_as_text(bench: Any) -> None:
-    large = picture(size=(500, 400), form="PNG") + b"\0" * 200_000  # bytes after the end of a PNG do not count
+    large = (
+        picture(size=(500, 400), form="PNG") + b"\0" * 200_000
+    )  # bytes after the end of a PNG do not count
     body = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url(large)}}]}
     request = parsed(ChatCompletions(), messages=[body])
     request.size = 300_000
@@ -158,7 +170,9 @@ def test_a_picture_counts_by_its_own_limits_not_as_text(bench: Any) -> None:
     assert len(session.record.calls) == 1
 
 
-def test_a_chat_model_that_answers_a_target_gets_the_picture_as_it_was_sent(bench: Any, tokenizer: Any) -> None:
+def test_a_chat_model_that_answers_a_target_gets_the_picture_as_it_was_sent(
+    bench: Any, tokenizer: Any
+) -> None:
     class Model:
         async def complete(self, messages: Any, tools: Any, sampling: Any) -> Any:
             self.messages = messages
