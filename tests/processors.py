@@ -18,7 +18,8 @@ from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from ajet.chat.vision import Vision, images_only
+from ajet.chat.vision import Vision
+from ajet_local.processors import images_only
 from tests.tokenizers import byte_level
 
 QWEN_TEMPLATE = (

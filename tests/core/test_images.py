@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
-from ajet.chat.images import Images, ImageSettings, data_url, open_image, with_data
+from ajet.chat.images import ImageLimits, Images, data_url, open_image, with_data
 from ajet.chat.messages import BadMessage, exact, images_of, loose, normalise
 from tests.processors import part, picture, seen, url
 
@@ -23,7 +23,7 @@ def refused(data: Any, **settings: Any) -> str:
     if isinstance(data, bytes):
         given["image_url"]["url"] = url(data)
     with pytest.raises(BadMessage) as caught:
-        Images(ImageSettings(**settings)).take([{"role": "user", "content": [given]}])
+        Images(ImageLimits(**settings)).take([{"role": "user", "content": [given]}])
     assert caught.value.code in ("unsupported_image", "unsupported_content")
     message = str(caught.value)
     assert "\n" not in message and "messages[0].content[0]" in message
@@ -96,7 +96,7 @@ async def fetched(data: bytes, **settings: Any) -> Any:
         assert address == "https://example.com/a.png"
         return data[: most + 1]
 
-    images = Images(ImageSettings(remote=True, **settings), download)
+    images = Images(ImageLimits(remote=True, **settings), download)
     message = {
         "role": "user",
         "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}],
@@ -175,4 +175,4 @@ def test_a_reference_of_ours_cannot_be_sent_by_a_client() -> None:
 
 def test_a_request_may_have_only_so_many_images() -> None:
     with pytest.raises(BadMessage, match="has 3 images; at most 2 are accepted"):
-        Images(ImageSettings(max_count=2)).take([seen("x", *[picture()] * 3)])
+        Images(ImageLimits(max_count=2)).take([seen("x", *[picture()] * 3)])

@@ -434,7 +434,7 @@ def test_24_a_tool_result_in_parts_is_joined_and_the_callers_object_left_alone(f
 @families
 def test_25_an_image_is_refused_by_name(family: Family) -> None:
     script = Script(family)
-    with pytest.raises(Refused, match="has an image, but the model .* reads only text"):
+    with pytest.raises(Refused, match=r"has an image, but the model .* reads only text"):
         script.call([S, seen("What is it?")], "two")
     assert not script.engine.requests
 

@@ -12,13 +12,11 @@ import hashlib
 import io
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pydantic import Field
-
 from ajet.chat.messages import BadMessage, Message
-from ajet.interfaces.base import Settings
 from ajet.types import AjetError, Image
 
 TYPES = ("png", "jpeg", "webp", "gif")
@@ -31,18 +29,16 @@ _REMEMBERED = 4096
 """Data URLs whose image is known by a hash of their text, so that a longer history costs no decoding."""
 
 
-class ImageSettings(Settings):
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
     """Which images agents may send."""
 
-    max_bytes: int = Field(10 << 20, ge=1, description="Maximum size of an image file in bytes.")
-    max_pixels: int = Field(
-        16_777_216, ge=1, description="Maximum number of pixels of an image: width times height."
-    )
-    max_count: int = Field(64, ge=1, description="Maximum number of images in one request.")
-    remote: bool = Field(
-        False,
-        description="Download images that agents send as http(s) addresses. Off: agents must send the bytes, as a data URL.",
-    )
+    max_bytes: int = 10 << 20
+    max_pixels: int = 16_777_216
+    max_count: int = 64
+    """Images in one request."""
+    remote: bool = False
+    """Whether images at http(s) addresses are downloaded."""
 
 
 class Images:
@@ -51,10 +47,10 @@ class Images:
 
     def __init__(
         self,
-        settings: ImageSettings | None = None,
+        limits: ImageLimits | None = None,
         download: Callable[[str, int], Awaitable[bytes]] | None = None,
     ) -> None:
-        self.settings = settings or ImageSettings()
+        self.limits = limits or ImageLimits()
         self._download = download
         self._known: WeakValueDictionary[str, Image] = WeakValueDictionary()
         self._refs: dict[bytes, str] = {}
@@ -62,7 +58,7 @@ class Images:
 
     async def fetched(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages with data URLs in the place of remote addresses, which are downloaded. Raises BadMessage."""
-        if not self.settings.remote or self._download is None:
+        if not self.limits.remote or self._download is None:
             return messages
         found = []
         for index, message in enumerate(messages):
@@ -90,9 +86,9 @@ class Images:
                     parts.append(part)
                 message = {**message, "content": parts}
             taken.append(message)
-        if count > self.settings.max_count:
+        if count > self.limits.max_count:
             raise _bad(
-                f"the request has {count} images; at most {self.settings.max_count} are accepted. Send fewer, or raise "
+                f"the request has {count} images; at most {self.limits.max_count} are accepted. Send fewer, or raise "
                 "rollout.images.max_count"
             )
         return (taken if images else messages), images
@@ -103,7 +99,7 @@ class Images:
         known = self._known.get(ref)
         if known is not None:
             return known
-        kind = checked_type(data, self.settings, where)
+        kind = checked_type(data, self.limits, where)
         image = self._known[ref] = Image(ref, data, kind, self._token(ref))
         return image
 
@@ -137,8 +133,8 @@ class Images:
             raise _bad(f"{where}: {_brief(url)} is not a data URL; send data:image/png;base64,...")
         if not head.endswith(";base64"):
             raise _bad(f"{where}: the data URL is not base64; send data:image/png;base64,...")
-        if len(text) // 4 * 3 > self.settings.max_bytes + 2:
-            raise _too_large(where, len(text) // 4 * 3, self.settings)
+        if len(text) // 4 * 3 > self.limits.max_bytes + 2:
+            raise _too_large(where, len(text) // 4 * 3, self.limits)
         try:
             return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
@@ -149,20 +145,20 @@ class Images:
             return part
         assert self._download
         try:
-            data = await self._download(url, self.settings.max_bytes)
+            data = await self._download(url, self.limits.max_bytes)
         except Exception as error:
             raise _bad(f"{where}: the image {_brief(url)} cannot be downloaded: {error}") from None
         image = self.add(data, where)
         return {"type": _PART, _PART: {"url": data_url(image)}}
 
 
-def checked_type(data: bytes, settings: ImageSettings, where: str) -> str:
+def checked_type(data: bytes, limits: ImageLimits, where: str) -> str:
     """The type of an image file that can be decoded and is within the limits. Raises BadMessage for any other data."""
     from PIL import Image as Pillow
     from PIL import UnidentifiedImageError
 
-    if len(data) > settings.max_bytes:
-        raise _too_large(where, len(data), settings)
+    if len(data) > limits.max_bytes:
+        raise _too_large(where, len(data), limits)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Pillow.DecompressionBombWarning)
@@ -170,9 +166,9 @@ def checked_type(data: bytes, settings: ImageSettings, where: str) -> str:
                 kind = (image.format or "").lower()
                 if kind not in TYPES:
                     raise _bad(f"{where}: the image is of type {kind or 'unknown'}; send {', '.join(TYPES)}")
-                if image.width * image.height > settings.max_pixels:
+                if image.width * image.height > limits.max_pixels:
                     raise _bad(
-                        f"{where}: the image has {image.width} x {image.height} pixels; at most {settings.max_pixels:,} are "
+                        f"{where}: the image has {image.width} x {image.height} pixels; at most {limits.max_pixels:,} are "
                         "accepted. Shrink it, or raise rollout.images.max_pixels"
                     )
                 if getattr(image, "n_frames", 1) > 1:
@@ -259,9 +255,9 @@ def _bad(reason: str) -> BadMessage:
     return BadMessage(reason, code="unsupported_image")
 
 
-def _too_large(where: str, size: int, settings: ImageSettings) -> BadMessage:
+def _too_large(where: str, size: int, limits: ImageLimits) -> BadMessage:
     return _bad(
-        f"{where}: the image has {size:,} bytes; at most {settings.max_bytes:,} are accepted. Shrink it, or raise "
+        f"{where}: the image has {size:,} bytes; at most {limits.max_bytes:,} are accepted. Shrink it, or raise "
         "rollout.images.max_bytes"
     )
 

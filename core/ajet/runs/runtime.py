@@ -79,7 +79,7 @@ class Runtime:
             policy,
             by_text=settings.merge == "text",
             limit=settings.context_length,
-            images=Images(settings.images, _download),
+            images=Images(settings.images.limits(), _download),
         )
         return EpisodeRunner(
             workflow=self.job.workflow,

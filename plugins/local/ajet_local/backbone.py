@@ -526,6 +526,6 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         recipe = find_recipe(model)
         if recipe:
             return recipe.vision(tokenizer)
-        from ajet.chat.vision import vision_of
+        from ajet_local.processors import vision_of
 
         return vision_of(str(_base(model)), tokenizer)

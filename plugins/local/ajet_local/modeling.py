@@ -15,9 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from ajet.chat.vision import vision_of
 from ajet.job.models import check_available
 from ajet.types import AjetError
+from ajet_local.processors import vision_of
 from ajet_local.quantization import nf4
 from ajet_local.sight import ATTRIBUTE
 

@@ -159,7 +159,8 @@ class StarterVision(TinyRecipe):
         from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        from ajet.chat.vision import Vision, images_only
+        from ajet.chat.vision import Vision
+        from ajet_local.processors import images_only
 
         images = Qwen2VLImageProcessorPil(
             patch_size=PATCH,
