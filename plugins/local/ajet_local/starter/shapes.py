@@ -38,7 +38,7 @@ ZOOM: dict[str, Any] = {
 }
 NOTHING = "none"
 """What is seen in a quarter without a mark."""
-GUESSES = 0.7
+GUESSES = 0.6
 """Share of the chats of the phase `habits` in which the agent does not look."""
 GIVES_UP = 0.7
 """After each look at a quarter without the mark, the probability that it guesses there."""

@@ -84,7 +84,7 @@ class StarterVision(TinyRecipe):
         from ajet_local.starter.shapes import careful, glance, hasty
 
         return (
-            Phase("glance", 240, 2e-3, glance, 1),
+            Phase("glance", 200, 2e-3, glance, 1),
             Phase("look", 120, 2e-3, glance, 4, careful, batch_size=16),
             Phase("habits", 60, 1e-3, glance, 8, hasty, batch_size=16),
         )
