@@ -45,7 +45,9 @@ def recorded(bench: Any, folder: Path) -> list[Any]:
     return episodes
 
 
-def test_each_image_is_a_file_of_its_own_and_the_journal_has_only_references(bench: Any, tmp_path: Path) -> None:
+def test_each_image_is_a_file_of_its_own_and_the_journal_has_only_references(
+    bench: Any, tmp_path: Path
+) -> None:
     recorded(bench, tmp_path)
     names = {path.name: path.read_bytes() for path in (tmp_path / IMAGES).iterdir()}
     assert names == {f"{hashlib.sha256(data).hexdigest()}.png": data for data in (RED, BLUE)}
@@ -99,4 +101,3 @@ def test_the_page_contains_the_images_and_loads_nothing(bench: Any, tmp_path: Pa
     written = page(summarise(run, run_credit(run)), [report_of(tmp_path)], everything=True)
     assert written.count("<img alt='image ") == 3
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in written
-

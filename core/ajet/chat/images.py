@@ -62,7 +62,7 @@ class Images:
             return messages
         found = []
         for index, message in enumerate(messages):
-            if _has_images(message):
+            if has_images(message):
                 parts = [await self._local(part, f"messages[{index}]") for part in message["content"]]
                 message = {**message, "content": parts}
             found.append(message)
@@ -75,7 +75,7 @@ class Images:
         taken: list[Message] = []
         count = 0
         for index, message in enumerate(messages):
-            if _has_images(message):
+            if has_images(message):
                 parts = []
                 for number, part in enumerate(message["content"]):
                     if _kind(part) in (_PART, "image"):
@@ -231,7 +231,8 @@ async def download(url: str, most: int) -> bytes:
         return bytes(data[: most + 1])
 
 
-def _has_images(message: Any) -> bool:
+def has_images(message: Any) -> bool:
+    """Whether a message, as a client sends it or in normal form, has an image."""
     content = message.get("content") if isinstance(message, Mapping) else None
     return isinstance(content, list | tuple) and any(_kind(part) in (_PART, "image") for part in content)
 

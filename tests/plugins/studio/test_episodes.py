@@ -14,7 +14,6 @@ from ajet.reports.episode import episode_report
 from ajet.reports.folder import read_run
 from ajet.reports.token_text import TokenText
 from ajet.tracker.breaks import CAUSES, Break
-
 from tests.reports import test_images
 
 from . import runs
