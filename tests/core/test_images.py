@@ -14,7 +14,8 @@ from PIL import Image as Pillow
 
 from ajet.chat.images import ImageLimits, Images, data_url, open_image, with_data
 from ajet.chat.messages import BadMessage, exact, images_of, loose, normalise
-from tests.processors import part, picture, seen, url
+from ajet.types import AjetError
+from tests.processors import FAMILIES, part, picture, seen, url, vision
 
 
 def refused(data: Any, **settings: Any) -> str:
@@ -176,3 +177,24 @@ def test_a_reference_of_ours_cannot_be_sent_by_a_client() -> None:
 def test_a_request_may_have_only_so_many_images() -> None:
     with pytest.raises(BadMessage, match="has 3 images; at most 2 are accepted"):
         Images(ImageLimits(max_count=2)).take([seen("x", *[picture()] * 3)])
+
+
+# ------------------------------------------------------------------ what a processor makes of them
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_expanded_prompt_can_be_given_to_engines_that_expand_images_themselves(family: str) -> None:
+    seeing, images = vision(family), Images()
+    red, blue = images.add(picture("red"), "x"), images.add(picture("blue", (64, 64)), "x")
+    ids = [
+        5,
+        *seeing.see(red).ids.tolist(),
+        7,
+        *seeing.see(blue).ids.tolist(),
+        *seeing.see(red).ids.tolist(),
+        9,
+    ]
+    one = seeing.placeholder
+    assert seeing.unexpanded(ids, [red, blue]) == ([5, one, 7, one, one, 9], [red, blue, red])
+    with pytest.raises(AjetError, match="only a part of the image"):
+        seeing.unexpanded(ids[: len(seeing.see(red).ids)], [red])

@@ -7,7 +7,7 @@ only on the image, so they are made for each image alone and kept for a while.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -78,6 +78,29 @@ class Vision:
             raise AjetError(f"the image {ref} is not in memory; send it again")
         found: list[int] = self.see(image).ids.tolist()
         return found
+
+    def unexpanded(self, ids: Sequence[int], images: Iterable[Image]) -> tuple[list[int], list[Image]]:
+        """Ids with one placeholder of the tokenizer for each image, for engines that expand images themselves, and the images in
+        this order, one entry for each time. Raises AjetError for a part of an image."""
+        known = {image.token: image for image in images}
+        found: list[int] = []
+        order: list[Image] = []
+        at = 0
+        while at < len(ids):
+            image = known.get(ids[at])
+            if image is None:
+                found.append(ids[at])
+                at += 1
+                continue
+            written = self.see(image).ids.tolist()
+            before = written.index(image.token)
+            start = at - before
+            if list(ids[start : start + len(written)]) != written:
+                raise AjetError(f"the prompt has only a part of the image {image.ref[:15]}")
+            found[len(found) - before :] = [self.placeholder]
+            order.append(image)
+            at = start + len(written)
+        return found, order
 
     def plain(self, ids: list[int]) -> list[int]:
         """Ids as the tokenizer knows them: placeholders of images are all the same token."""
