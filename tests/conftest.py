@@ -210,7 +210,12 @@ def bench() -> Iterator[Callable[..., Bench]]:
         capture = Capture(portal, strict=strict)
         capture.__enter__()
         opened.append((capture, portal, engine))
-        return Bench(engine, portal, capture, Chat(engine.tokenizer, engine.model_type))
+        return Bench(
+            engine,
+            portal,
+            capture,
+            Chat(engine.tokenizer, engine.model_type, vision=getattr(engine, "vision", None)),
+        )
 
     yield make
     for capture, portal, engine in opened:

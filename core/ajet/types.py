@@ -160,9 +160,25 @@ class Sampling:
         return self.temperature == 0.0
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Image:
+    """A picture in a chat. ``ref`` is ``sha256:`` and the hash of ``data``, the bytes of its file.
+
+    Its placeholder tokens are stored as ``token``, a number below 0 that no other image of the run has. So whatever compares
+    token ids, such as a token tree or an engine's cache, never takes one picture for another.
+    """
+
+    ref: str
+    data: bytes = field(repr=False)
+    type: str
+    """The type of its file, such as "png"."""
+    token: int
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     prompt_ids: Int32
+    """``int32[T]``; ids below 0 are placeholders of ``images``."""
     sampling: Sampling
     key: tuple[str, int] = ("", 0)
     """(episode id, number of the call in it): names the request in reports and orders batches."""
@@ -170,6 +186,8 @@ class GenerateRequest:
     """The caller blocks the rollout's event loop, so no other episode can proceed until it is answered."""
     adapter: str | None = None
     """Name of the LoRA adapter that answers; None: the base weights."""
+    images: tuple[Image, ...] = ()
+    """The images whose placeholders are in the prompt, each once, in the order of their first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +260,8 @@ class Sample:
     returns: Float32 | None = None
     pair: int | None = None
     """Samples with the same number are one pair, whose loss compares them: a trainer computes them together."""
+    images: tuple[Image, ...] = ()
+    """The images whose placeholders, ids below 0, are among ``token_ids``, each once."""
 
 
 @dataclass(frozen=True, slots=True)

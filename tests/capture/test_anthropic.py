@@ -199,9 +199,9 @@ def test_what_cannot_be_honoured_is_refused_by_name(body, named) -> None:
 @pytest.mark.parametrize(
     ("role", "block"),
     [
-        ("user", {"type": "image", "source": {}}),
         ("user", {"type": "document", "source": {}}),
-        ("user", RESULTS[0] | {"content": [{"type": "image"}]}),
+        ("user", RESULTS[0] | {"content": [{"type": "document"}]}),
+        ("assistant", {"type": "image", "source": {"type": "url", "url": "x"}}),
         ("assistant", {"type": "redacted_thinking", "data": "x"}),
         ("assistant", {"type": "server_tool_use"}),
     ],

@@ -192,7 +192,11 @@ def test_one_error_names_everything() -> None:
 @pytest.mark.parametrize(
     ("item", "named"),
     [
-        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "input_image"),
+        (
+            {"role": "user", "content": [{"type": "input_image", "file_id": "x"}]},
+            "an image without image_url",
+        ),
+        ({"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]}, "input_image"),
         ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "refusal"),
         ({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file"}]}, "input_file"),
         ({"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, "encrypted"),

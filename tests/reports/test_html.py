@@ -122,7 +122,7 @@ def test_it_needs_nothing_from_outside_and_runs_nothing(lived: Folder) -> None:
     assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in found.tags}
     assert not re.search(r"https?://|url\(|@import|\bon\w+=", text)
     policy = next(m for m in found.named("meta") if m.get("http-equiv") == "Content-Security-Policy")
-    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def test_links_to_the_chosen_episodes_lead_somewhere(lived: Folder) -> None:

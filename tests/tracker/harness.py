@@ -19,7 +19,7 @@ from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import GenerateRequest
-from tests import templates, tokenizers
+from tests import processors, templates, tokenizers
 
 S = {"role": "system", "content": "Be brief."}
 U = {"role": "user", "content": "One and one?"}
@@ -47,16 +47,23 @@ class Script:
     answers: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        vision = processors.vision(self.family) if self.family in processors.FAMILIES else None
         self.tokenizer = (
-            templates.tokenizer(self.family.removeprefix("template "))
+            vision.processor.tokenizer
+            if vision
+            else templates.tokenizer(self.family.removeprefix("template "))
             if self.family.startswith("template ")
             else getattr(tokenizers, self.family)()
         )
         model_type = tokenizers.MODEL_TYPES.get(self.family, "")
         self.engine = ScriptedEngine(
-            self.tokenizer, self._next, context_length=self.context_length, model_type=model_type
+            self.tokenizer,
+            self._next,
+            context_length=self.context_length,
+            model_type=model_type,
+            vision=vision,
         )
-        self.chat = Chat(self.tokenizer, model_type)
+        self.chat = Chat(self.tokenizer, model_type, vision=vision)
         policy = SamplingPolicy(training=True)
         self.session = Session(
             self.name, self.name, Answerer(self.engine, self.chat, self.targets, policy, by_text=self.by_text)
@@ -132,7 +139,7 @@ class Script:
         edges = np.flatnonzero(np.diff(line.mask.astype(int))) + 1
         runs = np.split(np.arange(len(line.mask)), edges)
         pieces = (
-            (self.tokenizer.decode(line.token_ids[run].tolist()), line.mask[run[0]])
+            (self.tokenizer.decode(np.maximum(line.token_ids[run], 0).tolist()), line.mask[run[0]])
             for run in runs
             if len(run)
         )

@@ -72,7 +72,8 @@ def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        yield from _texts_in(list(value.values()))
+        if value.get("type") != "image_url":  # images have limits of their own
+            yield from _texts_in(list(value.values()))
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _texts_in(part)

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ajet.capture.wires import Refused
-from ajet.chat.messages import BadMessage, canonical_tool_arguments, normalise, spoken
+from ajet.chat.messages import BadMessage, canonical_tool_arguments, normalise, spoken, text_of
 
 T = TypeVar("T")
 RECORD_AGAIN = "Undo the change, or record again."
@@ -87,7 +87,7 @@ class Form:
             f"({self._plain(canonical_tool_arguments(call['function']['arguments']))})"
             for call in message.get("tool_calls") or ()
         ]
-        said = spoken(message).strip() if role == "assistant" else message["content"]
+        said = spoken(message).strip() if role == "assistant" else text_of(message)
         return Part(f"message {index + 1} ({role}{name}{result})", self._plain(said) + "".join(calls))
 
     def _json(self, value: Any) -> str:

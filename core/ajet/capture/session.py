@@ -30,6 +30,7 @@ from ajet.capture.stream_buffer import Emit, StreamBuffer
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
+from ajet.chat.images import Images, with_data
 from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_at, stop_of
@@ -85,6 +86,8 @@ class Answerer:
     """Policy ``text``: messages that differ in spacing or reasoning only continue a conversation too."""
     limit: int | None = None
     """Maximum number of tokens of a prompt and its answer together, if it is below what the engine allows."""
+    images: Images = field(default_factory=Images)
+    """Takes images out of requests."""
 
     @property
     def context_length(self) -> int:
@@ -187,6 +190,7 @@ class Session:
             chosen = choose_target(self.answerer.targets, agent, target)
             if not chosen.model and chosen.replies is None:
                 await self._refuse_oversized(request)
+            request = await self._without_images(request, chosen)
             asked = self._understand(request, agent, chosen)
             first, self._numbers = self._numbers, self._numbers + request.n
             try:
@@ -267,6 +271,37 @@ class Session:
         except Refused:
             self.counters["context_overflow"] += 1
             raise
+
+    async def _without_images(self, request: ChatRequest, target: Target) -> ChatRequest:
+        """The request with references in the place of its images, which are checked and kept. Raises Refused."""
+        taking, chat = self.answerer.images, self.answerer.chat
+        if not any(message.get("content").__class__ is list for message in request.messages):
+            return request  # the usual case, at no cost
+        try:
+            messages = await taking.fetched(request.messages)
+            if request.apart and request.size > LARGE_BODY:
+                messages, images = await off_loop(taking.take, messages)
+            else:
+                messages, images = taking.take(messages)
+        except BadMessage as error:
+            raise Refused(str(error), code=error.code) from None
+        if not images:
+            return request
+        if not target.model and target.replies is None:
+            if chat is None or chat.vision is None:
+                raise Refused(self._without_vision(), code="unsupported_content")
+            chat.vision.images.update(images)
+        self.record.images |= images
+        return replace(request, messages=messages)
+
+    def _without_vision(self) -> str:
+        engine = self.answerer.engine
+        if engine is not None and not hasattr(engine, "vision"):
+            return f"the request has an image, but {type(engine).__name__} does not take images; use the local backbone, or send text"
+        return (
+            f"the request has an image, but the model ({engine.model_type if engine else 'none'}) reads only text; set model to "
+            "a vision-language model, or send text"
+        )
 
     async def _render_apart(self, asked: _Asked) -> None:
         """Render a large chat that continues no conversation off the loop. The chat caches the rendering for
@@ -369,7 +404,8 @@ class Session:
         sampling, _ = self.answerer.policy.resolve(asked.request, None)
         answering.set(self.episode)
         with passthrough():
-            answer = model.complete(asked.chat_end.chat(), asked.tools, sampling)
+            messages = with_data(asked.chat_end.chat(), self.record.images)
+            answer = model.complete(messages, asked.tools, sampling)
             message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
         used = Spent.reported(message.pop("usage", None) or {})
         self.spent += used
@@ -414,7 +450,8 @@ class Session:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
         tail = ids[-TAIL:].tolist()
         key = (self.episode, number)
-        wanted = GenerateRequest(ids, sampling, key, blocks_loop, asked.target.adapter)
+        images = self.record.images_in(ids)
+        wanted = GenerateRequest(ids, sampling, key, blocks_loop, asked.target.adapter, images)
         buffer = None
         if emit:
             reader = chat.text_reader() if asked.chat_end is None else chat.reader(tail)

@@ -169,6 +169,7 @@ class Continuing:
         assert self._template
         try:
             found = proof.render(self._prepared(messages), self._template.hidden(tools))
+            found = found and (self._template.marked(found[0], messages), found[1])
         except Exception:  # the template is foreign code
             return text, only_text
         if found is None:
@@ -208,8 +209,10 @@ class Continuing:
         proof, known = self._proof(), earlier.steps
         if proof is None or known is None or known.count != count:
             return None
+        assert self._template
         try:
             found = proof.go_on(known, self._prepared(more))
+            found = found and (self._template.marked(found[0], more), found[1])
         except Exception:  # the template is foreign code; the complete rendering reports what it refuses
             return None
         if found is None or not found[0].startswith(known.header):

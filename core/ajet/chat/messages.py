@@ -1,7 +1,7 @@
 """Chat messages as clients send them: their normal form, and when two of them are the same.
 
-Everything behind the wires reads the normal form: text content, no empty fields, tool-call
-arguments as JSON text. It shares nothing with the client's objects and never changes them.
+Everything behind the wires reads the normal form: no empty fields, tool-call arguments as JSON text, and content as
+text or, in a message with images, as a list of parts. It shares nothing with the client's objects and never changes them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ Message = Mapping[str, Any]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text")
+REF = re.compile(r"sha256:[0-9a-f]{64}")
+"""The form of a reference to an image."""
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
@@ -33,12 +35,13 @@ class BadMessage(AjetError):
 
 
 def normalise(message: Message, index: int) -> dict[str, Any]:
-    """A message in its normal form: ``role`` (a developer is a system), ``content`` as text, and where
-    they are not empty ``name``, ``tool_call_id``, ``reasoning_content`` and ``tool_calls``
-    (``[{id, type, function: {name, arguments}}]``, arguments as JSON text).
+    """A message in its normal form: ``role`` (a developer is a system), ``content``, and where they are not empty ``name``,
+    ``tool_call_id``, ``reasoning_content`` and ``tool_calls`` (``[{id, type, function: {name, arguments}}]``, arguments as JSON
+    text). The content is text, or in a message with images a list of ``{"type": "text", "text": ...}`` and
+    ``{"type": "image", "image": "sha256:..."}``.
 
     ``index`` is its index in the request, for errors. Raises BadMessage: ``unsupported_content`` for a
-    part that is not text, ``invalid_request`` for everything else.
+    part that is neither text nor an image, ``invalid_request`` for everything else.
     """
     where = f"messages[{index}]"
     if not isinstance(message, Mapping):
@@ -48,8 +51,12 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
         raise BadMessage(f"{where}.role is {role!r}; known: {', '.join(_ROLES)}")
     plain: dict[str, Any] = {
         "role": "system" if role == "developer" else role,
-        "content": _text(message.get("content"), where),
+        "content": _content(message.get("content"), where),
     }
+    if role == "assistant" and images_of(plain):
+        raise BadMessage(
+            f"{where} is the assistant's and has an image; models answer in text", code="unsupported_content"
+        )
     plain |= {k: str(message[k]) for k in ("name", "tool_call_id") if message.get(k)}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if role == "assistant" and isinstance(reasoning, str) and reasoning:
@@ -79,23 +86,47 @@ def normalise_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _text(content: Any, where: str) -> str:
+def _content(content: Any, where: str) -> str | list[dict[str, str]]:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
         raise BadMessage(f"{where}.content must be text or a list of parts")
-    parts = []
+    parts: list[dict[str, str]] = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+        if kind == "image" and REF.fullmatch(str(part.get("image"))):
+            parts.append({"type": "image", "image": part["image"]})
+        elif kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
             raise BadMessage(
-                f"{where}.content has a part of type {kind!r}, which a text model cannot read",
+                f"{where}.content has a part of type {kind!r}, which is not supported; send text or images",
                 code="unsupported_content",
             )
-        parts.append(part["text"])
-    return "".join(parts)
+        elif parts and parts[-1]["type"] == "text":
+            parts[-1]["text"] += part["text"]
+        elif part["text"]:
+            parts.append({"type": "text", "text": part["text"]})
+    if any(part["type"] == "image" for part in parts):
+        return parts
+    return parts[0]["text"] if parts else ""
+
+
+def images_of(message: Message) -> list[str]:
+    """The references of the images of a message in normal form, in their order."""
+    content = message.get("content")
+    parts = content if isinstance(content, list | tuple) else ()
+    return [part["image"] for part in parts if part.get("type") == "image"]
+
+
+def text_of(message: Message) -> str:
+    """The text of a message in normal form, with the beginning of its hash in brackets for each image."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(
+        part["text"] if part.get("type") == "text" else f"[image {part['image'][7:15]}]" for part in content
+    )
 
 
 def _tool_calls(calls: Any, where: str) -> Iterator[dict[str, Any]]:
@@ -188,19 +219,21 @@ def loose(message: Message) -> str:
         [c["function"]["name"], canonical_tool_arguments(c["function"].get("arguments", ""))]
         for c in message.get("tool_calls") or ()
     ]
-    return json.dumps([message.get("role"), _name(message), spoken(message).strip(), calls])
+    return json.dumps(
+        [message.get("role"), _name(message), spoken(message).strip(), calls, images_of(message)]
+    )
 
 
 def spoken(message: Message) -> str:
     """The text of a message in normal form, an assistant's without its reasoning (``<think>…</think>``)."""
-    content: str = message.get("content") or ""
+    content = text_of(message)
     return _THOUGHTS.sub("", content) if message.get("role") == "assistant" else content
 
 
 def thoughts(message: Message) -> str:
     """An assistant's reasoning, wherever it is in a message in normal form, without outer whitespace."""
     apart = message.get("reasoning_content") or ""
-    inside = _THOUGHTS.findall(message.get("content") or "")
+    inside = _THOUGHTS.findall(text_of(message))
     found = [apart, *(text.removeprefix("<think>").removesuffix("</think>") for text in inside)]
     return "\n".join(text.strip() for text in found if text.strip())
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from ajet.chat.messages import canonical_tool_arguments
 from ajet.chat.streaming import CLOSE, OPEN, AnswerReader, Reader, Rules
 from ajet.chat.templates import Template, check_variables, given, plain_copy, refusal
 from ajet.types import AjetError, Int32
+
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
 
 Message = Mapping[str, Any]
 
@@ -111,12 +114,19 @@ class Increment:
 
 class Chat:
     """Renders chats for one model. Messages and tools are in normal form, see `ajet.chat.messages`. ``variables`` are those
-    of the chat template that the user sets. Raises AjetError if there is no template, or if it does not read one of them."""
+    of the chat template that the user sets; ``vision`` renders images. Raises AjetError if there is no template, or if it does not read
+    one of the variables."""
 
     def __init__(
-        self, tokenizer: Any, model_type: str = "", variables: Mapping[str, Any] = MappingProxyType({})
+        self,
+        tokenizer: Any,
+        model_type: str = "",
+        variables: Mapping[str, Any] = MappingProxyType({}),
+        vision: Vision | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.vision = vision
+        """None if the model reads only text."""
         self._plain = plain_copy(tokenizer)
         if variables:
             check_variables(tokenizer, variables)
@@ -128,7 +138,7 @@ class Chat:
                 "rendered. Use an instruction-tuned model or set tokenizer.chat_template."
             )
         options = self._family.template_options() if self._family else variables
-        self._template = Template(tokenizer, self._plain, options) if has_template else None
+        self._template = Template(tokenizer, self._plain, options, vision) if has_template else None
         by_template = self._template if self._family is None else None
         self._harmony = find_harmony(tokenizer, by_template) if by_template else None
         self._call_parser = by_template.call_parser() if by_template and not self._harmony else None
@@ -469,7 +479,8 @@ class Chat:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
+        known = self.vision.plain(ids) if self.vision else ids
+        return str(self.tokenizer.decode(known, skip_special_tokens=False)) if ids else ""
 
 
 def _first(wanted: frozenset[int], ids: list[int]) -> int:

@@ -15,15 +15,22 @@ from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ajet.chat.messages import images_of
 from ajet.types import AjetError, ConfigError
 from ajet.utils.suggest import nearest
+
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
 
 Message = Mapping[str, Any]
 
 _LITERAL, _SAID, _THOUGHT, _ASKED = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 """Marks: a special token's text in a message, and in stubs the answer, its reasoning, the question."""
+_IMAGE = "\ufdd4"
+"""The mark around the reference of an image, directly after the text with which the template marks images."""
+_REF = re.compile(f"{_IMAGE}(sha256:[0-9a-f]{{64}}){_IMAGE}")
 _FIRST = 0xF0000
 """Private-use characters after `_LITERAL` number the texts that it replaces."""
 _HIDDEN = re.compile(f"{_LITERAL}[\U000f0000-\U000ffffd]")
@@ -95,8 +102,11 @@ class Encoder:
     """Encodes rendered chats. ``control`` are the tokens that structure a chat: they count where the template
     wrote them; in values that `hide` has processed they are plain text."""
 
-    def __init__(self, tokenizer: Any, plain: Any, control: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: Any, plain: Any, control: Sequence[str], vision: Vision | None = None
+    ) -> None:
         self.tokenizer = tokenizer
+        self._vision = vision
         self.ids: dict[str, int] = {t: tokenizer.convert_tokens_to_ids(t) for t in control}
         longest_first = sorted(control, key=len, reverse=True)
         self.control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
@@ -107,7 +117,7 @@ class Encoder:
         )
         unknown = getattr(tokenizer, "unk_token_id", None)
         self._forbidden = frozenset(self.ids.values()) - {unknown}
-        self._texts = [*longest_first, _LITERAL, _SAID, _THOUGHT, _ASKED]
+        self._texts = [*longest_first, _LITERAL, _SAID, _THOUGHT, _ASKED, _IMAGE]
         self._numbers = {text: number for number, text in enumerate(self._texts)}
         self._hides = re.compile("|".join(map(re.escape, self._texts)))
         token = next((t for t, i in self.ids.items() if i in self._forbidden), "")
@@ -125,10 +135,13 @@ class Encoder:
 
     def show(self, text: str) -> str:
         """Rendered text with the marks replaced by their texts."""
+        text = _REF.sub(lambda m: f"[{m[1][7:15]}]", text) if _IMAGE in text else text
         return _HIDDEN.sub(lambda m: self._texts[ord(m[0][1]) - _FIRST], text)
 
     def encode(self, text: str, *, inside: bool = False) -> list[int]:
         """Ids of rendered text; ``inside``: the text is in the middle of a chat, not at its beginning."""
+        if _IMAGE in text and self._vision:
+            return self._with_images(text, self._vision, inside)
         if _LITERAL not in text:
             middle = inside and not self.control.match(text)
             ids = self._middle(self._encode, text) if middle else self._encode(text)
@@ -143,6 +156,15 @@ class Encoder:
             found.append(self.ids[token[0]])
             end = token.end()
         return found + self._segment(text[end:], inside or end > 0, end > 0)
+
+    def _with_images(self, text: str, vision: Vision, inside: bool) -> list[int]:
+        """Ids of text with images, whose own ids begin and end with added tokens."""
+        first, *others = _REF.split(text)
+        ids = self.encode(first.removesuffix(vision.token), inside=inside)
+        for ref, after in zip(others[::2], others[1::2], strict=True):
+            ids += vision.ids(ref)
+            ids += self.encode(after.removesuffix(vision.token), inside=not self._same_after_control)
+        return ids
 
     def plain(self, text: str) -> list[int]:
         """Ids of text in the middle of a chat, without any special token."""
@@ -241,14 +263,23 @@ class Ending:
 
 class Template:
     """The chat template of a tokenizer; ``plain`` is a `plain_copy` of the tokenizer, ``options`` are variables for
-    the template."""
+    the template. With ``vision`` it renders images."""
 
-    def __init__(self, tokenizer: Any, plain: Any, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        plain: Any,
+        options: Mapping[str, Any] | None = None,
+        vision: Vision | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
+        self._vision = vision
         self._options = dict(options or {})
         self._last_tools: tuple[Sequence[Message], list[Message]] = (), []
         self._clock_forms = [form for _, form in _CLOCK.findall(str(tokenizer.chat_template))]
-        self.encoder = Encoder(tokenizer, plain, self._control_tokens())
+        self._only_parts = False
+        self._only_parts = self._needs_parts()
+        self.encoder = Encoder(tokenizer, plain, self._control_tokens(), vision)
         self._arguments_as_text = self._needs_text()
         self._text_or_thoughts = False
         self._text_or_thoughts = self._takes_text_or_thoughts()
@@ -369,7 +400,7 @@ class Template:
         return self._given([{**message, "tool_calls": [*calls, {**last, "function": function}]}])[0]
 
     def _given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        messages = given(messages)
+        messages = self._in_parts(given(messages))
         for calling in (m for m in messages if self._text_or_thoughts and m.get("tool_calls")):
             said = [calling.get("reasoning_content"), calling.get("content")]
             if all(said):
@@ -384,9 +415,9 @@ class Template:
         self, messages: Sequence[Message], tools: Sequence[Message], generate: bool, **options: Any
     ) -> str:
         try:
-            return str(
+            text = str(
                 self.tokenizer.apply_chat_template(
-                    [_with_thinking(message) for message in messages],
+                    [_with_thinking(message) for message in self._in_parts(messages)],
                     tools=list(tools) or None,
                     tokenize=False,
                     add_generation_prompt=generate,
@@ -395,6 +426,49 @@ class Template:
             )
         except Exception as error:  # the template is foreign code
             raise refusal(error) from error
+        return self.marked(text, messages)
+
+    def marked(self, text: str, messages: Sequence[Message]) -> str:
+        """What the template wrote for ``messages``, with the reference of each image after the text that marks it, so that texts of
+        different images differ. Raises AjetError if the template does not write every image of the chat."""
+        refs = [ref for message in messages for ref in images_of(message)]
+        if not refs:
+            return text
+        if self._vision is None:
+            raise AjetError("the model has no vision, so the chat's images cannot be rendered")
+        first, *others = text.split(self._vision.token)
+        if len(others) != len(refs):
+            raise AjetError(
+                f"the chat template writes {len(others)} of the chat's {len(refs)} images. Send images in messages of the roles that "
+                "it supports, such as user."
+            )
+        marks = (
+            f"{self._vision.token}{_IMAGE}{ref}{_IMAGE}{after}"
+            for ref, after in zip(refs, others, strict=True)
+        )
+        return first + "".join(marks)
+
+    def _in_parts(self, messages: Sequence[Message]) -> list[Any]:
+        """Messages whose content is a list, for templates that read only lists."""
+        if not self._only_parts:
+            return list(messages)
+        return [
+            {**m, "content": [{"type": "text", "text": m["content"]}] if m["content"] else []}
+            if isinstance(m.get("content"), str)
+            else m
+            for m in messages
+        ]
+
+    def _needs_parts(self) -> bool:
+        """Whether the template writes a content that is a list of parts, but not one that is a text."""
+        listed = {"role": "user", "content": [{"type": "text", "text": _ASKED}]}
+        found = []
+        for message in (_QUESTION, listed):
+            try:
+                found.append(_ASKED in self._apply([message], (), True))
+            except AjetError:
+                found.append(False)
+        return found == [False, True]
 
     # ---------------------------------------------------------------- what probing the template shows
 

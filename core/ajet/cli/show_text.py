@@ -124,6 +124,8 @@ def _message(line: Line, everything: bool) -> Iterator[Text]:
         yield Text(_indented(f"(reasoning) {line.reasoning}", everything), "dim italic")
     if line.content:
         yield Text(_indented(line.content, everything))
+    for path in line.images:
+        yield Text(_indented(f"image: {path}", everything), "blue")
     for name, arguments in line.tool_calls:
         yield Text(_indented(f"→ {name}({arguments})", everything), "magenta")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress
@@ -20,11 +20,15 @@ from ajet.types import (
     Sampling,
 )
 
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
+
 
 @runtime_checkable
 class Engine(Protocol):
     """Inference in tokens. All methods run on the engine's own event loop (`ajet.capture.portal`), so they never
-    run at the same time in two threads.
+    run at the same time in two threads. An engine that takes images also has ``vision``, the `ajet.chat.vision.Vision` of its
+    model, or None if that reads only text.
     """
 
     context_length: int
@@ -109,7 +113,7 @@ def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> 
             f"the prompt has {len(ids)} tokens, but the model's context holds {context_length} "
             "and needs one free. Shorten the chat or take a model with a longer context."
         )
-    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+    if int(ids.max()) >= vocabulary or not set(ids[ids < 0].tolist()) <= {i.token for i in request.images}:
         raise ValueError(f"the prompt has token ids outside 0..{vocabulary - 1}")
     if wanted is not None and wanted < 1:
         raise ValueError(f"max_tokens must be at least 1, not {wanted}")
@@ -155,6 +159,10 @@ class EnginePlugin(Plugin):
     @abstractmethod
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
         """A model's tokenizer and the name of its architecture, without its weights."""
+
+    def vision(self, model: str, tokenizer: Any) -> Vision | None:
+        """How a model sees images, without its weights; None if it reads only text."""
+        return None
 
 
 class ChatModelPlugin(Plugin):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.types import Metrics, Task
+from ajet.types import Image, Metrics, Task
 
 if TYPE_CHECKING:
     from ajet.interfaces.backbone import RunResult
@@ -73,6 +73,8 @@ class EpisodeEnd:
     """The chat of each recorded call, its answer last."""
     calls: Sequence[EpisodeCall] = ()
     """The recorded calls, in the order of ``messages``."""
+    images: Mapping[str, Image] = field(default_factory=dict)
+    """The images in ``messages``, by the reference that messages have in their place."""
     timelines: Sequence[Timeline] = ()
     """The token sequences that its calls merge into, those of trained calls first: ``token_ids int32[T]``,
     ``mask bool[T]`` (sampled), ``logprobs float32[T]`` (NaN where not sampled)."""

@@ -6,10 +6,13 @@ import hashlib
 import inspect
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress
+
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
 
 
 class Recipe(Plugin):
@@ -32,3 +35,7 @@ class Recipe(Plugin):
             for source in sorted(folder.glob("*.py")):
                 digest.update(source.name.encode() + b"\0" + source.read_bytes())
         return digest.hexdigest()[:16]
+
+    def vision(self, tokenizer: Any) -> Vision | None:
+        """How the model sees images; None if it reads only text."""
+        return None

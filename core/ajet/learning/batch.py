@@ -85,6 +85,10 @@ class Selection:
             kept = [lines[i] for i in sorted(chosen)]
             dropped["max_timelines"] += _trained(lines) - _trained(kept)
             lines = kept
+        images_in = episode.record.images_in
+        lines = [
+            replace(line, images=found) if (found := images_in(line.token_ids)) else line for line in lines
+        ]
         return lines, +dropped
 
     def learnable(self, episode: Episode) -> Learnable | None:
@@ -261,7 +265,7 @@ def timeline_sample(line: Timeline, advantages: Mapping[str, float], weight: flo
     for span in line.spans:
         credit[span.start : span.end] = advantage_of(advantages, span.agent, span.target)
     weights = line.mask.astype(np.float32) * np.float32(weight)
-    return Sample(line.token_ids, line.mask, line.logprobs, credit, weights, line.spans)
+    return Sample(line.token_ids, line.mask, line.logprobs, credit, weights, line.spans, images=line.images)
 
 
 def _split(numbers: list[int], parts: int, seed: str) -> list[list[int]]:

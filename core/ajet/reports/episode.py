@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ajet.chat.messages import canonical
+from ajet.chat.messages import canonical, images_of, text_of
 from ajet.learning.credit import advantage_of
 from ajet.reports.credit import Credit
 from ajet.reports.folder import Entry, Run
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode
+from ajet.rollout.image_folder import image_file
 from ajet.tracker.breaks import CAUSES, Break
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.record import Exchange
@@ -67,6 +70,8 @@ class Line:
     """The call that produced it, and the agent that made the call."""
     agent: str
     same_as: str | None
+    images: tuple[Path, ...] = ()
+    """The files of its images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +154,7 @@ def episode_report(run: Run, entry: Entry, credit: Credit, text_of: TokenText) -
     trained = credit.selection.choose(episode)[0] if learned else []
     taken = {span.call for line in trained for span in line.spans}
     rest = timelines([c for c in episode.record.calls if c.number not in taken])
-    scribe = _Scribe(episode, text_of, found)
+    scribe = _Scribe(episode, text_of, found, partial(image_file, run.dir))
     about = "trained" if entry.phase == "train" else "would be trained"
     conversations = [scribe.conversation(line, True, about) for line in _as_told(trained)]
     conversations += [
@@ -236,7 +241,14 @@ def _alike(a: str, b: str) -> int:
 class _Scribe:
     """Builds conversations one after the other, showing each message once."""
 
-    def __init__(self, episode: Episode, text_of: TokenText, advantages: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        episode: Episode,
+        text_of: TokenText,
+        advantages: Mapping[str, float],
+        image_of: Callable[[str], Path | None],
+    ) -> None:
+        self._image_of = image_of
         self._advantages = advantages
         self._calls: Mapping[int, Call] = {c.number: c for c in episode.record.calls}
         self._exchanges: Mapping[int, Exchange] = {e.number: e for e in episode.record.exchanges}
@@ -297,7 +309,8 @@ class _Scribe:
         return Line(
             number=number,
             role=str(message.get("role")),
-            content=str(message.get("content") or ""),
+            content=text_of(message),
+            images=tuple(path for ref in images_of(message) if (path := self._image_of(ref))),
             reasoning=str(message.get("reasoning_content") or ""),
             tool_calls=tuple((str(c["name"]), str(c.get("arguments") or "")) for c in calls),
             name=str(message.get("name") or message.get("tool_call_id") or ""),

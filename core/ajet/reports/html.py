@@ -6,12 +6,14 @@ network access.
 
 from __future__ import annotations
 
+import base64
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
+from pathlib import Path
 from string import Template
 
 from ajet.reports.chart import chart
@@ -166,9 +168,17 @@ def _message(line: Line) -> str:
         parts.append(f"<details><summary>reasoning</summary><pre>{_text(line.reasoning)}</pre></details>")
     if line.content:
         parts.append(f"<pre>{_text(line.content)}</pre>")
+    parts += [_image(path) for path in line.images]
     parts += [f"<pre>→ {_text(name)}({_text(arguments)})</pre>" for name, arguments in line.tool_calls]
     role = "assistant" if line.role == "assistant" else "other"
     return f"<li class={role}>{''.join(parts)}</li>"
+
+
+def _image(path: Path) -> str:
+    """An image in the page itself, which loads nothing."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    kind = path.suffix.removeprefix(".")
+    return f"<p><img alt='image {_text(path.stem[:8])}' src='data:image/{kind};base64,{data}'></p>"
 
 
 # --------------------------------------------------------------------------- tokens

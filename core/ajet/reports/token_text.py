@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ _ESCAPED = re.compile(
 """Control characters other than tab and newline, characters that change the text direction, and lone surrogates."""
 _LONGEST = 16
 """Maximum tokens of one character."""
+IMAGE = "[image]"
+"""Stands for the placeholders of an image."""
 _SPACES = str.maketrans({" ": "·", "\t": "→", "\n": "↵"})
 
 
@@ -43,6 +46,8 @@ class TokenText:
         nothing; no character crosses ``borders``. Without a tokenizer all are None."""
         if self._tokenizer is None:
             return [None] * len(ids)
+        if any(i < 0 for i in ids):
+            return self._with_images(ids, borders)
         pieces: list[str | None] = []
         borders = {*borders, len(ids)}
         start = done = 0  # decode with the token before: some tokenizers drop a space at the beginning
@@ -53,6 +58,17 @@ class TokenText:
             else:
                 pieces.append(after[len(before) :])
                 start, done = done, end
+        return pieces
+
+    def _with_images(self, ids: Sequence[int], borders: Collection[int]) -> list[str | None]:
+        """Placeholders of an image are written once, as its mark."""
+        pieces: list[str | None] = []
+        for is_image, group in groupby(enumerate(ids), lambda item: item[1] < 0):
+            index, some = zip(*group, strict=True)
+            if is_image:
+                pieces += [IMAGE if i == 0 or some[i - 1] != token else "" for i, token in enumerate(some)]
+            else:
+                pieces += self(some, {border - index[0] for border in borders})
         return pieces
 
     def _decode(self, ids: Sequence[int]) -> str:

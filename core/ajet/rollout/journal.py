@@ -24,7 +24,7 @@ from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
 from ajet.tracker.tree import Node, TokenTree
-from ajet.types import Generation, Spent, Task, WorkflowOutput
+from ajet.types import Generation, Image, Spent, Task, WorkflowOutput
 
 _DETAILS = tuple(field.name for field in fields(Details))
 _REFUSED = ("number", "agent", "target", "key", "code", "status", "message")
@@ -55,6 +55,11 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         **_given(episode.plan.task),
         **({"judge_calls": [asdict(call) for call in episode.judge_calls]} if episode.judge_calls else {}),
         **({"tools": episode.record.tools} if episode.record.tools else {}),
+        **(
+            {"images": {i.ref: i.token for i in episode.record.images.values()}}
+            if episode.record.images
+            else {}
+        ),
         "response": plain_response(episode.output.response),
         "breaks": [asdict(b) for b in episode.breaks],
         "trees": {key: _tree_to_json(tree) for key, tree in episode.record.trees.items()},
@@ -69,13 +74,16 @@ class JournalLine:
     id: str
     beginning: str
     """The line without its step and its last brace."""
+    images: tuple[Image, ...] = ()
+    """The images of the episode, which are files of the run folder."""
 
     @classmethod
     def of(cls, episode: Episode, phase: str) -> JournalLine:
         """The line of an episode that has ended."""
         line = episode_to_json(episode, phase=phase, step=0)
         del line["step"]
-        return cls(episode.plan.id, json.dumps(line, ensure_ascii=False)[:-1])
+        images = tuple(episode.record.images.values())
+        return cls(episode.plan.id, json.dumps(line, ensure_ascii=False)[:-1], images)
 
     def at(self, step: int) -> str:
         """The whole line, with its step."""
@@ -113,6 +121,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
         end = chat_end[data["key"]][data["chat_end"]]
         record.refused.append(RefusedCall(chat_end=end, **{name: data[name] for name in _REFUSED}))
     record.tools = dict(line.get("tools", {}))
+    record.image_tokens = {token: ref for ref, token in line.get("images", {}).items()}
     record.close()
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])

@@ -20,6 +20,7 @@ from ajet.rollout.checkpoints import (
     write_checkpoint,
 )
 from ajet.rollout.episode import Episode
+from ajet.rollout.image_folder import IMAGES, ImageFolder
 from ajet.rollout.journal import JournalLine
 from ajet.types import AjetError, Metrics
 from ajet.utils.files import sync, writing
@@ -48,6 +49,7 @@ class RunRecorder:
             run_dir / METRICS
         )  # it is read again when the run has ended, too late to find a damaged line
         self._live = {line["id"] for line in live_lines(run_dir / JOURNAL)}
+        self._images = ImageFolder(run_dir / IMAGES)
         self._journal = _Lines(run_dir / JOURNAL)
         self._metrics = _Lines(run_dir / METRICS)
 
@@ -62,6 +64,7 @@ class RunRecorder:
         if line.id in self._live:
             return False
         self._live.add(line.id)
+        self._images.add(line.images)
         self._journal.write(line.at(step))
         return True
 

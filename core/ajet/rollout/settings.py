@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from ajet.chat.images import ImageLimits
 from ajet.interfaces.base import Seconds, Settings
 
 
@@ -48,6 +49,24 @@ class EvalSampling(Settings):
     max_tokens: int | None = Field(
         None, ge=1, description="Most tokens of an answer, for calls that say none."
     )
+
+
+class ImageSettings(Settings):
+    """Which images agents may send."""
+
+    max_bytes: int = Field(10 << 20, ge=1, description="Maximum size of an image file in bytes.")
+    max_pixels: int = Field(
+        16_777_216, ge=1, description="Maximum number of pixels of an image: width times height."
+    )
+    max_count: int = Field(64, ge=1, description="Maximum number of images in one request.")
+    remote: bool = Field(
+        False,
+        description="Download images that agents send as http(s) addresses. Off: agents must send the bytes, as a data URL.",
+    )
+
+    def limits(self) -> ImageLimits:
+        """These settings, for `ajet.chat.images`."""
+        return ImageLimits(self.max_bytes, self.max_pixels, self.max_count, self.remote)
 
 
 class RolloutSettings(Settings):
@@ -110,6 +129,7 @@ class RolloutSettings(Settings):
         description="A call continues a conversation if its messages equal the recorded ones (token), or also if they differ only "
         "in outer whitespace, dropped reasoning or call ids (text; the model then sees what it once wrote; counted in calls/drift).",
     )
+    images: ImageSettings = Field(ImageSettings(), description="Which images agents may send.")
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."
     )

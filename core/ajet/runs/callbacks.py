@@ -70,6 +70,7 @@ class Listeners:
             started=episode.started,
             seconds=episode.seconds,
             messages=episode.view().messages,
+            images=episode.record.images,
             calls=_calls(episode.record),
             timelines=all_timelines(episode.record),
         )

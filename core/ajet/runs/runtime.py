@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ajet.capture.context import passthrough
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
@@ -19,7 +20,9 @@ from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
 from ajet.capture.wires.builtin import BUILTIN_WIRES
+from ajet.chat.images import Images, download
 from ajet.chat.renderer import Chat
+from ajet.chat.vision import Vision
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
 from ajet.job import DEFAULT_BACKBONE
@@ -76,6 +79,7 @@ class Runtime:
             policy,
             by_text=settings.merge == "text",
             limit=settings.context_length,
+            images=Images(settings.images.limits(), _download),
         )
         return EpisodeRunner(
             workflow=self.job.workflow,
@@ -166,7 +170,18 @@ def chat_of(engine: Engine, settings: RolloutSettings) -> Chat:
         raise ConfigError(
             f"rollout.context_length: {asked} tokens are more than the model's {engine.context_length}. Lower it, or remove it."
         )
-    return Chat(engine.tokenizer, engine.model_type, settings.chat_template)
+    return Chat(engine.tokenizer, engine.model_type, settings.chat_template, vision_of_engine(engine))
+
+
+def vision_of_engine(engine: Engine) -> Vision | None:
+    """How an engine's model sees images; None if it does not."""
+    vision: Vision | None = getattr(engine, "vision", None)
+    return vision
+
+
+async def _download(url: str, most: int) -> bytes:
+    with passthrough():
+        return await download(url, most)
 
 
 @contextmanager
@@ -247,8 +262,10 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
 
     rules = read_script(path)
     own = own_engine(job.plugins, job.config.backbone.name)
-    tokenizer, model_type = _engine_plugin(job, own.name).tokenizer(job.model, job.config.run.seed)
-    chat = Chat(tokenizer, model_type)
+    plugin = _engine_plugin(job, own.name)
+    tokenizer, model_type = plugin.tokenizer(job.model, job.config.run.seed)
+    vision = plugin.vision(job.model, tokenizer)
+    chat = Chat(tokenizer, model_type, vision=vision)
 
     def answer(request: GenerateRequest, prompt: str) -> str:
         turn = request.key[1]
@@ -262,7 +279,7 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
         return chat.written(scripted(rule, turn))
 
     return ScriptedEngine(
-        tokenizer, answer, context_length=context_length or sys.maxsize, model_type=model_type
+        tokenizer, answer, context_length=context_length or sys.maxsize, model_type=model_type, vision=vision
     )
 
 

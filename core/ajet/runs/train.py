@@ -21,6 +21,7 @@ from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
 from ajet.rollout.checkpoints import checkpoints, restore
 from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.image_folder import restore_images
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
@@ -313,7 +314,7 @@ def _finished(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
     )
     by_id = {plan.id: plan for plan in plans}
     return {
-        line["id"]: episode_from_json(line, by_id[line["id"]])
+        line["id"]: _with_images(episode_from_json(line, by_id[line["id"]]), run_dir)
         for line in live_lines(run_dir / JOURNAL)
         if line["phase"] == "train"
         and line["step"] == step
@@ -334,3 +335,8 @@ def recorded_validation(run_dir: Path, *, first: bool) -> Metrics:
             prefix = "" if line["type"] == "validation" else f"{line['type']}_"
             together |= {f"{prefix}{k}": v for k, v in line.items() if k not in ("type", "step")}
     return together
+
+
+def _with_images(episode: Episode, run_dir: Path) -> Episode:
+    restore_images(episode.record, run_dir)
+    return episode

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
 
 Script = Callable[[GenerateRequest, str], str | Sequence[int]]
 
@@ -20,7 +23,8 @@ class ScriptedEngine:
     is appended to text that ends with none of them, as a model would end its turn. The logprob of a token
     depends only on the token and its position, so that tests can predict it (`logprob_of`).
 
-    ``seconds`` pass before an answer; in a stream ``seconds_between`` pass between its tokens.
+    With ``vision`` it takes images, which are placeholders in the text of a prompt. ``seconds`` pass before an answer; in a
+    stream ``seconds_between`` pass between its tokens.
     ``cancelled`` counts the generations that were stopped before their last token.
     """
 
@@ -33,8 +37,10 @@ class ScriptedEngine:
         model_type: str = "qwen3",
         seconds: float = 0.0,
         seconds_between: float = 0.0,
+        vision: Vision | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.vision = vision
         self.context_length = context_length
         self.model_type = model_type
         self.adapters: tuple[str, ...] = ()
@@ -90,7 +96,10 @@ class ScriptedEngine:
         self.requests.append(request)
 
     def _sample(self, request: GenerateRequest) -> Generation:
-        answer = self._script(request, self.tokenizer.decode(request.prompt_ids.tolist()))
+        prompt: list[int] = request.prompt_ids.tolist()
+        answer = self._script(
+            request, self.tokenizer.decode(self.vision.plain(prompt) if self.vision else prompt)
+        )
         ids = self._turn(answer, request) if isinstance(answer, str) else list(answer)
         first = len(request.prompt_ids)
         room = self.context_length - first

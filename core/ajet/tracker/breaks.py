@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ajet.chat.messages import canonical, loose
+from ajet.chat.messages import canonical, loose, text_of
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.differences import CAUSES, SAME_ANSWER, Difference, compare, excerpt, explain, leading
 from ajet.tracker.record import EpisodeRecord
@@ -195,7 +195,7 @@ class _Chats:
             return False
         if _passes(_chat_end(call), self.answers[earlier.number]):
             return False  # that answer is in the prompt already
-        if node.message.get("tool_calls") or len(node.message.get("content") or "") >= TELLING:
+        if node.message.get("tool_calls") or len(text_of(node.message)) >= TELLING:
             return True
         above = _above(node)
         after_same = above.message.get("role") != "system" and self.exact(above) == self.exact(path[-1])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ajet.chat.messages import canonical, canonical_tool_arguments, loose, spoken, thoughts
+from ajet.chat.messages import canonical, canonical_tool_arguments, loose, spoken, text_of, thoughts
 
 Message = Mapping[str, Any]
 
@@ -100,7 +100,7 @@ def explain(recorded: Sequence[Message], sent: Sequence[Message], common: int | 
 def compare(old: Message, new: Message) -> tuple[str, str, str]:
     """How one message was changed: a cause, and the two texts that show it."""
     edited = _EDITED.get(old["role"], "message edited")
-    was, now = old.get("content") or "", new.get("content") or ""
+    was, now = text_of(old), text_of(new)
     renamed = old["role"] != "assistant" and old.get("name") != new.get("name")
     if old["role"] != new["role"] or renamed:
         return (edited if old["role"] == new["role"] else "message edited"), _text(old), _text(new)
@@ -232,7 +232,7 @@ def _told(calls: Sequence[_ToolCall]) -> str:
 
 
 def _text(message: Message) -> str:
-    return "\n".join(filter(None, [message.get("content"), _told(_calls(message))]))
+    return "\n".join(filter(None, [text_of(message), _told(_calls(message))]))
 
 
 def _meaning(arguments: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ajet.tracker.call import Call, Message, MessageNode, new_root
 from ajet.tracker.tree import TokenTree
-from ajet.types import AjetError, Generation, GenerationDelta, Int32
+from ajet.types import AjetError, Generation, GenerationDelta, Image, Int32
 
 
 class EpisodeClosed(AjetError):
@@ -83,6 +83,10 @@ class EpisodeRecord:
         """The tools of each merging key that has any."""
         self.details: dict[int, Details] = {}
         """The details of each call, by its number."""
+        self.images: dict[str, Image] = {}
+        """The images of all messages, by reference; empty if the record was read from a journal."""
+        self.image_tokens: dict[int, str] = {}
+        """In a record that was read from a journal: the reference of each image, by its token."""
         self.refused: list[RefusedCall] = []
         self.replayed_texts = 0
         """Calls that a recording answered and that continue text: they have neither messages nor tokens."""
@@ -118,6 +122,15 @@ class EpisodeRecord:
             if answered is not None:
                 answered.answered_by(call)
         return node
+
+    def images_in(self, ids: Int32) -> tuple[Image, ...]:
+        """The images whose placeholders are among ``ids`` (int32[T]), as far as they are in memory, in the order of their first
+        one."""
+        tokens = list(dict.fromkeys(ids[ids < 0].tolist()))
+        if not tokens:
+            return ()
+        known = {image.token: image for image in self.images.values()}
+        return tuple(known[token] for token in tokens if token in known)
 
     def close(self) -> None:
         """Stop recording calls, and sort them in the order of their requests."""

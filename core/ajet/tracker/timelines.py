@@ -11,7 +11,7 @@ import numpy as np
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, sampled
 from ajet.tracker.tree import Branch, Node
-from ajet.types import Bool, Float32, Int16, Int32, Span
+from ajet.types import Bool, Float32, Image, Int16, Int32, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Timeline:
     routed_experts: Int16 | None = None
     """``int16[T, layers, k]``: the experts that each token was sent to when the next one was sampled; 0 for the last token.
     None if a call's engine did not say."""
+    images: tuple[Image, ...] = ()
+    """The images whose placeholders are among ``token_ids``, each once, if they are in memory."""
 
 
 def all_timelines(record: EpisodeRecord) -> list[Timeline]:

@@ -110,7 +110,7 @@ class TokenTree:
         child = Branch(len(self.branches), branch, start)
         child.data += data
         self.branches.append(child)
-        branch.children[start, int.from_bytes(data[:SIZE], sys.byteorder)] = child
+        branch.children[start, int.from_bytes(data[:SIZE], sys.byteorder, signed=True)] = child
         if start not in branch.forks:
             insort(branch.forks, start)
 

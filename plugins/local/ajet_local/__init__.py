@@ -13,6 +13,7 @@ from ajet import Backbone, EnginePlugin, Recipe, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
 from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
+from ajet_local.starter.vision import StarterVision
 
 # Where bitsandbytes is installed, peft imports it, and on some CPUs it then warns of an optional kernel that it lacks.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
@@ -30,7 +31,7 @@ def ajet_engines() -> Iterable[type[EnginePlugin]]:
 
 @hookimpl
 def ajet_recipes() -> Iterable[type[Recipe]]:
-    return [Starter, Calculator]
+    return [Starter, Calculator, StarterVision]
 
 
 @hookimpl

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from ajet_local.sizes import format_size, parse_size
 if TYPE_CHECKING:
     import torch
 
+    from ajet.chat.vision import Vision
     from ajet.estimate.devices import Gpus
     from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
@@ -222,12 +223,16 @@ class Local(OnDevice, Backbone):
 
     def _run(self, job: Job) -> RunResult:
         from ajet.runs.train import train_job
+        from ajet_local.modeling import reads_images
 
         config = job.config
+        if self.engine != "auto":
+            job.plugins.get("engine", self.engine, "backbone.local.engine")  # raises if there is none
         name = self._engine_name(
             adapters=any(target.lora for target in job.targets),
             asynchronous=config.train.asynchronous,
             deterministic=config.run.deterministic,
+            images=lambda: reads_images(_base(model_source(job.model, config.run.seed, job.progress))),
         )
         shared = None
         if name != self.name:
@@ -251,21 +256,27 @@ class Local(OnDevice, Backbone):
         )
         return train_job(job, trainer)
 
-    def _engine_name(self, *, adapters: bool, asynchronous: bool, deterministic: bool) -> str:
-        """The engine of a job. Raises ConfigError if the job names one that cannot sample for it."""
+    def _engine_name(
+        self, *, adapters: bool, asynchronous: bool, deterministic: bool, images: Callable[[], bool]
+    ) -> str:
+        """The engine of a job; ``images`` tells whether its model reads them. Raises ConfigError if the job names one that cannot
+        sample for it."""
+        name = self.engine if self.engine != "auto" else VLLM if self._has_vllm() else self.name
+        if name == self.name:
+            return name
         reasons = {
             "it does not serve adapters that are trained": adapters,
             "it sleeps during updates, in which an asynchronous run samples": asynchronous,
             "its samples do not repeat bit for bit, which run.deterministic asks for": deterministic,
         }
         against = next((reason for reason, holds in reasons.items() if holds), "")
-        if self.engine != "auto":
-            if against and self.engine != self.name:
-                raise ConfigError(
-                    f"backbone.local.engine: {self.engine} cannot sample for this job, as {against}. Use local."
-                )
-            return self.engine
-        return VLLM if not against and self._has_vllm() else self.name
+        if not against and images():
+            against = "training on images has not been tried with it"
+        if against and self.engine != "auto":
+            raise ConfigError(
+                f"backbone.local.engine: {name} cannot sample for this job, as {against}. Use local."
+            )
+        return self.name if against else name
 
     def _has_vllm(self) -> bool:
         """Whether training on this machine samples with vLLM if nothing else is said."""
@@ -427,7 +438,10 @@ class Local(OnDevice, Backbone):
         number = FLOAT32 if self.dtype == "float32" else BFLOAT16
         limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
         name = self._engine_name(
-            adapters=bool(sizes.adapters), asynchronous=sizes.asynchronous, deterministic=False
+            adapters=bool(sizes.adapters),
+            asynchronous=sizes.asynchronous,
+            deterministic=False,
+            images=lambda: False,  # there is no estimate for models that read them
         )
         apart = name != self.name
         demand = self._fitted(self._demand(sizes, number, apart=apart), limit, shared=False)
@@ -532,3 +546,12 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         from ajet_local.modeling import load_tokenizer
 
         return load_tokenizer(_base(model))
+
+    def vision(self, model: str, tokenizer: Any) -> Vision | None:
+        """See `EnginePlugin.vision`."""
+        recipe = find_recipe(model)
+        if recipe:
+            return recipe.vision(tokenizer)
+        from ajet_local.processors import vision_of
+
+        return vision_of(str(_base(model)), tokenizer)

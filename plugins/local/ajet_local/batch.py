@@ -12,6 +12,8 @@ from ajet_local.cached_attention import Chunk, Decoding, Pass, forward
 from ajet_local.completion import Completion
 from ajet_local.fixed_passes import FixedPasses
 from ajet_local.kv_cache import Node
+from ajet_local.seen import CachedFeatures
+from ajet_local.sight import Places
 from ajet_local.slots import Bank
 
 
@@ -40,29 +42,46 @@ class Batch:
                 self.answered += waiting
                 self._last += [chunk.span.stop - 1] * len(waiting)
 
-    def logits(self, model: Any, fixed: FixedPasses | None, adapter: str | None) -> torch.Tensor:
+    def logits(
+        self, model: Any, fixed: FixedPasses | None, adapter: str | None, images: CachedFeatures | None = None
+    ) -> torch.Tensor:
         """Run ``model``, whose active adapter is ``adapter``: float[len(answered), V]. Its attention stores keys and values in the
         slots and nodes. A pass without chunks is one of the ``fixed`` ones, if there are some and it fits."""
         if fixed is not None and not self.chunks:
             logits = fixed.logits(self.banks, adapter)
             if logits is not None:
                 return logits
-        ids, positions = np.empty((2, self._size), dtype=np.int64)
+        sight = images.sight if images else None
+        ids = np.empty(self._size, dtype=np.int64)
+        found = Places(
+            np.empty((3 if sight and sight.mrope else 1, self._size), np.int64), np.full_like(ids, -1)
+        )
         ids[: len(self.running)] = [c.next_token for c in self.running]
-        positions[: len(self.running)] = [c.length for c in self.running]
+        found.positions[:, : len(self.running)] = [c.length + c.shift for c in self.running]
         for chunk in self.chunks:
             node = chunk.node
             ids[chunk.span] = node.ids[node.filled : node.filled + chunk.count]
-            positions[chunk.span] = np.arange(chunk.count) + node.start + node.filled
+            if images:
+                of_chunk = images.places(chunk)
+                found.positions[:, chunk.span], found.rows[chunk.span] = of_chunk.positions, of_chunk.rows
+            else:
+                found.positions[0, chunk.span] = np.arange(chunk.count) + node.start + node.filled
         decoding, start = [], 0
         for bank in self.banks:
             decoding.append(Decoding.of(bank, start))
             start = decoding[-1].span.stop
         device = model.device
+        tokens = torch.from_numpy(ids).to(device)
+        if images and (ids < 0).any():
+            features = images.features(adapter, dict.fromkeys(ids[ids < 0].tolist()))
+            tokens = images.sight.embedded(ids, found.rows, features)
+        positions = (
+            sight.positions(found.positions) if sight else torch.from_numpy(found.positions[0]).to(device)
+        )
         return forward(
             model,
-            torch.from_numpy(ids).to(device),
-            torch.from_numpy(positions).to(device),
+            tokens,
+            positions,
             Pass(decoding, self.chunks),
             torch.tensor(self._last, dtype=torch.long, device=device) if self.chunks else 0,
         )

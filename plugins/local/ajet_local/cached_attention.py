@@ -128,22 +128,24 @@ class Pass:
 
 
 def forward(
-    model: Any, ids: torch.Tensor, positions: torch.Tensor, cached: Pass, keep: torch.Tensor | int = 0
+    model: Any, tokens: torch.Tensor, positions: torch.Tensor, cached: Pass, keep: torch.Tensor | int = 0
 ) -> torch.Tensor:
-    """The logits [K, V] of a pass with tokens ``ids`` at ``positions`` (int64[N]); ``keep`` int64[K] are the tokens that get some,
-    0 means all. Attention stores keys and values in the slots and nodes of ``cached``."""
-    original = model.config._attn_implementation
-    model.config._attn_implementation = ATTENTION
+    """The logits [K, V] of a pass with ``tokens``, ids int64[N] or embeddings float[N, H], at ``positions``, int64[N] or int64[3, N];
+    ``keep`` int64[K] are the tokens that get some, 0 means all. Attention stores keys and values in the slots and nodes of
+    ``cached``."""
+    config = model.config.get_text_config()
+    original = config._attn_implementation
+    config._attn_implementation = ATTENTION
     try:
         logits: torch.Tensor = model(
-            input_ids=ids[None],
-            position_ids=positions[None],
+            **{"inputs_embeds" if tokens.is_floating_point() else "input_ids": tokens[None]},
+            position_ids=positions.unsqueeze(-2),
             use_cache=False,
             logits_to_keep=keep,
             cached=cached,
         ).logits[0]
     finally:
-        model.config._attn_implementation = original
+        config._attn_implementation = original
     return logits
 
 

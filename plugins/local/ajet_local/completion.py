@@ -35,6 +35,8 @@ class Completion:
     """While it runs: the node of the prefix cache where its context ended on admission."""
     length: int = 0
     """How many tokens of the context have keys and values."""
+    shift: int = 0
+    """How far the positions of sampled tokens are from their indices, because of images in the prompt."""
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.request.sampling)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ import torch
 from transformers import DynamicCache
 
 from ajet.interfaces.engine import room_for
-from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Image, Int32
 from ajet_local.completion import Completion
 from ajet_local.fixed_passes import Record
 from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.scheduler import Scheduler
+from ajet_local.sight import Sight, check_sight, places, vision_of_model
 from ajet_lora.adapters import Adapters
 
 log = logging.getLogger("ajet")
@@ -66,6 +67,9 @@ class LocalEngine:
         self.deterministic = deterministic
         self._adapters = adapters or Adapters(model)
         self.model_type: str = model.config.model_type
+        self.vision = vision_of_model(model)
+        """How the model sees images; None if it reads only text."""
+        check_sight(model)
         self.scheduler = Scheduler(
             model,
             self._adapters.activate,
@@ -151,8 +155,15 @@ class LocalEngine:
         self._wake.set()
         return completion
 
-    async def score(self, ids: Int32, temperature: float = 1.0, adapter: str | None = None) -> Float32:
-        """``log_softmax(logits / temperature)`` of the tokens ``ids`` (int32[T]), float32[T]; the first is NaN.
+    async def score(
+        self,
+        ids: Int32,
+        temperature: float = 1.0,
+        adapter: str | None = None,
+        images: Sequence[Image] = (),
+    ) -> Float32:
+        """``log_softmax(logits / temperature)`` of the tokens ``ids`` (int32[T]), float32[T]; the first is NaN, and so are
+        placeholders of ``images``.
 
         Temperature 0 means 1, as for greedy calls. Raises ValueError if ``ids`` is empty or longer than the context, and
         for an unknown adapter.
@@ -161,17 +172,35 @@ class LocalEngine:
         if not 0 < len(ids) <= self.context_length:
             raise ValueError(f"cannot score {len(ids)} tokens: the engine accepts 1 to {self.context_length}")
         self._adapters.activate(adapter)
-        tokens = torch.as_tensor(ids, dtype=torch.long, device=self.model.device)[None]
+        tokens = torch.as_tensor(np.maximum(ids, 0), dtype=torch.long, device=self.model.device)[None]
+        inputs = self._inputs(ids, images)
         cache = DynamicCache(config=self.model.config)
         scored = [np.array([np.nan], dtype=np.float32)]
         with torch.no_grad():
             for begin in range(0, len(ids) - 1, SCORED_TOGETHER):
                 end = min(begin + SCORED_TOGETHER, len(ids) - 1)
-                logits = self.model(input_ids=tokens[:, begin:end], past_key_values=cache).logits[0].float()
+                part = {
+                    name: tensor[..., begin:end] for name, tensor in inputs.items() if name != "inputs_embeds"
+                }
+                if "inputs_embeds" in inputs:
+                    part["inputs_embeds"] = inputs["inputs_embeds"][:, begin:end]
+                logits = self.model(**part, past_key_values=cache).logits[0].float()
                 logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
                 targets = tokens[0, begin + 1 : end + 1, None]
                 scored.append(logprobs.gather(1, targets)[:, 0].cpu().numpy())
-        return np.concatenate(scored)
+        found = np.concatenate(scored)
+        found[ids < 0] = np.nan
+        return found
+
+    @torch.no_grad()
+    def _inputs(self, ids: Int32, images: Sequence[Image]) -> dict[str, torch.Tensor]:
+        """The arguments with which the model computes a row."""
+        sight = Sight.of(self.model)
+        if sight is None:
+            return {"input_ids": torch.as_tensor(ids, dtype=torch.long, device=self.model.device)[None]}
+        found = places(ids, sight.placed(images), sight.mrope)
+        embeds = sight.embedded(ids[None], found.rows[None], sight.features(images))
+        return {"inputs_embeds": embeds, "position_ids": sight.positions(found.positions[:, None])}
 
     async def close(self) -> None:
         """Stop the worker. Open requests fail with RuntimeError. Closing twice is allowed."""

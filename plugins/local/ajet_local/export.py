@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ajet.types import ConfigError
 from ajet_local.modeling import load_model
+from ajet_local.sight import vision_of_model
 from ajet_local.trainer import STATE_FILE
 from ajet_lora.adapters import load_merged
 from ajet_lora.folders import saved_adapters
@@ -33,6 +34,8 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
         model, tokenizer = load_whole(checkpoint, target, dtype="auto")
         model.save_pretrained(output)
         tokenizer.save_pretrained(output)
+        if vision := vision_of_model(model):
+            vision.processor.save_pretrained(output)
         return
     if target is not None:
         raise ConfigError(

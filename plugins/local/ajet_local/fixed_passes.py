@@ -118,7 +118,10 @@ class _Part:
             for member in living:
                 completion = family.members[member]
                 assert completion is not None
-                ids[slot, member], positions[slot, member] = completion.next_token, completion.length
+                ids[slot, member], positions[slot, member] = (
+                    completion.next_token,
+                    completion.length + completion.shift,
+                )
                 owners[slot, member] = member
                 alive.append(slot * self.bank.size + member)
         return alive

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from ajet.estimate.devices import USABLE
 from ajet.estimate.shape import Shape
 from ajet.types import AjetError
-from ajet_local.modeling import checked_source, first_line
+from ajet_local.modeling import checked_source, first_line, model_class
 
 
 def shape_of(source: str | Path) -> Shape:
@@ -24,7 +24,7 @@ def shape_of(source: str | Path) -> Shape:
     except (OSError, ValueError) as error:
         raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
     with torch.device("meta"):
-        return shape_of_model(AutoModelForCausalLM.from_config(config))
+        return shape_of_model(model_class(config).from_config(config))
 
 
 def shape_of_model(model: Any) -> Shape:

@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from ajet.job.models import check_available
 from ajet.types import AjetError
+from ajet_local.processors import vision_of
 from ajet_local.quantization import nf4
+from ajet_local.sight import ATTRIBUTE
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
@@ -61,10 +64,27 @@ def load_model(
     quantized = {"quantization_config": nf4(dtype), "device_map": {"": device}} if four_bits else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **quantized)
+        cls = model_class(AutoConfig.from_pretrained(source))
+        model = cls.from_pretrained(source, dtype=dtype, **quantized)
     except (OSError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
+    setattr(model, ATTRIBUTE, vision_of(source, tokenizer))
     return (model if four_bits else model.to(device)).eval(), tokenizer
+
+
+def model_class(config: Any) -> Any:
+    """The class of transformers that loads a model: one that reads images, if the model does."""
+    sees = hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
+
+
+def reads_images(source: str | Path) -> bool:
+    """Whether a model folder or Hugging Face id is a model that reads images. Raises AjetError if it has no config."""
+    name = checked_source(str(source))
+    try:
+        return model_class(AutoConfig.from_pretrained(name)) is AutoModelForImageTextToText
+    except (OSError, ValueError) as error:
+        raise AjetError(f"model {name}: {first_line(error)}. Check the path or the Hub id.") from error
 
 
 def copy_in(model: Any, dtype: torch.dtype) -> Any:

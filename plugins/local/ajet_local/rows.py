@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ajet.types import Need, Sample
 from ajet_local.critic import ValueHead, predictions
 from ajet_local.modeling import checkpointed_layers
 from ajet_local.prefix import common_prefix
+from ajet_local.sight import Sight, images_in, places
 from ajet_local.tokens import TrainedTokens
 
 
@@ -71,22 +72,41 @@ def trained_tokens(
     ids = _padded([s.token_ids for s in samples])
     shared = _shared_prefix(samples) if shares_prefixes(model) else 0
     cache = None
+    inputs = _inputs(model, samples, ids)
     if shared:
-        prefix = torch.as_tensor(ids[:1, :shared], dtype=torch.long, device=device)
         cache = DynamicCache(config=model.config)
-        model(input_ids=prefix, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(**inputs(slice(1), slice(shared)), past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache.batch_repeat_interleave(len(samples))
     wanted, index = np.unique(columns - 1 - shared, return_inverse=True)
     logits, values = predictions(
         model,
         head,
-        input_ids=torch.as_tensor(ids[:, shared:], dtype=torch.long, device=device),
+        **inputs(slice(None), slice(shared, None)),
         past_key_values=cache,
         use_cache=cache is not None,
         logits_to_keep=torch.as_tensor(wanted, device=device),
     )
     chosen = torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)
     return TrainedTokens.of(samples, logits[chosen], needs, None if values is None else values[chosen])
+
+
+def _inputs(
+    model: Any, samples: Sequence[Sample], ids: np.ndarray
+) -> Callable[[slice, slice], dict[str, torch.Tensor]]:
+    """Returns the arguments with which ``model`` computes some rows and columns of ``ids`` int32[B, T]."""
+    sight = Sight.of(model)
+    if sight is None:
+        plain = torch.as_tensor(ids, dtype=torch.long, device=model.device)
+        return lambda rows, columns: {"input_ids": plain[rows, columns]}
+    images = images_in(s.images for s in samples)
+    placed, features = sight.placed(images), sight.features(images)
+    found = [places(row, placed, sight.mrope) for row in ids]
+    of_images = np.stack([p.rows for p in found])
+    positions = sight.positions(np.stack([p.positions for p in found], axis=1))
+    return lambda rows, columns: {
+        "inputs_embeds": sight.embedded(ids[rows, columns], of_images[rows, columns], features),
+        "position_ids": positions[..., rows, columns],
+    }
 
 
 def _shared_prefix(samples: Sequence[Sample]) -> int:

@@ -19,6 +19,8 @@ from ajet_local.completion import Completion
 from ajet_local.fixed_passes import FixedPasses, Record
 from ajet_local.kv_cache import KVLayout, Node, PrefixCache
 from ajet_local.sampling import sample
+from ajet_local.seen import CachedFeatures
+from ajet_local.sight import Sight
 from ajet_local.slots import AHEAD, Slots
 
 
@@ -49,6 +51,8 @@ class Scheduler:
         """Maximum number of tokens with keys and values in memory."""
         self.cache = PrefixCache(self.layout)
         self.fixed = FixedPasses(model, record) if record else None
+        sight = Sight.of(model)
+        self.images = CachedFeatures(sight) if sight else None
         self._lanes: dict[str | None, _Lane] = {}
 
     @property
@@ -83,6 +87,8 @@ class Scheduler:
         self.waiting.extendleft(reversed(self.running))
         self.running.clear()
         self.cache.clear()
+        if self.images:
+            self.images.clear()
         for lane in self._lanes.values():
             lane.clear()
 
@@ -105,6 +111,8 @@ class Scheduler:
             first = not self.running
             self.running.append(completion)  # first, so that `fail` answers it if anything below fails
             adapter, ids = completion.request.adapter, completion.context()
+            if self.images:
+                self.images.admit(completion)
             node = self.cache.find(adapter, ids)
             self.cache.pin(node)
             if not first and not self._make_room(len(ids) - node.end + _slot_tokens(len(ids))):
@@ -200,7 +208,7 @@ class _Lane:
     def step(self, version: int, adapter: str | None) -> None:
         """Run one forward pass with the active adapter, and sample a token for each completion that gets logits."""
         batch = Batch(self.slots.banks, self._chunks(), self.pending)
-        logits = batch.logits(self.scheduler.model, self.scheduler.fixed, adapter)
+        logits = batch.logits(self.scheduler.model, self.scheduler.fixed, adapter, self.scheduler.images)
         self.slots.advance()
         for completion in batch.running:
             completion.length += 1

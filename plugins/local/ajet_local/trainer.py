@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
 
 from ajet.interfaces.backbone import CheckpointDamaged
 from ajet.types import AjetError, Batch, Float32, Loss, Measures, Metrics, Sample
@@ -32,6 +31,7 @@ from ajet_local.modeling import (
 from ajet_local.optimizers import OptimizerName, make_optimizer
 from ajet_local.plan import plan, score, values
 from ajet_local.shared import SharedSampler
+from ajet_local.sight import vision_of_model
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
 from ajet_lora.adapters import Adapters
@@ -347,6 +347,8 @@ class LocalTrainer:
         }
         with _system_errors():
             self.tokenizer.save_pretrained(path)
+            if vision := vision_of_model(self.model):
+                vision.processor.save_pretrained(path)
             if self.adapters is None:
                 self.model.save_pretrained(path)
             else:
@@ -382,7 +384,7 @@ class LocalTrainer:
             raise AjetError(f"checkpoint {path}: contains {found}, but the job's algorithm needs {wanted}.")
         if self.adapters is None:
             with _reading(path):
-                saved = AutoModelForCausalLM.from_pretrained(path, dtype=self.model.dtype)
+                saved = type(self.model).from_pretrained(path, dtype=self.model.dtype)
             self.model.load_state_dict(saved.state_dict())
         else:
             for adapter in self.adapters.names:

@@ -10,6 +10,7 @@ import torch
 
 from ajet.types import Need
 from ajet_local.critic import ValueHead, predictions
+from ajet_local.sight import Sight, images_in, tree_places
 from ajet_local.tokens import TrainedTokens
 from ajet_trees.attention import NAME
 from ajet_trees.models import ComputedTree, difference, obstacle, tree_inputs
@@ -25,7 +26,17 @@ def tree_tokens(
     once = len(wanted) == len(index)  # each predicts one token: their logits need no gathering
     keep = torch.as_tensor(tree.predicting if once else wanted, device=device)
     ids = torch.as_tensor(tree.token_ids, dtype=torch.long, device=device)
-    logits, values = predictions(model, head, **tree_inputs(ids, tree.layout, keep), use_cache=False)
+    inputs = tree_inputs(ids, tree.layout, keep)
+    sight = Sight.of(model)
+    if sight is not None:
+        images = images_in(s.images for s in tree.samples)
+        found = tree_places(tree.token_ids, tree.parents, sight.placed(images), sight.mrope)
+        del inputs["input_ids"]
+        inputs["inputs_embeds"] = sight.embedded(
+            tree.token_ids[None], found.rows[None], sight.features(images)
+        )
+        inputs["position_ids"] = sight.positions(found.positions[:, None])
+    logits, values = predictions(model, head, **inputs, use_cache=False)
     chosen = slice(None) if once else torch.as_tensor(index, device=device)
     of_tokens = None if values is None else values[0][chosen]
     return TrainedTokens.of(tree.samples, logits[0][chosen], needs, of_tokens)

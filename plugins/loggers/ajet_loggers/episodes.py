@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ajet import EpisodeEnd
+from ajet.chat.messages import text_of
 
 COLUMNS = ("episode", "task", "reward", "success", "failure", "messages", "response")
 LONGEST = 100_000
@@ -69,7 +70,7 @@ def _said(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     parts = [f"<think>{message['reasoning_content']}</think>"] if message.get("reasoning_content") else []
     if content:
-        parts.append(content if isinstance(content, str) else _json(content))
+        parts.append(text_of(message))
     if message.get("tool_calls"):
         parts.append(_json(message["tool_calls"]))
     return "\n".join(parts)

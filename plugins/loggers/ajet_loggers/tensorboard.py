@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 from ajet import CheckpointSaved, EpisodeEnd, Logger, RunStart
 from ajet.types import Metrics
 from ajet_loggers.episodes import COLUMNS, Row, Sample
+from ajet_loggers.pictures import png
 
 
 class TensorBoard(Logger):
@@ -25,6 +26,7 @@ class TensorBoard(Logger):
     episodes: int = Field(4, ge=0, description="Episodes of each step and phase that are logged as text.")
     _sample: Sample = PrivateAttr()
     _writer: Any = PrivateAttr(None)
+    _pictured: set[tuple[str, int]] = PrivateAttr(default_factory=set)
 
     @classmethod
     def unnamed(cls) -> Self:
@@ -52,6 +54,7 @@ class TensorBoard(Logger):
         """Keep the episode, if it is one of the sample."""
         if self._writer is not None and self.episodes:
             self._sample.add(event)
+            self._write_images(event)
 
     def log(self, run_dir: Path, step: int, metrics: Metrics) -> None:
         """Write every metric as a scalar, and the episodes that were sampled for the step."""
@@ -78,6 +81,22 @@ class TensorBoard(Logger):
     def _write_episodes(self) -> None:
         for phase, step, rows in self._sample.take():
             self._text(f"episodes/{phase}", step, "\n\n---\n\n".join(map(_written, rows)))
+
+    def _write_images(self, event: EpisodeEnd) -> None:
+        """Write the images of the first episode of a step and phase, under its id."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if not event.images or (event.phase, event.step) in self._pictured:
+            return
+        self._pictured.add((event.phase, event.step))
+        values = []
+        for number, image in enumerate(event.images.values()):
+            shown = png(image)
+            picture = Summary.Image(
+                height=shown.height, width=shown.width, colorspace=3, encoded_image_string=shown.data
+            )
+            values.append(Summary.Value(tag=f"images/{event.phase}/{number}", image=picture))
+        self._write(event.step, summary=Summary(value=values))
 
     def _text(self, tag: str, step: int, text: str) -> None:
         from tensorboard.plugins.text.summary_v2 import text_pb

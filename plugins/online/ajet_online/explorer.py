@@ -23,9 +23,10 @@ from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.session import Answerer, Choice, Session
 from ajet.capture.stream_buffer import Emit
-from ajet.capture.targets import choose_target
+from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.capture.wires.builtin import BUILTIN_WIRES
+from ajet.chat.images import has_images
 from ajet.chat.messages import normalise_tools
 from ajet.tracker.call import Call
 from ajet.types import AjetError, ConfigError
@@ -99,6 +100,15 @@ class ExplorerSession(Session):
             elif request.prompt is None:
                 await self._recall(chosen.name, request)
             return await Session.choices(self, request, agent, target, blocks_loop, emit)
+
+    async def _without_images(self, request: ChatRequest, target: Target) -> ChatRequest:
+        """Refuse images, which the store does not hold: a trace of them could not be trained."""
+        if any(map(has_images, request.messages)):
+            raise Refused(
+                "the request has an image, but the store of online training holds only text; send text",
+                code="unsupported_content",
+            )
+        return request
 
     async def _after(self, request: ChatRequest, after: str) -> ChatRequest:
         """A request that continues a reply by its id. One that is not in memory is read from the store; then the request has the

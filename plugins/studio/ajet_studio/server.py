@@ -19,6 +19,8 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ajet.chat.messages import REF
+from ajet.rollout.image_folder import image_file
 from ajet.types import AjetError
 from ajet_studio import feedback, live, view_episodes, view_runs, view_search, view_tokens
 from ajet_studio.answers import error, json_answer
@@ -47,6 +49,7 @@ def studio_app(
         *(Route(f"/api/{name}", _answered(_of_run(library, view))) for name, view in VIEWS.items()),
         Route("/api/episode", _answered(_of_run(library, _episode_among(library)))),
         Route("/api/recording", _answered(_recording(library))),
+        Route("/api/image", _answered(_image(library))),
         Route("/api/live", _live(library, ending)),
         Route("/api/feedback", _feedback(library), methods=["POST"]),
     ]
@@ -101,6 +104,18 @@ def _recording(library: Library) -> Callable[[Request], Response]:
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", row["id"]).strip("-.")[:80] or "episode"
         headers = {"content-disposition": f'attachment; filename="{name}.json"'}
         return Response(run.recording(row), media_type="application/json", headers=headers)
+
+    return view
+
+
+def _image(library: Library) -> Callable[[Request], Response]:
+    def view(request: Request) -> Response:
+        ref = request.query_params.get("ref", "")
+        run = library.run(request.query_params.get("run", "."))
+        path = image_file(run.dir, ref) if REF.fullmatch(ref) else None
+        if path is None:
+            raise AjetError("this image is not in the run's folder `images`.")
+        return FileResponse(path, media_type=f"image/{path.suffix[1:]}")
 
     return view
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ajet.chat.messages import images_of
 from ajet.learning.credit import EPISODE, advantage_of
 from ajet.reports.episode import break_report
 from ajet.tracker.call import Call, MessageNode
@@ -317,6 +318,7 @@ def content_of(message: Mapping[str, Any]) -> str:
     texts = [
         p["text"] if isinstance(p, dict) and isinstance(p.get("text"), str) else json.dumps(p, default=str)
         for p in parts
+        if not (isinstance(p, dict) and p.get("type") == "image")  # shown below the text
     ]
     return "\n".join(texts)
 
@@ -330,6 +332,7 @@ def _message(message: Mapping[str, Any], most: int) -> dict[str, Any]:
     found = {
         "role": str(message.get("role", "")),
         "content": "",
+        "images": images_of(message),
         "reasoning": reasoning["text"],
         "tool_calls": [_bounded(call, most) for call in calls],
         "tool_call_id": message.get("tool_call_id"),

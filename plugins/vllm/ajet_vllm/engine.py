@@ -12,7 +12,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +20,15 @@ from typing import Any, Literal
 import numpy as np
 from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
-from vllm.inputs import tokens_input
+from vllm.inputs import TokensPrompt, tokens_input
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from ajet.chat.images import open_image
+from ajet.chat.vision import Vision
 from ajet.interfaces.engine import room_for
-from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Image, Int32
 from ajet_vllm import checkpoint
 
 LOWEST_TEMPERATURE = 0.01
@@ -36,10 +38,12 @@ SHUTDOWN_SECONDS = 20.0
 
 
 class VLLMEngine:
-    """See the module. ``config`` is vLLM's `VllmConfig`; ``version`` is the weight version of new tokens."""
+    """See the module. ``config`` is vLLM's `VllmConfig`; ``version`` is the weight version of new tokens; ``vision`` is how the
+    model sees images, None if it reads only text."""
 
-    def __init__(self, config: Any, tokenizer: Any, model_type: str) -> None:
+    def __init__(self, config: Any, tokenizer: Any, model_type: str, vision: Vision | None = None) -> None:
         self.config = config
+        self.vision = vision
         self.tokenizer = tokenizer
         self.model_type = model_type
         self.context_length: int = config.model_config.max_model_len
@@ -150,7 +154,9 @@ class VLLMEngine:
         )
         async with self._call() as llm:
             version = self.version
-            async with aclosing(self._outputs(llm, request.prompt_ids, params, request.key)) as outputs:
+            async with aclosing(
+                self._outputs(llm, request.prompt_ids, params, request.key, request.images)
+            ) as outputs:
                 async for output in outputs:
                     answer = output.outputs[0]
                     token_ids = np.array(answer.token_ids, dtype=np.int32)
@@ -193,18 +199,35 @@ class VLLMEngine:
         raise RuntimeError("vLLM ended a request without its result")
 
     async def _outputs(
-        self, llm: AsyncLLM, prompt_ids: Int32, params: dict[str, Any], key: tuple[str, int]
+        self,
+        llm: AsyncLLM,
+        prompt_ids: Int32,
+        params: dict[str, Any],
+        key: tuple[str, int],
+        images: Sequence[Image] = (),
     ) -> AsyncGenerator[Any, None]:
-        """vLLM's outputs for a prompt. Raises ValueError for parameters that vLLM refuses."""
+        """vLLM's outputs for a prompt. Raises ValueError for parameters that vLLM refuses, AjetError if it expands ``images`` to
+        other tokens than those of the prompt."""
         if 0 < params["temperature"] < LOWEST_TEMPERATURE:
             raise ValueError(
                 f"temperature {params['temperature']}: vLLM samples at {LOWEST_TEMPERATURE} or above, or greedily at 0"
             )
-        prompt = tokens_input(prompt_ids.tolist())
+        prompt: Any = tokens_input(prompt_ids.tolist())
+        expanded: list[int] | None = None
+        if images:
+            assert self.vision
+            ids, order = self.vision.unexpanded(prompt_ids.tolist(), images)
+            pictures = [open_image(image) for image in order]
+            prompt = TokensPrompt(prompt_token_ids=ids, multi_modal_data={"image": pictures})
+            expanded = self.vision.plain(prompt_ids.tolist())
         try:
             sampling = SamplingParams(**params, logprobs=0, flat_logprobs=True, ignore_eos=True)
             async with aclosing(llm.generate(prompt, sampling, f"{key[0]}/{key[1]}")) as outputs:
                 async for output in outputs:
+                    if expanded and output.prompt_token_ids and output.prompt_token_ids != expanded:
+                        raise AjetError(
+                            "engine vllm: vLLM expands the prompt's images to other tokens than expected; use the local engine"
+                        )
                     yield output
         except VLLMClientError as error:
             raise ValueError(str(error)) from error

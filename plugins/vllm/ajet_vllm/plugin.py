@@ -147,7 +147,15 @@ class VLLMEnginePlugin(EnginePlugin):
             raise AjetError(
                 f"engine vllm: {model}: {_first_line(error)}. Check the model and `options`."
             ) from error
-        return VLLMEngine(config, tokenizer, model_type)
+        vision = None
+        if config.model_config.is_multimodal_model:
+            from vllm.transformers_utils.processor import cached_processor_from_config
+
+            from ajet.chat.vision import Vision
+
+            processor = cached_processor_from_config(config.model_config)
+            vision = Vision(processor) if hasattr(processor, "image_token") else None
+        return VLLMEngine(config, tokenizer, model_type, vision)
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
         """See `EnginePlugin.tokenizer`. Raises `AjetError` if there is no such model."""

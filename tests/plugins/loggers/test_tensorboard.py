@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from ajet import EpisodeEnd, RunStart, Task
+from ajet.chat.images import Images
 from ajet_loggers.tensorboard import TensorBoard
 from tests.core.test_hooks import Training, training  # noqa: F401
+from tests.processors import picture
 
 from .conftest import Run
 from .logged import job_of, recorded
@@ -128,3 +130,26 @@ def test_markup_in_an_episode_is_text(tmp_path: Path) -> None:
     assert first == 'episode "e", task "<b>", reward 0.5, success null, failure null'
     assert "\ud83d" not in text and "# big ?" in text
     assert all(not line or line.startswith("    ") for line in rest.split("\n") if line != "response")
+
+
+def test_the_images_of_one_episode_of_a_step_are_logged(tmp_path: Path) -> None:
+    logger = TensorBoard(episodes=1)
+    logger.run_start(RunStart(run_dir=tmp_path, config={}))
+    image = Images().add(picture("red", form="JPEG"), "x")
+    for name in ("e", "f"):
+        logger.episode_end(
+            EpisodeEnd(
+                run_dir=tmp_path,
+                id=name,
+                phase="train",
+                step=1,
+                task=Task("t"),
+                reward=0.5,
+                images={image.ref: image},
+            )
+        )
+    logger.close()
+    events = accumulated(tmp_path)
+    assert events.Tags()["images"] == ["images/train/0"]
+    (shown,) = events.Images("images/train/0")
+    assert (shown.width, shown.height) == (48, 32)

@@ -14,6 +14,7 @@ from ajet.reports.episode import episode_report
 from ajet.reports.folder import read_run
 from ajet.reports.token_text import TokenText
 from ajet.tracker.breaks import CAUSES, Break
+from tests.reports import test_images
 
 from . import runs
 
@@ -318,3 +319,22 @@ def test_content_of_parts_and_tool_calls_is_kept(own: runs.Studio, folder: Path)
     assert user["content"] == "look\n" + json.dumps(parts[1])
     assert user["extra"] == {"name": "ann"}
     assert (answer["content"], answer["reasoning"], answer["tool_calls"]) == ("", "hm", calls)
+
+
+def test_images_are_shown_with_their_message_and_loaded_from_the_run_folder(
+    own: runs.Studio, folder: Path, bench: Any
+) -> None:
+    run_dir = folder / "seen"
+    run_dir.mkdir()
+    (first, *_) = test_images.recorded(bench, run_dir)
+    lane, *_ = own.get("episode", run="seen", id=first.plan.id)["messages"]
+    refs = [message["images"] for message in lane]
+    assert [len(found) for found in refs] == [1, 0, 2, 0]
+    shown = own.client.get("/api/image", params={"run": "seen", "ref": refs[0][0]})
+    assert (shown.status_code, shown.headers["content-type"], shown.content) == (
+        200,
+        "image/png",
+        test_images.RED,
+    )
+    for ref in ("../job.yaml", f"sha256:{'0' * 64}"):
+        assert "not in the run's folder" in own.refused("image", run="seen", ref=ref)[1]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from transformers import Qwen2_5_VLConfig
 
 import ajet
 from ajet.rollout.recorder import JOURNAL
@@ -102,6 +103,15 @@ def test_jobs_that_vllm_cannot_sample_for_are_refused(
         ConfigError, match=rf"^backbone\.local\.engine: vllm cannot sample for this job, as .*{why}"
     ):
         trained(tmp_path, tmp_path / "runs", steps=1, set={**SETTINGS, **settings})
+
+
+def test_a_model_that_reads_images_is_sampled_by_the_local_engine(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    Qwen2_5_VLConfig().save_pretrained(model)
+    for name in ("tokenizer.json", "model.safetensors"):
+        (model / name).touch()
+    with pytest.raises(ConfigError, match=r"vllm cannot sample for this job, as training on images has not"):
+        trained(model, tmp_path / "runs", steps=1)
 
 
 def test_an_engine_that_takes_no_new_weights_is_refused(tmp_path: Path) -> None:

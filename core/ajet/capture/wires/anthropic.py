@@ -12,6 +12,7 @@ from ajet.capture.wires.fields import (
     Faults,
     flag,
     forced_tool,
+    image_part,
     invalid,
     json_text,
     mapping,
@@ -21,6 +22,7 @@ from ajet.capture.wires.fields import (
     sse,
     stops,
     text,
+    with_images,
 )
 
 # Without influence on the tokens: accepted and left alone.
@@ -38,7 +40,7 @@ _ERRORS = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
-_SUPPORTED = "messages with text, tools, thinking and stop_sequences are supported"
+_SUPPORTED = "messages with text, images, tools, thinking and stop_sequences are supported"
 
 
 @dataclass(slots=True)
@@ -174,7 +176,7 @@ def _messages(data: Mapping[str, Any], faults: Faults) -> Iterator[Mapping[str, 
 
 def _user(content: Any, where: str, faults: Faults) -> Iterator[Mapping[str, Any]]:
     """Tool results as tool messages, then the user's other content."""
-    said = []
+    said: list[Mapping[str, Any]] = []
     results = False
     for path, block in _blocks(content, where):
         if block.get("type") == "tool_result":
@@ -183,12 +185,12 @@ def _user(content: Any, where: str, faults: Faults) -> Iterator[Mapping[str, Any
                 "role": "tool",
                 "tool_call_id": text(block, "tool_use_id", f"{path}."),
                 # is_error adds nothing that the model could see: the content says what went wrong.
-                "content": _text(block.get("content") or "", path, faults),
+                "content": with_images(_parts(block.get("content") or "", path, faults)),
             }
         else:
-            said.append(_text([block], path, faults))
+            said += _parts([block], path, faults)
     if said or not results:
-        yield {"role": "user", "content": "".join(said)}
+        yield {"role": "user", "content": with_images(said)}
 
 
 def _assistant(content: Any, where: str, faults: Faults) -> Mapping[str, Any]:
@@ -224,15 +226,33 @@ def _blocks(content: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _text(content: Any, where: str, faults: Faults) -> str:
+    """A content without images."""
+    parts = _parts(content, where, faults)
+    if any(part["type"] != "text" for part in parts):
+        faults.content(f"{where} type", "image")
+    return "".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def _parts(content: Any, where: str, faults: Faults) -> list[Mapping[str, Any]]:
+    """A content's blocks in the chat form."""
     if isinstance(content, str):
-        return content
-    parts = []
+        return [{"type": "text", "text": content}]
+    parts: list[Mapping[str, Any]] = []
     for block in objects(content, f"{where} content"):
         if block.get("type") == "text":
-            parts.append(text(block, "text", f"{where}."))
+            parts.append({"type": "text", "text": text(block, "text", f"{where}.")})
+        elif block.get("type") == "image":
+            source = mapping(block, "source")
+            if source.get("type") == "base64":
+                kind, data = (text(source, name, f"{where}.source.") for name in ("media_type", "data"))
+                parts.append(image_part(f"data:{kind};base64,{data}"))
+            elif source.get("type") == "url":
+                parts.append(image_part(text(source, "url", f"{where}.source.")))
+            else:
+                faults.content(f"{where}.source.type", source.get("type"))
         else:
             faults.content(f"{where} type", block.get("type"))
-    return "".join(parts)
+    return parts
 
 
 # --------------------------------------------------------------------------- messages out

@@ -34,9 +34,7 @@ _HONOURED = {
     *("top_logprobs", "parallel_tool_calls", "modalities", "frequency_penalty", "presence_penalty"),
 }
 _KNOWN = _HONOURED | _HARMLESS
-_SUPPORTED = (
-    "chat completions with text, tools, n, stop, max_tokens, logprobs and structured output are supported"
-)
+_SUPPORTED = "chat completions with text, images, tools, n, stop, max_tokens, logprobs and structured output are supported"
 
 
 @dataclass(slots=True)

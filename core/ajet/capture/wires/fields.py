@@ -163,6 +163,18 @@ def json_text(value: Any, name: str) -> str:
         raise invalid(f"{name} is nested too deeply") from None
 
 
+def with_images(parts: Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any]]:
+    """Parts of the chat completions form as content: text if there is nothing else."""
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return list(parts)
+
+
+def image_part(url: str) -> dict[str, Any]:
+    """An image in the chat completions form."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
     """A server-sent event. ASCII, so that no text can break it."""
     head = f"event: {event}\n" if event else ""

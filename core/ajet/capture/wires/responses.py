@@ -13,6 +13,7 @@ from ajet.capture.wires.fields import (
     Faults,
     flag,
     forced_tool,
+    image_part,
     invalid,
     mapping,
     number,
@@ -21,6 +22,7 @@ from ajet.capture.wires.fields import (
     read_object,
     sse,
     text,
+    with_images,
 )
 
 # Without influence on the tokens, or on built-in tools alone: accepted and left alone.
@@ -50,7 +52,9 @@ _ECHOED = (
     *("previous_response_id", "reasoning", "text", "tool_choice", "tools", "user", "store"),
 )
 _OUR_ID = re.compile(r"[a-z]+_([0-9a-f]+)_\d+")
-_SUPPORTED = "responses with text, function tools, structured text and previous_response_id are supported"
+_SUPPORTED = (
+    "responses with text, images, function tools, structured text and previous_response_id are supported"
+)
 
 
 @dataclass(slots=True)
@@ -207,7 +211,7 @@ class _Chat:
     def add(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type") or "message"
         if kind == "message" and item.get("role") in ("user", "system", "developer"):
-            self._say({"role": item["role"], "content": self._text(item.get("content"), where)})
+            self._say({"role": item["role"], "content": self._content(item.get("content"), where)})
         elif kind == "message" and item.get("role") == "assistant":
             turn = self._continue(item, splits=True)
             turn["content"] = (turn["content"] or "") + self._text(item.get("content"), where)
@@ -226,7 +230,7 @@ class _Chat:
                 }
             )
         elif kind == "function_call_output":
-            content = self._text(item.get("output"), f"{where}.output")
+            content = self._content(item.get("output"), f"{where}.output")
             call_id = text(item, "call_id", f"{where}.")
             self._say({"role": "tool", "tool_call_id": call_id, "content": content})
         else:
@@ -250,16 +254,28 @@ class _Chat:
         self._reply = reply or self._reply
         return turn
 
-    def _text(self, content: Any, where: str) -> str:
+    def _content(self, content: Any, where: str) -> str | list[Mapping[str, Any]]:
+        """A content in the chat form: text, or a list of parts if it has images."""
         if isinstance(content, str):
             return content
-        parts = []
+        parts: list[Mapping[str, Any]] = []
         for part in objects([] if content is None else content, f"{where} content"):
             if part.get("type") in ("input_text", "output_text", "text"):
-                parts.append(text(part, "text", f"{where} content."))
+                parts.append({"type": "text", "text": text(part, "text", f"{where} content.")})
+            elif part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
+                parts.append(image_part(part["image_url"]))
+            elif part.get("type") == "input_image":
+                self._faults.content(f"{where} content", "an image without image_url")
             else:
                 self._faults.content(f"{where} content.type", part.get("type"))
-        return "".join(parts)
+        return with_images(parts)
+
+    def _text(self, content: Any, where: str) -> str:
+        found = self._content(content, where)
+        if not isinstance(found, str):
+            self._faults.content(f"{where} content.type", "input_image")
+            return ""
+        return found
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> str:
         """The reasoning text, else its summary."""

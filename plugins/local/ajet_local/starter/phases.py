@@ -17,7 +17,7 @@ import numpy as np
 from ajet.interfaces.engine import Engine
 from ajet.learning.sft import sft_batch
 from ajet.types import Batch, Sample
-from ajet_local.starter.transcripts import Transcript, make_sample, to_sample
+from ajet_local.starter.transcripts import Transcript, make_sample
 
 WARM_UP = 10
 """Steps over which the learning rate rises linearly."""
@@ -26,6 +26,7 @@ LOWEST_RATE = 0.1
 
 Draw = Callable[[random.Random], Transcript]
 """Makes a random transcript."""
+ToSample = Callable[[Transcript], Sample]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Phase:
         return max(self.steps, self.cap)
 
 
-def batches(phase: Phase, seed: int, renderer: Any, tokenizer: Any, used: set[str]) -> Iterator[Batch]:
+def batches(phase: Phase, seed: int, to_sample: ToSample, tokenizer: Any, used: set[str]) -> Iterator[Batch]:
     """The batches of a phase up to its cap, each with `batch_size` samples for one step.
 
     Adds the tasks in the transcripts to ``used``. Echoes are in separate batches, because the other transcripts share
@@ -70,9 +71,9 @@ def batches(phase: Phase, seed: int, renderer: Any, tokenizer: Any, used: set[st
     symbols = _symbols(tokenizer)
     for step in range(phase.most_steps):
         if step % phase.echo_every == 0:
-            samples = _rendered(renderer, [phase.echo(rng) for _ in range(phase.batch_size)], used)
+            samples = _rendered(to_sample, [phase.echo(rng) for _ in range(phase.batch_size)], used)
         elif phase.make is not None:
-            samples = _rendered(renderer, [phase.make(rng) for _ in range(phase.batch_size)], used)
+            samples = _rendered(to_sample, [phase.make(rng) for _ in range(phase.batch_size)], used)
         else:
             samples = [_repetition(rng, *symbols) for _ in range(phase.batch_size)]
         yield sft_batch(samples, phase.peak_rate * _schedule(step, phase.steps))
@@ -85,9 +86,9 @@ def _schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / WARM_UP) * cosine
 
 
-def _rendered(renderer: Any, transcripts: list[Transcript], used: set[str]) -> list[Sample]:
+def _rendered(to_sample: ToSample, transcripts: list[Transcript], used: set[str]) -> list[Sample]:
     used.update(task for t in transcripts for task in t.tasks)
-    return [to_sample(renderer, t) for t in transcripts]
+    return [to_sample(t) for t in transcripts]
 
 
 def _symbols(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,7 @@ from ajet import Recipe
 
 if TYPE_CHECKING:
     from ajet.interfaces.progress import Progress
-    from ajet.types import Metrics
+    from ajet.types import Metrics, Sample
     from ajet_local.starter.phases import Goal, Phase
     from ajet_local.starter.transcripts import Transcript
     from ajet_local.trainer import LocalTrainer
@@ -72,12 +72,31 @@ class TinyRecipe(Recipe):
             pad_token_id=tokenizer.pad_token_id,
         )
 
+    def network(self, tokenizer: Any) -> Any:
+        """A new model in eval mode; its weights depend on torch's seed."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_config(self.architecture(tokenizer), dtype=torch.float32).eval()
+
+    def samples(self, model: Any, tokenizer: Any) -> tuple[Any, Callable[[Transcript], Sample]]:
+        """What a `Goal` renders chats with, and the function that makes samples of transcripts."""
+        from renderers.configs import Qwen3RendererConfig
+        from renderers.qwen3 import Qwen3Renderer
+
+        from ajet_local.starter.transcripts import to_sample
+
+        renderer = Qwen3Renderer(tokenizer, Qwen3RendererConfig())
+        return renderer, lambda transcript: to_sample(renderer, transcript)
+
+    def save(self, model: Any, tokenizer: Any, folder: Path) -> None:
+        """Write the trained model."""
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
     def build(self, folder: Path, seed: int, progress: Progress) -> None:
         """Train the model, and write it, its tokenizer and `TASKS_FILE` into ``folder``."""
         import torch
-        from renderers.configs import Qwen3RendererConfig
-        from renderers.qwen3 import Qwen3Renderer
-        from transformers import AutoModelForCausalLM
 
         from ajet_local.engine import LocalEngine
         from ajet_local.trainer import LocalTrainer
@@ -85,31 +104,34 @@ class TinyRecipe(Recipe):
         tokenizer, _ = self.tokenizer(seed)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            config = self.architecture(tokenizer)
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+            model = self.network(tokenizer)
         trainer = LocalTrainer(model, tokenizer, LocalEngine(model, tokenizer), betas=BETAS)
-        renderer = Qwen3Renderer(tokenizer, Qwen3RendererConfig())
+        rendering = self.samples(model, tokenizer)
         used: set[str] = set()
         phases = self.phases()
         planned, done = sum(p.steps for p in phases), 0
         for phase in phases:
-            for step, metrics in enumerate(_steps(phase, trainer, renderer, seed, used)):
+            for step, metrics in enumerate(_steps(phase, trainer, *rendering, seed, used)):
                 shown: Metrics = {n: metrics[n] for n in ("loss", "accuracy") if n in metrics}
                 progress.stage(f"{self.name} model", (done + min(step + 1, phase.steps)) / planned, shown)
             done += phase.steps
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        self.save(model, tokenizer, folder)
         (folder / TASKS_FILE).write_text("".join(f"{task}\n" for task in sorted(used)))
 
 
 def _steps(
-    phase: Phase, trainer: LocalTrainer, renderer: Any, seed: int, used: set[str]
+    phase: Phase,
+    trainer: LocalTrainer,
+    renderer: Any,
+    to_sample: Callable[[Transcript], Sample],
+    seed: int,
+    used: set[str],
 ) -> Iterator[Metrics]:
     """Run the phase until its goal is met or its cap is reached, and yield each step's metrics."""
     from ajet_local.starter.phases import batches
 
     goal = phase.goal
-    for step, batch in enumerate(batches(phase, seed, renderer, trainer.tokenizer, used), 1):
+    for step, batch in enumerate(batches(phase, seed, to_sample, trainer.tokenizer, used), 1):
         metrics = trainer.update(batch)
         due = step >= phase.steps and (step - phase.steps) % CHECK_EVERY == 0
         if goal and due:

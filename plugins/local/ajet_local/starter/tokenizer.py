@@ -81,9 +81,15 @@ CHAT_TEMPLATE = r"""
 """Our own template of Qwen3's chat format: it renders the same tokens as `renderers.Qwen3Renderer`."""
 
 
-def build_tokenizer(transcripts: Iterable[Transcript], size: int) -> Any:
+def build_tokenizer(
+    transcripts: Iterable[Transcript],
+    size: int,
+    more_control: tuple[str, ...] = (),
+    chat_template: str = CHAT_TEMPLATE,
+) -> Any:
     """Train a tokenizer on chats, so that their common words become single tokens. It has exactly ``size`` tokens, so
     the embedding needs no padding, or fewer if the chats have too few different words."""
+    control = (*CONTROL_TOKENS, *more_control)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -92,30 +98,30 @@ def build_tokenizer(transcripts: Iterable[Transcript], size: int) -> Any:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    added = len(CONTROL_TOKENS) + len(TEXT_TOKENS)
+    added = len(control) + len(TEXT_TOKENS)
     trainer = trainers.BpeTrainer(
         vocab_size=size - added,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(map(_as_text, transcripts), trainer)
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in CONTROL_TOKENS])
+    tokenizer.train_from_iterator((_as_text(t, chat_template) for t in transcripts), trainer)
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in control])
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in TEXT_TOKENS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         unk_token=UNKNOWN,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
         clean_up_tokenization_spaces=False,
         model_max_length=2048,
     )
 
 
-def _as_text(transcript: Transcript) -> str:
+def _as_text(transcript: Transcript, chat_template: str) -> str:
     rendered, _ = render_jinja_template(
         conversations=[transcript.messages],
         tools=list(transcript.tools) or None,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
     )
     return rendered[0]

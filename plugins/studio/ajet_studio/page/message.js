@@ -30,6 +30,7 @@ export function messageElement(item, about) {
 			"div.body",
 			message.reasoning && about.shows.reasoning && h("div.reasoning", h("small", "Reasoning"), longText(message.reasoning)),
 			message.content && longText(message.content, { total: message.cut, load: (from, count) => more(about, item, from, count), className: message.role === "tool" ? "code" : null }),
+			(message.images ?? []).map((ref) => h("img.picture", { src: `/api/image?${new URLSearchParams({ run: about.run, ref })}`, alt: `image ${ref.slice(7, 15)}`, loading: "lazy" })),
 			about.shows.tools && message.tool_calls.slice(0, 50).map((call) => tool(toolCall(call))),
 			!about.shows.tools && message.tool_calls.length > 0 && h("p.quiet", `asks for ${message.tool_calls.map((call) => toolCall(call).name).join(", ")}`),
 			about.shows.metadata && metadata(item),

@@ -1,0 +1,26 @@
+"""Images of episodes as files that every tool shows."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+from ajet.chat.images import open_image
+from ajet.types import Image
+
+
+@dataclass(frozen=True, slots=True)
+class Png:
+    """A PNG file and its size in pixels."""
+
+    data: bytes
+    width: int
+    height: int
+
+
+def png(image: Image) -> Png:
+    """An image as a PNG file in RGB."""
+    opened = open_image(image)
+    out = io.BytesIO()
+    opened.save(out, "PNG")
+    return Png(out.getvalue(), opened.width, opened.height)
