@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -11,6 +14,15 @@ ROOT = Path(__file__).resolve().parents[1]
 def page(path: str) -> str:
     """The text of a page, such as docs/judges.md."""
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+def tool(name: str) -> ModuleType:
+    """A script of tools/ as a module; it finds the other ones as if it were run."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
 
 
 def files(text: str) -> dict[str, str]:

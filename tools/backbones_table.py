@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import tables
+
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities
 from ajet.job.job import Backbone
 from ajet.plugins import load_plugins
@@ -28,7 +30,6 @@ ROWS: Mapping[str, Callable[[Capabilities], bool]] = {
     "`run.restarts`": lambda can: can.restarts,
 }
 """What a job may ask, and how a backbone says that it can honour it. A backbone refuses the rest, by the name of the key."""
-BEGIN, END = "<!-- table: tools/backbones_table.py -->\n", "<!-- end of the table -->"
 
 
 def backbones() -> dict[str, Capabilities]:
@@ -49,9 +50,7 @@ def table() -> Iterator[str]:
 
 def with_table(page: str) -> str:
     """A page with the table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + "\n".join(table()) + "\n" + END + after
+    return tables.with_table(page, "backbones_table.py", table())
 
 
 if __name__ == "__main__":

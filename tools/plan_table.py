@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import tables
+
 from ajet.estimate.devices import parse_gpus
 from ajet.job.config import Layers
 from ajet.runs.plan import METHODS, Plan, Question, gibibytes, plan
@@ -17,7 +19,6 @@ from ajet.types import ConfigError
 MODELS = ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
 GPUS = (("RTX4090", "local"), ("H100", "local"), ("8xH100", "verl"))
 OF_A_MICRO_BATCH = ("activations", "converted weights", "gathered weights")
-BEGIN, END = "<!-- table: tools/plan_table.py -->\n", "<!-- end of the table -->"
 
 
 def table() -> Iterator[str]:
@@ -62,9 +63,7 @@ def kinds(found: Plan) -> tuple[int, int, int]:
 
 def with_table(page: str) -> str:
     """A page with the table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + "\n".join(table()) + "\n" + END + after
+    return tables.with_table(page, "plan_table.py", table())
 
 
 if __name__ == "__main__":

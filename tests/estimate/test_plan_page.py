@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -11,7 +10,7 @@ import pytest
 
 from ajet.estimate.devices import DEVICES
 from tests.estimate.published import MEMORY, SPEEDS
-from tests.pages import ROOT, blocks, page
+from tests.pages import blocks, page, tool
 
 PAGE = page("docs/plan.md")
 COMMANDS = [
@@ -45,11 +44,7 @@ def test_its_commands_run(command, ajet, tmp_path, monkeypatch) -> None:
 
 
 def test_its_table_is_what_the_script_writes() -> None:
-    spec = importlib.util.spec_from_file_location("plan_table", ROOT / "tools" / "plan_table.py")
-    assert spec and spec.loader
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.with_table(PAGE) == PAGE, "run: python tools/plan_table.py docs/plan.md"
+    assert tool("plan_table").with_table(PAGE) == PAGE, "run: python tools/plan_table.py docs/plan.md"
 
 
 def test_it_lists_the_published_figures_that_the_tests_compare() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.pages import tool
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tools" / "install.py"
 
@@ -20,11 +21,7 @@ SCRIPT = ROOT / "tools" / "install.py"
 @pytest.fixture(scope="module")
 def install() -> ModuleType:
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("install_script", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("install")
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def api_page() -> Iterator[str]:
         yield f"\n## {title}\n"
         for name in sorted((n for n, m in left.items() if m.startswith(modules)), key=str.lower):
             yield f"::: ajet.{left.pop(name)}.{name}"
-    assert not left, f"tools/site.py: PARTS does not contain {left}"
+    assert not left, f"tools/docs_site.py: PARTS does not contain {left}"
 
 
 def _code(text: str) -> str:
