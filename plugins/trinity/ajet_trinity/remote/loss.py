@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -69,8 +69,7 @@ class _Rows:
             "difference": float(differences.sum()),
             "compared": float(len(differences)),
         }
-        for name, numbers in self._measures(tokens):
-            sums[measure(name)] = float((weights * numbers).sum())
+        sums |= {measure(name): value for name, value in self._measured(tokens, weights).items()}
         if reference is not None:
             sums["divergence"] = float((new.detach() - reference[mask]).sum())
         largest = float(differences.max()) if len(differences) else 0.0
@@ -83,11 +82,28 @@ class _Rows:
         }
 
     @torch.no_grad()
-    def _measures(self, tokens: LossTokens) -> Iterable[tuple[str, torch.Tensor]]:
-        """What the algorithm measures of the tokens, if there are some."""
-        if self.objective.measures is None or not len(tokens.new):
-            return ()
-        return self.objective.measures(torch, tokens).items()
+    def _measured(self, tokens: LossTokens, weights: torch.Tensor) -> dict[str, float]:
+        """The weighted sums of what the algorithm measures. verl takes means over ranks and chunks, so also those without tokens
+        report each name."""
+        measures = self.objective.measures
+        if measures is None:
+            return {}
+        if not len(weights):
+            return {name: 0.0 for name in measures(torch, _one_token())}
+        return {name: float((weights * numbers).sum()) for name, numbers in measures(torch, tokens).items()}
+
+
+def _one_token() -> LossTokens:
+    """A token that stands for any, to find the names of what is measured."""
+    zero = torch.zeros(1)
+    return LossTokens(
+        new=zero,
+        old=zero,
+        advantages=zero,
+        calls=torch.zeros(1, dtype=torch.int64),
+        before=zero,
+        reference=zero,
+    )
 
 
 class RowLoss(_Rows, PolicyLossFn):
