@@ -116,7 +116,7 @@ class Backbone(Plugin):
         all) learn; with any, the model's own weights are left alone.
         """
         raise ConfigError(
-            f"the backbone {self.name!r} owns its training loop; use one with a trainer, such as local."
+            f"the backbone {self.name!r} trains only whole jobs (ajet run); use one with a trainer, such as local."
         )
 
     def export(self, checkpoint: Path, output: Path, target: str | None) -> None:
