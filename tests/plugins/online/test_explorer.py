@@ -22,6 +22,7 @@ from ajet_online.explorer import exploring
 from ajet_online.schema import State
 from tests import tokenizers
 from tests.plugins.online.serving import CHAT, KEYS, OTHER, RATER, Server, answer, said, user
+from tests.processors import seen
 
 
 @pytest.fixture
@@ -238,3 +239,10 @@ def test_a_store_of_another_vocabulary_is_refused(serve: Callable[[], Server]) -
             pass
     finally:
         portal.close()
+
+
+def test_an_image_is_refused_because_the_store_holds_only_text(serve: Callable[[], Server]) -> None:
+    server = serve()
+    with pytest.raises(openai.BadRequestError, match="the store of online training holds only text"):
+        server.ask([seen("Which colour?")])
+    assert not list(server.store.all())
