@@ -160,7 +160,7 @@ OURS: Mapping[str, str] = {
     "rollout.context_length": "vLLM's max_model_len, unless `actor_rollout_ref.rollout.max_model_len` is set; also by capture, in the "
     "episode runners",
     "rollout.chat_template": "by the episode runners, which render all chats",
-    "rollout.images": "by capture, for frozen models; images for the model in training are refused",
+    "rollout.images": "by capture, in the episode runners",
     "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
     "`actor_rollout_ref.rollout.full_determinism` is set in mode `sync`",
     "train.algorithm": "advantages and loss are AgentJet's; verl's worker computes logprobs and gradients",

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ajet.chat.images import open_image
 from ajet.interfaces.engine import room_for
-from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32
+from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32
 from ajet_verl.engines import WORKERS
+from ajet_verl.images import unexpanded, vision_of
 from ajet_verl.lora import of
 from ajet_verl.servers import Servers
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+    from ajet.chat.vision import Vision
 
 RESUME_SECONDS = 0.2
 """Wait before continuing a request that a server has aborted to load new weights or to train."""
@@ -25,7 +32,8 @@ class VerlEngine:
 
     A call that a server aborts continues after its last token, perhaps with newer weights; each token keeps the weight
     version that sampled it. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM draws the tokens of each
-    call separately, which is slow, and a continued call would repeat the same random numbers.
+    call separately, which is slow, and a continued call would repeat the same random numbers. ``vision`` is how the model sees
+    images, None if it reads only text.
     """
 
     def __init__(
@@ -37,6 +45,7 @@ class VerlEngine:
         *,
         seeded: bool = False,
         adapters: tuple[str, ...] = (),
+        vision: Vision | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.model_type = model_type
@@ -45,6 +54,9 @@ class VerlEngine:
         self._servers = servers
         self._seeded = seeded
         self._vocabulary = len(tokenizer)
+        self.vision = vision
+        self._expansion_is_known = False
+        """Whether the servers were seen to expand images to the prompt's own tokens."""
 
     @classmethod
     def of(cls, config: Any, servers: Servers) -> VerlEngine:
@@ -63,7 +75,15 @@ class VerlEngine:
         length = rollout.max_model_len
         seeded = passes_seeds(config)
         kind, adapters = model.hf_config.model_type, tuple(of(model))
-        return cls(servers, model.tokenizer, kind, length, seeded=seeded, adapters=adapters)
+        return cls(
+            servers,
+            model.tokenizer,
+            kind,
+            length,
+            seeded=seeded,
+            adapters=adapters,
+            vision=vision_of(model),
+        )
 
     async def start(self) -> None:
         """Nothing to do: verl has started its servers."""
@@ -73,9 +93,13 @@ class VerlEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `ajet.interfaces.engine.Engine.generate`. Raises RuntimeError if verl's server leaves out logprobs or routed
-        experts, AjetError if no server is left."""
+        experts, AjetError if no server is left, or if one expands images to other tokens than those of the prompt."""
         limit = room_for(request, self.context_length, self._vocabulary)
-        prompt, sampling = request.prompt_ids.tolist(), request.sampling
+        sampling = request.sampling
+        prompt: list[int] = request.prompt_ids.tolist()
+        pictures: list[Picture] = []
+        if self.vision:
+            prompt, pictures = await asyncio.to_thread(self._unexpanded, self.vision, request)
         params = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -93,12 +117,20 @@ class VerlEngine:
         versions: list[int] = []
         routed: Int16 | None = None
         while True:
+            compared = bool(pictures) and not self._expansion_is_known and not tokens
             output = await self._servers.generate(
                 request.key[0],
                 prompt + tokens,
-                {**params, "max_tokens": limit - len(tokens)},
+                {
+                    **params,
+                    "max_tokens": limit - len(tokens),
+                    **({"prompt_logprobs": 0} if compared else {}),  # verl then returns the prompt's ids, too
+                },
                 request.adapter,
+                pictures,
             )
+            if compared and output.token_ids:
+                self._compare(request, output.extra_fields["prompt_ids"])
             new = list(output.token_ids)
             tokens += new
             logprobs += list(output.log_probs or ())
@@ -111,9 +143,9 @@ class VerlEngine:
             await asyncio.sleep(RESUME_SECONDS)
         if len(logprobs) != len(tokens):
             raise RuntimeError(f"verl's server returned {len(tokens)} tokens, but {len(logprobs)} logprobs")
-        if routed is not None and len(routed) != len(prompt) + len(tokens) - 1:
+        if routed is not None and len(routed) != len(request.prompt_ids) + len(tokens) - 1:
             raise RuntimeError(
-                f"verl's server returned {len(tokens)} tokens after {len(prompt)}, but {len(routed)} routed experts"
+                f"verl's server returned {len(tokens)} tokens after {len(request.prompt_ids)}, but {len(routed)} routed experts"
             )
         return Generation(
             np.array(tokens, np.int32),
@@ -122,6 +154,22 @@ class VerlEngine:
             self._finish_reason(request, tokens, limit),
             routed,
         )
+
+    @staticmethod
+    def _unexpanded(vision: Vision, request: GenerateRequest) -> tuple[list[int], list[Picture]]:
+        """A prompt as verl's servers take it: one placeholder for each image, and the images in this order."""
+        prompt, order = unexpanded(vision, request.prompt_ids.tolist(), request.images)
+        return prompt, [open_image(image) for image in order]
+
+    def _compare(self, request: GenerateRequest, found: list[list[int]]) -> None:
+        """Compare a prompt with the ids that a server has ``found``, one in each list: from the second one on, then a filler."""
+        assert self.vision
+        if [i for (i,) in found[:-1]] != self.vision.plain(request.prompt_ids.tolist())[1:]:
+            raise AjetError(
+                "verl's server expands the prompt's images to other tokens than the model's processor here; install the same "
+                "transformers and torchvision on all nodes"
+            )
+        self._expansion_is_known = True
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
         """Like `generate`, as a single delta, because verl's servers do not stream."""

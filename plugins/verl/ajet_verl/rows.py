@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from ajet.learning.batch import Learnable
 from ajet.tracker.timelines import Timeline
 from ajet.types import AjetError, Span
+from ajet_verl.images import COORDINATES, INPUTS, seen
 from ajet_verl.spec import from_text, to_text
+
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
 
 READ = ("row",)
 """The fields that `read` needs."""
@@ -54,8 +58,11 @@ def key(uid: str, member: int, number: int) -> str:
     return f"{uid}_{member}_{number}"
 
 
-def group_rows(uid: str, members: Sequence[Learnable], temperature: float) -> GroupRows:
-    """The rows of a group. Raises AjetError if a row would not be trained as it was sampled."""
+def group_rows(
+    uid: str, members: Sequence[Learnable], temperature: float, vision: Vision | None = None
+) -> GroupRows:
+    """The rows of a group; ``vision`` is that of a model that sees images. Raises AjetError if a row would not be trained as it was
+    sampled."""
     rowless = tuple(m for m in members if not m.lines)
     keys: list[str] = []
     fields: list[Fields] = []
@@ -65,8 +72,8 @@ def group_rows(uid: str, members: Sequence[Learnable], temperature: float) -> Gr
         for number, line in enumerate(member.lines):
             keys.append(key(uid, member.member, number))
             row = Row(replace(member, lines=()), number, line.spans, rowless)
-            fields.append(to_fields(line, row, uid))
-            tags.append(to_tag(line))
+            fields.append(to_fields(line, row, uid, vision))
+            tags.append(to_tag(line) | ({INPUTS: True} if vision else {}))
     return GroupRows(keys, fields, tags)
 
 
@@ -87,13 +94,16 @@ def check(member: Learnable, temperature: float) -> None:
         )
 
 
-def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
+def to_fields(line: Timeline, row: Row, uid: str, vision: Vision | None = None) -> Fields:
     """The fields of a timeline of T tokens: P before the first trained one, and the other R = T - P.
 
     int64: ``prompts`` [P], ``responses`` [R], ``input_ids`` and ``position_ids`` [T], ``response_mask`` and ``loss_mask``
     [R]. float32 [R]: ``rollout_log_probs``, 0 where not sampled; ``rm_scores``, the true reward, on the last token.
     int32 [R]: ``weight_versions``, -1 where not sampled; ``calls``, 0 where not sampled, else the number of the token's
     span, from 1. int16 [T, layers, k]: ``routed_experts``, if the timeline has them.
+
+    With ``vision``, as verl's agent loop gives them: ``position_ids`` are [4, T], tokens of images have the id of the model's
+    placeholder, and ``multi_modal_inputs`` are the arrays of the row's images (see `ajet_verl.images.Seen`).
     """
     first = int(line.mask.argmax())
     mask = line.mask[first:]
@@ -102,13 +112,17 @@ def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
         calls[span.start : span.end] = number
     rewards = np.zeros(len(mask), np.float32)
     rewards[-1] = row.episode.reward
-    ids = _tensor(line.token_ids, np.int64)
+    ids, positions = _tensor(line.token_ids, np.int64), torch.arange(len(mask) + first)
+    pictures: Fields = {}
+    if vision:
+        plain, positions, inputs = seen(vision, line.token_ids.tolist(), line.images)
+        ids, pictures = torch.tensor(plain), {INPUTS: inputs}
     routed = line.routed_experts
     return {
         "prompts": ids[:first],
         "responses": ids[first:],
         "input_ids": ids,
-        "position_ids": torch.arange(len(ids)),
+        "position_ids": positions,
         "response_mask": _tensor(mask, np.int64),
         "loss_mask": _tensor(mask, np.int64),
         "rollout_log_probs": _tensor(np.where(mask, line.logprobs[first:], 0.0), np.float32),
@@ -119,6 +133,7 @@ def to_fields(line: Timeline, row: Row, uid: str) -> Fields:
         "uid": uid,
         "row": to_text(row),
         **({} if routed is None else {ROUTED: _tensor(routed, np.int16)}),
+        **pictures,
     }
 
 
@@ -149,7 +164,11 @@ def padding(token: int, like: Mapping[str, Any]) -> tuple[Fields, dict[str, Any]
     fields = to_fields(line, Row(nothing, 0, ()), "")
     for name in ("response_mask", "loss_mask"):
         fields[name] = torch.zeros_like(fields[name])
-    return {**fields, "num_turns": 0}, {**to_tag(line), "is_padding": True}
+    tag = {**to_tag(line), "is_padding": True}
+    if INPUTS in like:
+        fields |= {"position_ids": torch.arange(len(ids)).repeat(COORDINATES, 1), INPUTS: {}}
+        tag[INPUTS] = True
+    return {**fields, "num_turns": 0}, tag
 
 
 def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from ajet.types import AjetError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
 ENGINE_DEAD = "EngineDeadError"
 """vLLM's error of all calls after its engine process has ended, while its server still answers."""
@@ -39,15 +42,17 @@ class Servers:
         prompt_ids: list[int],
         sampling_params: dict[str, Any],
         adapter: str | None = None,
+        pictures: Sequence[Picture] = (),
     ) -> Any:
-        """The output of one call, by the base model or an adapter. An episode's calls go to one server while it lives, then to
+        """The output of one call, by the base model or an adapter. ``pictures`` are those of the prompt, in the order of their
+        placeholders. An episode's calls go to one server while it lives, then to
         another. If the awaiting task is cancelled, the server stops the call. Raises AjetError if no server is left."""
         while True:
             name, server = await self._acquire(
                 episode, prompt_ids=prompt_ids, sampling_params=sampling_params
             )
             try:
-                return await self._call(server, episode, prompt_ids, sampling_params, adapter)
+                return await self._call(server, episode, prompt_ids, sampling_params, adapter, pictures)
             except RayActorError as error:
                 await self._evict(name, str(error))
             except RayTaskError as error:
@@ -64,12 +69,14 @@ class Servers:
         prompt_ids: list[int],
         sampling: dict[str, Any],
         adapter: str | None,
+        pictures: Sequence[Picture],
     ) -> Any:
         # verl's `abort_request` would need the request's id inside vLLM, which vLLM makes unique itself.
         call = server.generate.remote(
             request_id=self._client._vllm_request_id(episode),
             prompt_ids=prompt_ids,
             sampling_params=sampling,
+            **({"image_data": list(pictures)} if pictures else {}),
             **({"adapter": adapter} if adapter else {}),  # only of `AdapterServer`
         )
         try:

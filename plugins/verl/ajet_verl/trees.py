@@ -23,6 +23,7 @@ from verl.workers.engine.utils import postprocess_batch_func
 from ajet.learning.packing import pack
 from ajet.types import Sample
 from ajet_trees.models import ComputedTree, difference, obstacle, over_trees, tree_inputs
+from ajet_verl.images import sees
 from ajet_verl.lora import ADAPTER
 from ajet_verl.tree_layout import TREE
 
@@ -31,6 +32,7 @@ class Trees:
     """A mixin before verl's FSDP engine of language models."""
 
     module: Any
+    model_config: Any
     scaler: Any
     tree_obstacle = "the model is not loaded"
     """Why the model cannot be computed over trees; "" if it can. The same on all ranks. Rows are then computed as rows."""
@@ -51,6 +53,8 @@ class Trees:
         self.tree_obstacle = next(filter(None, found), "")
 
     def _find_obstacle(self) -> str:
+        if sees(self.model_config):
+            return "the model sees images, which verl's workers compute only as rows"
         config, device = self._text_config, torch.device(get_device_id())
         if getattr(config, "attention_dropout", 0):  # verl trains with dropout
             return "its attention has dropout"

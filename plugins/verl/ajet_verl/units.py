@@ -159,7 +159,8 @@ class Units:
             return (), ""
         members = self._learnable(episodes, unit.group.position)
         temperature = self.job.config.rollout.sampling.temperature
-        rows = await asyncio.to_thread(group_rows, unit.name, members, temperature)
+        vision = self._runtime.chat.vision if self._runtime.chat else None
+        rows = await asyncio.to_thread(group_rows, unit.name, members, temperature, vision)
         if not rows.keys:
             return (), why_nothing(episodes, {})
         await self._put(rows, unit.group.step)

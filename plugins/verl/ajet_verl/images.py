@@ -1,0 +1,82 @@
+"""Images in verl: what its servers and workers get of tokens with images, as from verl's own agent loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ajet.types import AjetError, Image
+
+if TYPE_CHECKING:
+    from ajet.chat.vision import Vision
+
+INPUTS = "multi_modal_inputs"
+"""The field of a row with the arguments for the vision tower; and in the tag of a row that has this field."""
+COORDINATES = 4
+"""Coordinates of a position: the token's index in the row, and time, height and width of M-RoPE."""
+
+
+class Seen(NamedTuple):
+    """What verl's workers get of a row of T tokens."""
+
+    token_ids: list[int]
+    """T ids, with the model's placeholder for each token of an image."""
+    position_ids: torch.Tensor
+    """int64[4, T]."""
+    inputs: dict[str, torch.Tensor]
+    """The image processor's arrays, of all images one after the other; and ``images_seqlens``, int64[images], their patches.
+    Empty without images."""
+
+
+def sees(model: Any) -> bool:
+    """Whether verl has loaded a processor of images with multimodal rotary positions, such as Qwen2.5-VL's, for its configuration of
+    a model."""
+    return all(hasattr(model.processor, name) for name in ("image_token", "get_rope_index"))
+
+
+def vision_of(model: Any) -> Vision | None:
+    """How a model sees images, for verl's configuration of it; None if it does not. See `sees`."""
+    if not sees(model):
+        return None
+    from ajet.chat.vision import Vision
+
+    return Vision(model.processor)
+
+
+def unexpanded(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> tuple[list[int], list[Image]]:
+    """`Vision.unexpanded`. Raises AjetError if verl would take other tokens for an image: it counts runs of placeholders."""
+    found, order = vision.unexpanded(ids, images)
+    if found.count(vision.placeholder) != len(order):
+        raise AjetError(f"a row has {vision.token} without an image, so verl would mix up its images")
+    if any(a == b == vision.placeholder for a, b in pairwise(found)):
+        raise AjetError(
+            "a row has two images without a token between them, which verl would take for one; change the chat template"
+        )
+    return found, order
+
+
+def seen(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> Seen:
+    """A row's ids and images for the workers. Raises AjetError as `unexpanded`."""
+    _, order = unexpanded(vision, ids, images)
+    arrays = [vision.see(image).inputs for image in order]
+    inputs = {
+        name: torch.from_numpy(np.concatenate([array[name] for array in arrays]))
+        for name in (arrays[0] if arrays else ())
+    }
+    grid = inputs.get("image_grid_thw")
+    if grid is not None:
+        inputs["images_seqlens"] = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+    plain = vision.plain(list(ids))
+    tokens = torch.tensor([plain])
+    places, _ = vision.processor.get_rope_index(
+        input_ids=tokens,
+        attention_mask=torch.ones_like(tokens),
+        image_grid_thw=grid,
+        video_grid_thw=None,
+        mm_token_type_ids=(tokens == vision.placeholder).long(),
+    )
+    return Seen(plain, torch.cat([torch.arange(len(plain))[None], places[:, 0]]), inputs)
