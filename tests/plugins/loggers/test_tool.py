@@ -138,7 +138,7 @@ def test_a_row_has_the_longest_chat_and_the_response() -> None:
     ]
     cells = dict(zip(COLUMNS, row(event(1, messages=[chat[:1], chat], response={"answer": 4})), strict=True))
     assert cells["messages"] == (
-        '[user]\n[{"type": "text", "text": "2 + 2"}]\n\n'
+        "[user]\n2 + 2\n\n"
         '[assistant]\n<think>A sum.</think>\n[{"id": "c", "type": "function", "function": {"name": "add", '
         '"arguments": "{}"}}]\n\n[tool]\n4'
     )

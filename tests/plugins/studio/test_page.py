@@ -389,7 +389,11 @@ def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
     watcher.sees("150 episodes")
     assert watcher.page.evaluate("[scrollY, document.activeElement.textContent]") == before
     watcher.press("Home", "End")
-    watcher.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    for _ in range(100):  # the page grows while rows are drawn
+        watcher.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        if watcher.page.locator("main").get_by_text("u29").count():
+            break
+        watcher.page.wait_for_timeout(100)
     watcher.sees("u29")
     watcher.open(address("/run", run="live", metric="reward"))
     watcher.sees("last: 0.25")
