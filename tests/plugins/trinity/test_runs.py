@@ -137,7 +137,7 @@ def test_three_steps_of_the_math_example_go_on_after_the_run_was_killed(
     ray = Path(learner.environ()["RAY_TMPDIR"])
     first.kill()
     first.wait()
-    learner.wait(60)  # nobody else ends it: its parent is dead
+    learner.wait(60)  # it ends by itself: its parent is dead
     assert not ray.exists()
     run = run_folder(folder)
     finish(start(folder, "--resume", str(run)), folder)
