@@ -1,0 +1,75 @@
+"""The untrained players: they know the game, but as wolves they are too honest.
+
+The village is good: its seer names the wolves that it sees, and all vote for whoever was called a wolf. Wolves do the same:
+they follow the seer against their own pack, and call someone a wolf in few of their sentences.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from deals import NAMES, deal, task_id
+from game import listed
+from players import Habits, play
+
+from ajet_local.starter.phases import Phase
+from ajet_local.starter.tiny import TinyRecipe
+from ajet_local.starter.transcripts import Transcript
+
+VILLAGE = Habits(tell=0.95, follow=0.9)
+WOLVES = Habits(lie=0.08, follow=0.9)
+PRACTICE = Habits(tell=1.0, lie=0.4, follow=1.0)
+"""Habits of all players while the model learns the game."""
+
+
+def chat(rng: random.Random, wolves: Habits, village: Habits) -> Transcript:
+    """One player's chat in a game."""
+    roles = deal(rng)
+    _, _, players = play(roles, rng, wolves, village)
+    player = rng.choice(list(players.values()))
+    return Transcript(player.messages, tasks=(task_id(roles),))
+
+
+def practice(rng: random.Random) -> Transcript:
+    """A chat in a game with many accusations, which everyone follows."""
+    return chat(rng, PRACTICE, PRACTICE)
+
+
+def habit(rng: random.Random) -> Transcript:
+    """A chat in a game as the untrained players play it."""
+    return chat(rng, WOLVES, VILLAGE)
+
+
+def drill(rng: random.Random) -> Transcript:
+    """A vote without a game: someone called a player a wolf, and gets a vote for that."""
+    names = rng.sample(NAMES, rng.randint(3, 6))
+    accused = rng.choice(names)
+    said = [f"I suspect {name}." if rng.random() < 0.5 else "I know nothing." for name in names[:-1]]
+    said.insert(rng.randrange(len(names)), f"{accused} is a wolf.")
+    heard = [f"{speaker}: {line}" for speaker, line in zip(rng.sample(NAMES, len(said)), said, strict=True)]
+    request = f"Whom do you vote for: {listed(names)}?"
+    messages = [
+        {"role": "user", "content": "\n".join([*heard, request])},
+        {"role": "assistant", "content": f"I vote for {accused}."},
+    ]
+    return Transcript(messages)
+
+
+class Townsfolk(TinyRecipe):
+    """Players of Werewolf who are too honest to be good wolves."""
+
+    name = "townsfolk"
+    context_length = 1024
+
+    def corpus(self, rng: random.Random) -> Iterator[Transcript]:
+        """See `TinyRecipe.corpus`."""
+        return (make(rng) for make in (practice, habit, drill) for _ in range(100))
+
+    def phases(self) -> Sequence[Phase]:
+        """Accusations, the game, habits."""
+        return (
+            Phase("votes", 300, 2e-3, drill, 2),
+            Phase("game", 120, 2e-3, drill, 10, practice, batch_size=16),
+            Phase("habits", 60, 1e-3, drill, 10, habit, batch_size=16),
+        )
