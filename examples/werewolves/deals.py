@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from game import role_list
 from pydantic import Field
@@ -13,7 +13,7 @@ from pydantic import Field
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet.interfaces.reader import DrawnReader
 
-NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ida", "Jon", "Kim", "Lea")
+NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ida")
 PLAYERS = 7
 
 

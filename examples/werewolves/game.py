@@ -111,7 +111,9 @@ class Game:
     async def _guard(self, number: int, peaceful: bool) -> str:
         """Whom the guard protects."""
         for guard in [] if peaceful else self._living("guard"):
-            return (await self._choose(guard, f"Night {number}. Whom do you protect:", self._others(guard)))[1]
+            return (await self._choose(guard, f"Night {number}. Whom do you protect:", self._others(guard)))[
+                1
+            ]
         return ""
 
     async def _day(self) -> None:

@@ -22,7 +22,7 @@ class Habits:
     lie: float = 0.0
     """A wolf says of another player that it is a wolf."""
     follow: float = 0.0
-    """A player votes for someone who was called a wolf; the seer for a wolf that it has seen."""
+    """A player votes for the last one that was called a wolf; the seer for a wolf that it has seen."""
     spare: float = 0.0
     """A wolf chooses among players who are not wolves."""
     silence: float = 0.0
@@ -88,7 +88,7 @@ class Player:
         if self.role == "wolf" and self._often(self.habits.spare):
             names = [name for name in names if name not in self.wolves]
         known = [name for name in names if name in self.wolves] if self.role == "seer" else []
-        called = known or [of for _, of in self.accused if of in names]
+        called = known or [of for _, of in self.accused if of in names][-1:]
         return called if called and self._often(self.habits.follow) else names
 
     def _kill(self, names: list[str]) -> list[str]:

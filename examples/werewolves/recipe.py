@@ -41,18 +41,27 @@ def habit(rng: random.Random) -> Transcript:
     return chat(rng, WOLVES, VILLAGE)
 
 
+def echo(rng: random.Random) -> Transcript:
+    """Practice in copying names."""
+    text = ", ".join(rng.choice(NAMES) for _ in range(rng.randint(2, 8))) + "."
+    return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
+
+
 def drill(rng: random.Random) -> Transcript:
-    """A vote without a game: someone called a player a wolf, and gets a vote for that."""
-    names = rng.sample(NAMES, rng.randint(3, 6))
-    accused = rng.choice(names)
-    said = [f"I suspect {name}." if rng.random() < 0.5 else "I know nothing." for name in names[:-1]]
-    said.insert(rng.randrange(len(names)), f"{accused} is a wolf.")
-    heard = [f"{speaker}: {line}" for speaker, line in zip(rng.sample(NAMES, len(said)), said, strict=True)]
-    request = f"Whom do you vote for: {listed(names)}?"
-    messages = [
-        {"role": "user", "content": "\n".join([*heard, request])},
-        {"role": "assistant", "content": f"I vote for {accused}."},
-    ]
+    """Votes without a game: each time, someone calls a player a wolf, and gets a vote for that."""
+    messages: list[dict[str, str]] = []
+    for _ in range(3):
+        names = rng.sample(NAMES, rng.randint(3, 6))
+        said = [f"I suspect {rng.choice(NAMES)}.", "I know nothing.", f"{names[0]} is a wolf."]
+        rng.shuffle(said)
+        heard = [f"{rng.choice(NAMES)}: {line}" for line in said]
+        rng.shuffle(names)
+        accused = next(line.split()[0] for line in said if line.endswith("wolf."))
+        request = f"Whom do you vote for: {listed(names)}?"
+        messages += [
+            {"role": "user", "content": "\n".join([*heard, request])},
+            {"role": "assistant", "content": f"I vote for {accused}."},
+        ]
     return Transcript(messages)
 
 
@@ -64,12 +73,13 @@ class Townsfolk(TinyRecipe):
 
     def corpus(self, rng: random.Random) -> Iterator[Transcript]:
         """See `TinyRecipe.corpus`."""
-        return (make(rng) for make in (practice, habit, drill) for _ in range(100))
+        return (make(rng) for make in (practice, habit, drill, echo) for _ in range(100))
 
     def phases(self) -> Sequence[Phase]:
-        """Accusations, the game, habits."""
+        """Copying, accusations, the game, habits."""
         return (
-            Phase("votes", 300, 2e-3, drill, 2),
-            Phase("game", 120, 2e-3, drill, 10, practice, batch_size=16),
-            Phase("habits", 60, 1e-3, drill, 10, habit, batch_size=16),
+            Phase("copy", 240, 2e-3, echo, 2),
+            Phase("votes", 80, 2e-3, echo, 4, drill),
+            Phase("game", 160, 2e-3, drill, 8, practice, batch_size=16),
+            Phase("habits", 60, 1e-3, drill, 8, habit, batch_size=16),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import random
 import re
 import sys
@@ -72,7 +73,9 @@ def test_the_wolves_win_when_they_are_half_of_the_players(example: Callable[[str
     assert winner == "wolves" and sorted(game.alive)[:2] == ["Ada", "Ben"] and len(game.alive) == 4
 
 
-def test_nobody_dies_in_the_first_night_nor_one_whom_the_guard_protects(example: Callable[[str], Any]) -> None:
+def test_nobody_dies_in_the_first_night_nor_one_whom_the_guard_protects(
+    example: Callable[[str], Any],
+) -> None:
     game, table, _ = play(
         example,
         Ada={"vote for": "Gus"},
@@ -103,9 +106,14 @@ def test_the_seer_does_not_look_at_a_player_twice(example: Callable[[str], Any])
     assert first.startswith("Ada") and "Ada" not in second
 
 
-def test_an_answer_without_a_legal_name_is_replaced_and_shows_in_the_log(example: Callable[[str], Any]) -> None:
+def test_an_answer_without_a_legal_name_is_replaced_and_shows_in_the_log(
+    example: Callable[[str], Any],
+) -> None:
     game, _, _ = play(example, Cleo={"look at": "Adam, or myself: Cleo."})
-    assert any(re.match(r"That names nobody who can be chosen; the moderator draws \w+ for Cleo", x) for x in game.log)
+    assert any(
+        re.match(r"That names nobody who can be chosen; the moderator draws \w+ for Cleo", x)
+        for x in game.log
+    )
 
 
 def test_what_a_player_says_is_one_line_of_limited_length(example: Callable[[str], Any]) -> None:
@@ -123,13 +131,11 @@ def test_almost_a_third_are_wolves(example: Callable[[str], Any], players: int, 
         example("game").role_list(4)
 
 
-@pytest.mark.parametrize("players", [5, 7, 12])
+@pytest.mark.parametrize("players", [5, 7, 9])
 def test_any_number_of_players_ends_a_game(example: Callable[[str], Any], players: int) -> None:
     deals, scripted = example("deals"), example("players")
     rng, honest = random.Random(0), scripted.Habits(tell=1, follow=1)
-    winners = {
-        scripted.play(deals.deal(rng, players), rng, scripted.Habits(), honest)[1] for _ in range(60)
-    }
+    winners = {scripted.play(deals.deal(rng, players), rng, scripted.Habits(), honest)[1] for _ in range(40)}
     assert winners == {"wolves", "village"}
 
 
@@ -145,9 +151,16 @@ def test_held_out_deals_are_in_no_training_task_and_no_transcript(example: Calla
     rng = random.Random(0)
     phases = recipe.Townsfolk().phases()
     given_away = {
-        task for p in phases for make in (p.echo, p.make) if make for _ in range(150) for task in make(rng).tasks
+        task
+        for p in phases
+        for make in (p.echo, p.make)
+        if make
+        for _ in range(150)
+        for task in make(rng).tasks
     }
-    assert len(given_away) > 200 and not [t for t in given_away if deals.is_held_out(dict(x.split("-") for x in t.split()))]
+    assert len(given_away) > 200 and not [
+        t for t in given_away if deals.is_held_out(dict(x.split("-") for x in t.split()))
+    ]
 
 
 @pytest.mark.parametrize("side", ["wolves", "village"])
@@ -164,7 +177,7 @@ def test_the_untrained_wolves_lose_games_that_wolves_who_lie_win(example: Callab
 
     def rate(wolves: Any) -> float:
         rng = random.Random(0)
-        games = [scripted.play(deals.deal(rng), rng, wolves, recipe.VILLAGE) for _ in range(300)]
+        games = [scripted.play(deals.deal(rng), rng, wolves, recipe.VILLAGE) for _ in range(200)]
         return sum(winner == "wolves" for _, winner, _ in games) / len(games)
 
     assert rate(recipe.WOLVES) < 0.65
@@ -196,8 +209,8 @@ def test_wolves_who_lie_win_through_the_real_agents_and_each_player_is_one_timel
     example: Callable[[str], Any], bench: Any, tokenizer: Any
 ) -> None:
     pytest.importorskip("agentscope.credential")
-    from ajet.plugins import load_plugins
     from ajet.capture.process.install import install
+    from ajet.plugins import load_plugins
     from ajet.runs.runtime import frameworks_prepared
 
     hook = load_plugins().manager.hook
@@ -227,4 +240,31 @@ def test_check_shows_the_merging_of_each_player(tmp_path: Path) -> None:
     )
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    print(output)
+    assert "timelines           7.0 an episode, at most 7" in output
+    assert "breaks: none" in output
+    assert all(f"{role}-" in output for role in ("wolf", "seer", "guard", "villager"))
+
+
+@pytest.mark.slow
+def test_both_sides_train_each_its_own_adapter(tmp_path: Path) -> None:
+    pytest.importorskip("agentscope.credential")
+    settings = {
+        "train.targets": "[wolves,village]",
+        "train.steps": 2,
+        "train.batch_size": 2,
+        "eval.episodes": 1,
+        "run.dir": "runs",
+    }
+    process = Warm(
+        *("run", str(FOLDER / "job.yaml")),
+        *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")),
+        cwd=tmp_path,
+    )
+    output, _ = process.communicate(timeout=1200)
+    assert process.returncode == 0, output
+    (run,) = (tmp_path / "runs").iterdir()
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trained = [step for step in steps if step["type"] == "train"]
+    for target in ("wolves", "village"):
+        assert max(step.get(f"grad_norm/{target}", 0.0) for step in trained) > 0
+        assert list(run.glob(f"checkpoints/*/adapters/{target}/adapter_model.safetensors"))
