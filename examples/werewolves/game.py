@@ -13,7 +13,7 @@ Ask = Callable[[str, str], Awaitable[str]]
 
 RULES = (
     "You play Werewolf. Each night but the first the wolves kill a player. The seer looks at one player a night, the guard "
-    "protects one. By day all players talk, then vote one out. The village wins when no wolf is left, the wolves when "
+    "protects one. By day all players talk, then vote one out. Who says that a player is a wolf puts it on trial. The village wins when no wolf is left, the wolves when "
     "they are half of the players. Answer in one short sentence."
 )
 TITLES = {"wolf": "a wolf", "seer": "the seer", "guard": "the guard", "villager": "a villager"}
@@ -111,15 +111,21 @@ class Game:
     async def _guard(self, number: int, peaceful: bool) -> str:
         """Whom the guard protects."""
         for guard in [] if peaceful else self._living("guard"):
-            return (await self._choose(guard, f"Night {number}. Whom do you protect:", self._others(guard)))[
-                1
-            ]
+            question = f"Night {number}. Whom do you protect:"
+            _, choice = await self._choose(guard, question, self._others(guard))
+            return choice
         return ""
 
     async def _day(self) -> None:
+        on_trial: list[str] = []
         for player in list(self.alive):
             said = await self._speak(player, "What do you say?")
             self._tell(self._others(player), f"{player}: {said}", log=False)
+            called = re.search(rf"\b({self._pattern(self._others(player))}) is a wolf\b", said)
+            if called and called[1] not in on_trial:
+                on_trial.insert(0, called[1])
+        if on_trial:
+            self._tell(self.alive, f"On trial: {', '.join(on_trial)}.")
         votes = await asyncio.gather(
             *(self._choose(p, "Whom do you vote for:", self._others(p)) for p in self.alive)
         )
@@ -139,12 +145,16 @@ class Game:
     async def _choose(self, player: str, request: str, names: Sequence[str]) -> tuple[str, str]:
         """What a player answers, and the first of the names in it; if there is none, the moderator draws one."""
         said = await self._speak(player, f"{request} {listed(names)}?")
-        found = re.search(rf"\b({'|'.join(map(re.escape, names))})\b", said)
+        found = re.search(rf"\b({self._pattern(names)})\b", said)
         if found:
             return said, found[1]
         choice = self._rng.choice(names)
         self.log.append(f"That names nobody who can be chosen; the moderator draws {choice} for {player}.")
         return said, choice
+
+    @staticmethod
+    def _pattern(names: Sequence[str]) -> str:
+        return "|".join(map(re.escape, names))
 
     def _most(self, names: Sequence[str]) -> str:
         """The name that occurs most often; among several the moderator draws."""

@@ -22,7 +22,7 @@ class Habits:
     lie: float = 0.0
     """A wolf says of another player that it is a wolf."""
     follow: float = 0.0
-    """A player votes for the last one that was called a wolf; the seer for a wolf that it has seen."""
+    """A player votes for the last one who was put on trial; the seer for a wolf that it has seen."""
     spare: float = 0.0
     """A wolf chooses among players who are not wolves."""
     silence: float = 0.0
@@ -44,6 +44,8 @@ class Player:
     """Those that this player knows: the pack of a wolf, what the seer has seen."""
     accused: list[tuple[str, str]] = field(default_factory=list)
     """(who said it, of whom)."""
+    on_trial: list[str] = field(default_factory=list)
+    """Those that were called a wolf on this day, the last one first."""
     gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class Player:
                 self.gone.add(out[1])
             if said := re.fullmatch(r"(\w+): (\w+) is a wolf\.", line):
                 self.accused.append((said[1], said[2]))
+        trial = next((line for line in heard if line.startswith("On trial: ")), "")
+        self.on_trial = re.findall(r"\w+", trial)[2:]
         answer = self._say() if request == "What do you say?" else self._choose(request)
         self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
         return answer
@@ -88,7 +92,7 @@ class Player:
         if self.role == "wolf" and self._often(self.habits.spare):
             names = [name for name in names if name not in self.wolves]
         known = [name for name in names if name in self.wolves] if self.role == "seer" else []
-        called = known or [of for _, of in self.accused if of in names][-1:]
+        called = known or [name for name in self.on_trial if name in names][:1]
         return called if called and self._often(self.habits.follow) else names
 
     def _kill(self, names: list[str]) -> list[str]:

@@ -48,20 +48,14 @@ def echo(rng: random.Random) -> Transcript:
 
 
 def drill(rng: random.Random) -> Transcript:
-    """Votes without a game: each time, someone calls a player a wolf, and gets a vote for that."""
+    """Votes without a game, for the first on trial."""
     messages: list[dict[str, str]] = []
-    for _ in range(3):
+    for _ in range(4):
         names = rng.sample(NAMES, rng.randint(3, 6))
-        said = [f"I suspect {rng.choice(NAMES)}.", "I know nothing.", f"{names[0]} is a wolf."]
-        rng.shuffle(said)
-        heard = [f"{rng.choice(NAMES)}: {line}" for line in said]
-        rng.shuffle(names)
-        accused = next(line.split()[0] for line in said if line.endswith("wolf."))
-        request = f"Whom do you vote for: {listed(names)}?"
-        messages += [
-            {"role": "user", "content": "\n".join([*heard, request])},
-            {"role": "assistant", "content": f"I vote for {accused}."},
-        ]
+        accused = rng.sample(names, rng.choice([1, 1, 2]))
+        text = f"On trial: {', '.join(accused)}.\nWhom do you vote for: {listed(names)}?"
+        answer = f"I vote for {accused[0]}."
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
     return Transcript(messages)
 
 
@@ -78,8 +72,8 @@ class Townsfolk(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, accusations, the game, habits."""
         return (
-            Phase("copy", 240, 2e-3, echo, 2),
-            Phase("votes", 80, 2e-3, echo, 4, drill),
-            Phase("game", 160, 2e-3, drill, 8, practice, batch_size=16),
-            Phase("habits", 60, 1e-3, drill, 8, habit, batch_size=16),
+            Phase("copy", 200, 2e-3, echo, 2),
+            Phase("votes", 60, 2e-3, echo, 4, drill),
+            Phase("game", 110, 2e-3, drill, 6, practice, batch_size=16),
+            Phase("habits", 50, 1e-3, drill, 10, habit, batch_size=16),
         )

@@ -100,6 +100,18 @@ def test_each_hears_only_what_it_may_hear(example: Callable[[str], Any]) -> None
     assert briefings["Eve"].endswith("You are Eve, a villager.")
 
 
+def test_who_is_called_a_wolf_is_on_trial_the_last_one_first(example: Callable[[str], Any]) -> None:
+    game, table, _ = play(
+        example,
+        Ada={"say": "I am sure that Cleo is a wolf, I am."},
+        Cleo={"say": "Ada is a wolf."},
+        Eve={"say": "Cleo is a wolf."},
+        Finn={"say": "Ben is not a wolf, and Finn is a wolf."},
+    )
+    assert next(line for line in game.log if "trial" in line) == "On trial: Ada, Cleo."
+    assert all("On trial: Ada, Cleo.\nWhom do you vote for" in table.heard[name] for name in ROLES)
+
+
 def test_the_seer_does_not_look_at_a_player_twice(example: Callable[[str], Any]) -> None:
     _, table, _ = play(example, **{name: {"vote for": "Gus"} for name in ROLES})
     first, second = re.findall(r"Whom do you look at: (.*)\?", table.heard["Cleo"])[:2]
@@ -214,7 +226,7 @@ def test_wolves_who_lie_win_through_the_real_agents_and_each_player_is_one_timel
     from ajet.runs.runtime import frameworks_prepared
 
     hook = load_plugins().manager.hook
-    agent, tasks = example("agent"), list(example("deals").Deals(count=8, held_out=True).tasks())
+    agent, tasks = example("agent"), list(example("deals").Deals(count=4, held_out=True).tasks())
     made = bench(ScriptedEngine(tokenizer, expert(example, [t.metadata["roles"] for t in tasks])))
     made.capture._resolve_agent = lambda episode, request: hook.ajet_resolve_agent(
         episode=episode, request=request
@@ -227,7 +239,7 @@ def test_wolves_who_lie_win_through_the_real_agents_and_each_player_is_one_timel
         names = {f"{role}-{name}" for name, role in task.metadata["roles"].items()}
         assert {span.agent for line in lines for span in line.spans} <= names
         assert len(lines) == len({line.spans[0].agent for line in lines}), "its own memory, its own timeline"
-    assert winners.count("wolves") >= 6
+    assert winners.count("wolves") >= 3
 
 
 @pytest.mark.e2e
