@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from deals import NAMES, deal, task_id
-from game import listed
+from game import TITLES, listed
 from players import Habits, play
 
 from ajet_local.starter.phases import Phase
@@ -19,21 +19,27 @@ from ajet_local.starter.transcripts import Transcript
 
 VILLAGE = Habits(tell=0.95, follow=0.9)
 WOLVES = Habits(lie=0.08, follow=0.9)
-PRACTICE = Habits(tell=1.0, lie=0.4, follow=1.0)
+PRACTICE = Habits(tell=1.0, lie=0.5, follow=1.0)
 """Habits of all players while the model learns the game."""
 
 
 def chat(rng: random.Random, wolves: Habits, village: Habits) -> Transcript:
-    """One player's chat in a game."""
+    """The chat of one player in a game; each role is as frequent as the others."""
     roles = deal(rng)
     _, _, players = play(roles, rng, wolves, village)
-    player = rng.choice(list(players.values()))
+    role = rng.choice(list(TITLES))
+    player = rng.choice([player for player in players.values() if player.role == role])
     return Transcript(player.messages, tasks=(task_id(roles),))
 
 
-def practice(rng: random.Random) -> Transcript:
-    """A chat in a game with many accusations, which everyone follows."""
-    return chat(rng, PRACTICE, PRACTICE)
+def first_day(rng: random.Random) -> Transcript:
+    """The first day of a game with many accusations, which everyone follows; most seers have seen a wolf."""
+    while True:
+        found = chat(rng, PRACTICE, PRACTICE)
+        blind = "you look at" in found.messages[1]["content"] and "is a wolf." not in found.messages[3]["content"]
+        if not blind or rng.random() < 0.3:
+            end = next(n for n, m in enumerate(found.messages) if "you vote for" in m["content"])
+            return Transcript(found.messages[: end + 2], tasks=found.tasks)
 
 
 def habit(rng: random.Random) -> Transcript:
@@ -67,13 +73,13 @@ class Townsfolk(TinyRecipe):
 
     def corpus(self, rng: random.Random) -> Iterator[Transcript]:
         """See `TinyRecipe.corpus`."""
-        return (make(rng) for make in (practice, habit, drill, echo) for _ in range(100))
+        return (make(rng) for make in (first_day, habit, drill, echo) for _ in range(100))
 
     def phases(self) -> Sequence[Phase]:
         """Copying, accusations, the game, habits."""
         return (
             Phase("copy", 200, 2e-3, echo, 2),
             Phase("votes", 60, 2e-3, echo, 4, drill),
-            Phase("game", 110, 2e-3, drill, 6, practice, batch_size=16),
-            Phase("habits", 50, 1e-3, drill, 10, habit, batch_size=16),
+            Phase("day", 120, 2e-3, drill, 8, first_day),
+            Phase("habits", 70, 1e-3, first_day, 5, habit, batch_size=16),
         )
