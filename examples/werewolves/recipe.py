@@ -36,7 +36,9 @@ def first_day(rng: random.Random) -> Transcript:
     """The first day of a game with many accusations, which everyone follows; most seers have seen a wolf."""
     while True:
         found = chat(rng, PRACTICE, PRACTICE)
-        blind = "you look at" in found.messages[1]["content"] and "is a wolf." not in found.messages[3]["content"]
+        blind = (
+            "you look at" in found.messages[1]["content"] and "is a wolf." not in found.messages[3]["content"]
+        )
         if not blind or rng.random() < 0.3:
             end = next(n for n, m in enumerate(found.messages) if "you vote for" in m["content"])
             return Transcript(found.messages[: end + 2], tasks=found.tasks)
@@ -54,15 +56,27 @@ def echo(rng: random.Random) -> Transcript:
 
 
 def drill(rng: random.Random) -> Transcript:
-    """Votes without a game, for the first on trial."""
+    """Practice without a game: seers who say what they have seen, and votes for the last one on trial."""
     messages: list[dict[str, str]] = []
-    for _ in range(4):
+    for _ in range(2):
+        seen, wolf = rng.choice(NAMES), rng.random() < 0.7
+        result = f"{seen} is {'a' if wolf else 'not a'} wolf.\nDay {rng.randint(1, 3)}. Nobody died."
+        messages += _turn(f"{result}\nWhat do you say?", f"{seen} is a wolf." if wolf else "I know nothing.")
         names = rng.sample(NAMES, rng.randint(3, 6))
         accused = rng.sample(names, rng.choice([1, 1, 2]))
-        text = f"On trial: {', '.join(accused)}.\nWhom do you vote for: {listed(names)}?"
-        answer = f"I vote for {accused[0]}."
-        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
+        said = [
+            "I know nothing.",
+            f"I suspect {rng.choice(names)}.",
+            *(f"{name} is a wolf." for name in accused),
+        ]
+        heard = [f"{rng.choice(NAMES)}: {line}" for line in rng.sample(said, len(said))]
+        request = f"On trial: {', '.join(accused)}.\nWhom do you vote for: {listed(names)}?"
+        messages += _turn("\n".join([*heard, request]), f"I vote for {accused[0]}.")
     return Transcript(messages)
+
+
+def _turn(text: str, answer: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
 
 
 class Townsfolk(TinyRecipe):
@@ -76,10 +90,10 @@ class Townsfolk(TinyRecipe):
         return (make(rng) for make in (first_day, habit, drill, echo) for _ in range(100))
 
     def phases(self) -> Sequence[Phase]:
-        """Copying, accusations, the game, habits."""
+        """Copying, the parts of a game, first days, habits."""
         return (
             Phase("copy", 200, 2e-3, echo, 2),
-            Phase("votes", 60, 2e-3, echo, 4, drill),
-            Phase("day", 120, 2e-3, drill, 8, first_day),
-            Phase("habits", 70, 1e-3, first_day, 5, habit, batch_size=16),
+            Phase("drill", 120, 2e-3, echo, 6, drill),
+            Phase("day", 100, 2e-3, drill, 3, first_day),
+            Phase("habits", 80, 1e-3, first_day, 4, habit, batch_size=16),
         )
