@@ -12,9 +12,9 @@ Ask = Callable[[str, str], Awaitable[str]]
 """A player's name, and what the moderator tells it -> what the player answers."""
 
 RULES = (
-    "You play Werewolf. Each night but the first the wolves kill a player. The seer looks at one player a night, the guard "
-    "protects one. By day all players talk, then vote one out. Who says that a player is a wolf puts it on trial. The village wins when no wolf is left, the wolves when "
-    "they are half of the players. Answer in one short sentence."
+    "You play Werewolf. Each night but the first the wolves kill a player. The seer looks at one player a night, the "
+    "guard protects one. By day all players talk, then vote one out. Who says that a player is a wolf puts it on trial. "
+    "The village wins when no wolf is left, the wolves when they are half of the players. Answer in one short sentence."
 )
 TITLES = {"wolf": "a wolf", "seer": "the seer", "guard": "the guard", "villager": "a villager"}
 """The roles, and how the moderator speaks of them."""
