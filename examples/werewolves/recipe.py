@@ -92,8 +92,8 @@ class Townsfolk(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, the parts of a game, first days, habits."""
         return (
-            Phase("copy", 200, 2e-3, echo, 2),
-            Phase("drill", 120, 2e-3, echo, 6, drill),
-            Phase("day", 100, 2e-3, drill, 3, first_day),
-            Phase("habits", 80, 1e-3, first_day, 4, habit, batch_size=16),
+            Phase("copy", 400, 2e-3, echo, 2),
+            Phase("drill", 140, 2e-3, echo, 6, drill),
+            Phase("day", 120, 2e-3, drill, 3, first_day),
+            Phase("habits", 100, 1e-3, first_day, 4, habit, batch_size=16),
         )
