@@ -3,7 +3,7 @@
 A page is worked through from its top, in an empty folder. A block that follows a file name in backticks and a colon is
 written to this file. The lines after ``$ `` of a ``console`` block are run in a shell; the lines that follow are what they
 print. A line ``...`` stands for lines that are left out. A comment ``<!-- not run: REASON -->`` keeps the next block from
-being written and run. The site gets what was printed; the page must have the same, but for its numbers, as times and
+being written and run, and ``<!-- files: FOLDER -->`` copies the files of a folder of the repository. The site gets what was printed; the page must have the same, but for its numbers, as times and
 versions differ between machines.
 
     python tools/run_blocks.py docs/start.md      # put what is printed now into the page
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ COLUMNS = 88
 OMITTED = "..."
 
 _BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>.+?) -->\n\n?)?(?:^`(?P<file>[\w./-]+)`:\n\n)?"
+    r"^(?:<!-- files: (?P<folder>\S+) -->\n)?(?:<!-- not run: (?P<reason>.+?) -->\n\n?)?(?:^`(?P<file>[\w./-]+)`:\n\n)?"
     r"^(?P<fence>`{3,})(?P<language>\w*)\n(?P<code>.*?)^(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
@@ -47,6 +48,8 @@ class Block:
     code: str
     file: str
     """The file of which it is the content, or ""."""
+    folder: str
+    """The folder of the repository whose files it needs, or ""."""
     reason: str
     """Why it is not run, or ""."""
     start: int
@@ -60,9 +63,8 @@ class Block:
 def blocks(text: str) -> Iterator[Block]:
     """The blocks of a page, from its top."""
     for found in _BLOCK.finditer(text):
-        yield Block(
-            found["language"], found["code"], found["file"] or "", found["reason"] or "", found.start("code")
-        )
+        named = (found[name] or "" for name in ("language", "code", "file", "folder", "reason"))
+        yield Block(*named, start=found.start("code"))
 
 
 def run_page(text: str, name: str, *, update: bool = False) -> str:
@@ -75,6 +77,8 @@ def run_page(text: str, name: str, *, update: bool = False) -> str:
         folder = Path(made).resolve() / Path(name).stem
         folder.mkdir()
         for block in blocks(text):
+            if block.folder:
+                shutil.copytree(ROOT / block.folder, folder, dirs_exist_ok=True)
             if block.file and not block.reason:
                 path = folder / block.file
                 path.parent.mkdir(parents=True, exist_ok=True)
