@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import logging
+import os
 import posixpath
 import re
 import shutil
@@ -100,10 +101,10 @@ def site_path(name: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """The page with what its commands print, and with links as they are on the site."""
+    """The page with what its commands print (with ``DOCS_RUN=no``: what it shows), and with links as they are on the site."""
     source = repository_path(page.file)
     try:
-        markdown = run_blocks.run_page(markdown, source)
+        markdown = markdown if os.environ.get("DOCS_RUN") == "no" else run_blocks.run_page(markdown, source)
     except run_blocks.BlockFailed as failure:
         raise PluginError(str(failure)) from failure
     folder = posixpath.dirname(page.file.src_uri)

@@ -3,8 +3,10 @@
 A page is worked through from its top, in an empty folder. A block that follows a file name in backticks and a colon is
 written to this file. The lines after ``$ `` of a ``console`` block are run in a shell; the lines that follow are what they
 print. A line ``...`` stands for lines that are left out. A comment ``<!-- not run: REASON -->`` keeps the next block from
-being written and run, and ``<!-- files: FOLDER -->`` copies the files of a folder of the repository. The site gets what was printed; the page must have the same, but for its numbers, as times and
-versions differ between machines.
+being written and run, and ``<!-- files: FOLDER -->`` copies the files of a folder of the repository.
+
+The site gets what was printed. The page must show the same, but for its numbers, as times and versions differ between
+machines.
 
     python tools/run_blocks.py docs/start.md      # put what is printed now into the page
 """
@@ -101,7 +103,8 @@ def run_block(code: str, folder: Path, place: str, update: bool) -> str:
         if lines is None and not update:
             raise BlockFailed(
                 f"{place}: `{command}` prints something else than the page shows. See what differs with "
-                f"`python tools/run_blocks.py {place.partition(':')[0]}` and git diff. It prints:\n" + "\n".join(real)
+                f"`python tools/run_blocks.py {place.partition(':')[0]}` and git diff. It prints:\n"
+                + "\n".join(real)
             )
         return "".join(f"{line}\n" for line in [f"$ {command}", *(real if lines is None else lines)])
 

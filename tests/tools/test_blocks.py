@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +31,9 @@ TESTED = {
 }
 """The test that runs the blocks of a page which the build does not run."""
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-PROGRAM = re.compile(r"^(?:\$ )?(?:\w+=\S+ )?(?:ajet|pip|uv|python|make|ssh|curl|export|docker) ", re.MULTILINE)
+PROGRAM = re.compile(
+    r"^(?:\$ )?(?:\w+=\S+ )?(?:ajet|pip|uv|python|make|ssh|curl|export|docker) ", re.MULTILINE
+)
 
 
 def is_code(block: object) -> bool:
