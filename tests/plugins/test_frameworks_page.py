@@ -43,7 +43,7 @@ def sections() -> dict[str, Section]:
     found = {}
     for text in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
         install = re.search(r"^pip install -e plugins/(\w+).*$", text, re.MULTILINE)
-        command = re.search(r"^(?:\w+=\w+ )?ajet .*$", text, re.MULTILINE)
+        command = re.search(r"(?<=^\$ )(?:\w+=\w+ )?ajet .*$", text, re.MULTILINE)
         if install and command:
             found[install[1]] = Section(install[0], files(text)["agent.py"], command[0])
     return found

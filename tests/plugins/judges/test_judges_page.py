@@ -85,7 +85,7 @@ def test_what_a_section_shows_happens(
         code = run_program(shlex.split(command.replace(ADDRESS, model.url))[1:])
     printed = capsys.readouterr()
     assert code == 0, printed.err
-    for line in shown.splitlines():
+    for line in shown.replace("...", "").splitlines():
         assert re.sub(" +", " ", line) in re.sub(" +", " ", printed.out), printed.out
     if title == "Combinations":
         (job,) = here.glob("runs/*/job.yaml")
