@@ -31,7 +31,7 @@ def main() -> None:
         "--output", type=Path, default=ROOT / "dist", help="the folder, which is emptied first"
     )
     options = parser.parse_args()
-    version = Version.from_git(path=ROOT).serialize(bump=True, metadata=False)
+    version = newest(ROOT)
     shutil.rmtree(options.output, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         export(Path(folder))
@@ -41,6 +41,11 @@ def main() -> None:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda source: build(source, options.output.resolve()), sources))
     print(*sorted(path.name for path in options.output.iterdir()), sep="\n")
+
+
+def newest(repository: Path) -> str:
+    """The version of the last commit of a repository, by its newest tag such as v0.3.0."""
+    return Version.from_git(path=repository).serialize(bump=True, metadata=False)
 
 
 def git(*arguments: str) -> bytes:

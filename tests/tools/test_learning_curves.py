@@ -32,8 +32,7 @@ def test_the_picture_and_the_table_are_what_the_script_writes(name: str) -> None
 def test_every_seed_has_learned(name: str) -> None:
     learn = tool("learn", "examples")
     seeds = json.loads((EXAMPLES / name / "learned.json").read_text())
-    assert list(seeds) == ["0", "1", "2"]
-    assert name in learn.NAMES
+    assert list(seeds) == (["0", "1", "2"] if name in learn.NAMES else ["0"])
     for found in seeds.values():
         assert found["gain"] >= learn.GAIN and found["standard_errors"] >= learn.ERRORS
 
