@@ -176,6 +176,7 @@ def _file(name: str, config: MkDocsConfig) -> File:
 def generated() -> Iterator[tuple[str, str]]:
     """Path and text of each generated page."""
     yield "reference/job.md", "\n".join(job_page())
+    yield "reference/commands.md", "\n".join(commands_page())
     yield "reference/metrics.md", "\n".join(metrics_page())
     yield "reference/api.md", "\n".join(api_page())
     yield "reference/errors.md", "\n".join(errors_page())
@@ -204,6 +205,26 @@ def _section(key: str) -> str:
     if first == "backbone" and "." in rest:
         return f"backbone.{rest.partition('.')[0]}"
     return first if rest else "Top level"
+
+
+def commands_page() -> Iterator[str]:
+    """The help of every command."""
+    from ajet.cli import _commands
+
+    yield "# Commands\n"
+    yield "What `ajet COMMAND --help` prints.\n"
+    for name, text in helps(_commands(), "ajet"):
+        yield f"\n## {name}\n\n```text\n{text}\n```"
+
+
+def helps(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, str]]:
+    """Name and help of a command and of all below it."""
+    sizes = {"terminal_width": run_blocks.COLUMNS, "max_content_width": run_blocks.COLUMNS}
+    context = command.context_class(command, info_name=name.rpartition(" ")[2], parent=parent, **sizes)
+    yield name, command.get_help(context)
+    if hasattr(command, "list_commands"):
+        for below in command.list_commands(context):
+            yield from helps(command.get_command(context, below), f"{name} {below}", context)
 
 
 def metrics_page() -> Iterator[str]:
