@@ -120,6 +120,7 @@ def output(command: str, folder: Path, place: str) -> list[str]:
         "NO_COLOR": "1",
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
+        "TQDM_DISABLE": "1",  # bars appear only where a model must be built first
         # What a page installs goes into a folder beside its own, and nothing else is fetched or built apart.
         "PIP_TARGET": str(folder.parent / "installed"),
         "PYTHONPATH": str(folder.parent / "installed"),
