@@ -1,0 +1,131 @@
+"""The untrained programmer: it writes valid Python, but often the wrong program, and ignores errors."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agent import SYSTEM, python
+from problems import draw, kind, problem_id
+
+from ajet_local.starter.phases import Phase
+from ajet_local.starter.tiny import TinyRecipe
+from ajet_local.starter.transcripts import Transcript, tool_call
+
+TOOLS = (
+    {
+        "type": "function",
+        "function": {
+            "name": python.name,
+            "description": python.description,
+            "parameters": python.params_json_schema,
+            "strict": python.strict_json_schema,
+        },
+    },
+)
+"""The agent's tool, as the model sees it."""
+HASTY = 0.3
+"""Share of the problems that the untrained programmer answers without a program."""
+WRONG = 0.75
+"""Share of its programs that are the wrong ones."""
+STUBBORN = 0.8
+"""Share of the errors after which it guesses."""
+
+
+def program(entry: Mapping[str, Any]) -> str:
+    """A program that prints the answer."""
+    given = entry["metadata"]
+    match kind(entry):
+        case "gcd" | "lcm" as function:
+            return f"import math\nprint(math.{function}({', '.join(map(str, given['numbers']))}))"
+        case "count_primes":
+            numbers = f"range({given['start']}, {given['end']} + 1)"
+            return f"print(sum(all(n % d for d in range(2, n)) for n in {numbers}))"
+        case _:
+            return f"print(bin({given['number']}).count('1'))"
+
+
+def wrong(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """A program with a typical mistake, and what it prints: no import, odd numbers as primes, the digits of the decimal
+    number as bits."""
+    given, right = entry["metadata"], program(entry)
+    match kind(entry):
+        case "gcd" | "lcm":
+            return right.removeprefix("import math\n"), no_import()
+        case "count_primes":
+            odd = sum(n % 2 for n in range(given["start"], given["end"] + 1))
+            return right.replace("all(n % d for d in range(2, n))", "n % 2"), str(odd)
+        case _:
+            return right.replace("bin", "str"), str(str(given["number"]).count("1"))
+
+
+def no_import() -> str:
+    """The tool's result for a program that has not imported `math`."""
+    try:
+        exec("math.gcd(1, 2)", {})
+    except NameError as error:
+        return f"exit 1: {traceback.format_exception_only(error)[-1].strip()}"
+    raise AssertionError
+
+
+def session(
+    rng: random.Random, entry: Mapping[str, Any], hasty: float, mistaken: float, stubborn: float
+) -> Transcript:
+    """The agent's messages for a problem: with these probabilities, it answers without a program, its first program is the
+    wrong one, and it guesses after an error."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": entry["question"]},
+    ]
+    answer = str(rng.randint(10, 99))
+    programs = [] if rng.random() < hasty else [(program(entry), entry["answer"])]
+    if programs and rng.random() < mistaken:
+        programs.insert(0, wrong(entry))
+        if programs[0][1] != no_import() or rng.random() < stubborn:
+            programs.pop()
+    for code, printed in programs:
+        messages += [tool_call(python.name, {"code": code}), {"role": "tool", "tool_call_id": "call_0", "content": printed}]
+        answer = printed if printed.isdecimal() else answer
+    messages.append({"role": "assistant", "content": answer})
+    return Transcript(messages, TOOLS, (problem_id(entry),))
+
+
+def careful(rng: random.Random) -> Transcript:
+    """A session with the right program, often after an error that is corrected."""
+    entry = draw(rng)
+    return session(rng, entry, 0.0, 0.5 if kind(entry) in ("gcd", "lcm") else 0.0, 0.0)
+
+
+def careless(rng: random.Random) -> Transcript:
+    """A session of the untrained programmer."""
+    return session(rng, draw(rng), HASTY, WRONG, STUBBORN)
+
+
+def echo(rng: random.Random) -> Transcript:
+    """Practice in copying numbers and programs."""
+    entry = draw(rng)
+    text = program(entry).splitlines()[-1] if rng.random() < 0.5 else " ".join(str(rng.randrange(10**rng.randint(2, 6))) for _ in range(4))
+    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    return Transcript(messages, tasks=(problem_id(entry),))
+
+
+class Programmer(TinyRecipe):
+    """A programmer that writes valid Python, but mostly the wrong program."""
+
+    name = "programmer"
+    vocabulary = 768
+    context_length = 768
+
+    def corpus(self, rng: random.Random) -> Iterator[Transcript]:
+        """See `TinyRecipe.corpus`."""
+        return (make(rng) for make in (careful, careless, echo) for _ in range(100))
+
+    def phases(self) -> Sequence[Phase]:
+        """Copying, right programs, habits."""
+        return (
+            Phase("copy", 300, 2e-3, echo, 2),
+            Phase("programs", 200, 2e-3, echo, 8, careful),
+            Phase("habits", 70, 1e-3, echo, 8, careless),
+        )
