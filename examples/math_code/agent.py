@@ -20,17 +20,15 @@ from ajet_judges import Limits, run_python
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 SYSTEM = "Solve the problem with Python. Answer with the number only."
 TRIES = 3
-LIMITS = Limits(seconds=10, cpu_seconds=2, memory=64, output=4)
+LIMITS = Limits(seconds=30, cpu_seconds=2, memory=64, output=4)
 
 os.environ.setdefault("OPENAI_API_KEY", "unset")  # the SDK requires a key even if the endpoint does not
-slots = asyncio.Semaphore(4)
 
 
 @function_tool(failure_error_function=None)  # a machine without a sandbox is no error of the model
 async def python(code: str) -> str:
     """Run a Python program. Returns what it prints, or its error."""
-    async with slots:
-        ran = await run_python(code, limits=LIMITS)
+    ran = await run_python(code, limits=LIMITS)
     return ran.stdout.strip() if ran.ok else ran.describe()
 
 

@@ -15,7 +15,7 @@ DATASETS: dict[str, dict[str, Any]] = {
     "gcd": {},
     "lcm": {},
     "count_primes": {"min_n": 2, "max_n": 500},
-    "count_bits": {"min_n": 1000, "max_n": 999_999},
+    "count_bits": {"min_n": 1000, "max_n": 99_999},
 }
 """Data set -> its options."""
 

@@ -27,11 +27,11 @@ TOOLS = (
 )
 """The agent's tool, as the model sees it."""
 HASTY = 0.3
-"""Share of the problems that the untrained programmer answers without a program."""
+"""Share of the problems that it answers without a program, with a number from the question."""
 WRONG = 0.75
 """Share of its programs that are the wrong ones."""
 STUBBORN = 0.8
-"""Share of the errors after which it guesses."""
+"""Share of the errors after which it answers, with a number from the question."""
 
 
 def program(entry: Mapping[str, Any]) -> str:
@@ -74,12 +74,12 @@ def session(
     rng: random.Random, entry: Mapping[str, Any], hasty: float, mistaken: float, stubborn: float
 ) -> Transcript:
     """The agent's messages for a problem: with these probabilities, it answers without a program, its first program is the
-    wrong one, and it guesses after an error."""
+    wrong one, and it answers after an error. Such an answer is a number from the question."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": entry["question"]},
     ]
-    answer = str(rng.randint(10, 99))
+    answer = rng.choice(problem_id(entry).split("-")[1:])
     programs = [] if rng.random() < hasty else [(program(entry), entry["answer"])]
     if programs and rng.random() < mistaken:
         programs.insert(0, wrong(entry))
@@ -106,7 +106,8 @@ def careless(rng: random.Random) -> Transcript:
 def echo(rng: random.Random) -> Transcript:
     """Practice in copying numbers and programs."""
     entry = draw(rng)
-    text = program(entry).splitlines()[-1] if rng.random() < 0.5 else " ".join(str(rng.randrange(10**rng.randint(2, 6))) for _ in range(4))
+    numbers = " ".join(str(rng.randrange(10 ** rng.randint(2, 5))) for _ in range(5))
+    text = rng.choice([program(entry), numbers, numbers])
     messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
     return Transcript(messages, tasks=(problem_id(entry),))
 
@@ -125,7 +126,7 @@ class Programmer(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, right programs, habits."""
         return (
-            Phase("copy", 300, 2e-3, echo, 2),
-            Phase("programs", 200, 2e-3, echo, 8, careful),
-            Phase("habits", 70, 1e-3, echo, 8, careless),
+            Phase("copy", 160, 2e-3, echo, 1),
+            Phase("programs", 170, 2e-3, echo, 5, careful),
+            Phase("habits", 60, 1e-3, careful, 10, careless),
         )
