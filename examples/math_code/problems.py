@@ -27,9 +27,7 @@ def draw(rng: random.Random, *, held_out: bool = False) -> dict[str, Any]:
 
     name = rng.choice(list(DATASETS))
     while True:
-        dataset = reasoning_gym.create_dataset(
-            name, size=1, seed=rng.randrange(2**31), **DATASETS[name]
-        )
+        dataset = reasoning_gym.create_dataset(name, size=1, seed=rng.randrange(2**31), **DATASETS[name])
         entry: dict[str, Any] = dataset[0]
         if len(entry["answer"]) > 1 and is_held_out(problem_id(entry)) == held_out:
             return entry

@@ -86,7 +86,10 @@ def session(
         if programs[0][1] != no_import() or rng.random() < stubborn:
             programs.pop()
     for code, printed in programs:
-        messages += [tool_call(python.name, {"code": code}), {"role": "tool", "tool_call_id": "call_0", "content": printed}]
+        messages += [
+            tool_call(python.name, {"code": code}),
+            {"role": "tool", "tool_call_id": "call_0", "content": printed},
+        ]
         answer = printed if printed.isdecimal() else answer
     messages.append({"role": "assistant", "content": answer})
     return Transcript(messages, TOOLS, (problem_id(entry),))

@@ -174,7 +174,9 @@ def test_the_score_is_reasoning_gyms(example: Any) -> None:
     entry = {"answer": "42", "metadata": {"source_dataset": "gcd"}}
 
     def score(response: Any) -> tuple[float, bool | None]:
-        given = example("problems").judge(Task("t", "q", metadata={"entry": entry}), WorkflowOutput(response=response))
+        given = example("problems").judge(
+            Task("t", "q", metadata={"entry": entry}), WorkflowOutput(response=response)
+        )
         return given.reward, given.is_success
 
     assert score("42") == (1.0, True)
