@@ -1,4 +1,4 @@
-"""Problems of reasoning-gym that need a program: common divisors and multiples, primes, bits."""
+"""Problems of reasoning-gym that need a program: common divisors, common multiples, bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ajet.interfaces.reader import DrawnReader
 DATASETS: dict[str, dict[str, Any]] = {
     "gcd": {},
     "lcm": {},
-    "count_primes": {"min_n": 2, "max_n": 500},
     "count_bits": {"min_n": 1000, "max_n": 99_999},
 }
 """Data set -> its options."""

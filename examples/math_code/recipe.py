@@ -27,11 +27,11 @@ TOOLS = (
 )
 """The agent's tool, as the model sees it."""
 HASTY = 0.3
-"""Share of the problems that it answers without a program, with a number from the question."""
+"""Share of the problems that it answers without a program, with the last number of the question."""
 WRONG = 0.75
 """Share of its programs that are the wrong ones."""
-STUBBORN = 0.8
-"""Share of the errors after which it answers, with a number from the question."""
+STUBBORN = 0.7
+"""Share of the errors after which it answers, with the last number of the question."""
 
 
 def program(entry: Mapping[str, Any]) -> str:
@@ -40,23 +40,16 @@ def program(entry: Mapping[str, Any]) -> str:
     match kind(entry):
         case "gcd" | "lcm" as function:
             return f"import math\nprint(math.{function}({', '.join(map(str, given['numbers']))}))"
-        case "count_primes":
-            numbers = f"range({given['start']}, {given['end']} + 1)"
-            return f"print(sum(all(n % d for d in range(2, n)) for n in {numbers}))"
         case _:
             return f"print(bin({given['number']}).count('1'))"
 
 
 def wrong(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """A program with a typical mistake, and what it prints: no import, odd numbers as primes, the digits of the decimal
-    number as bits."""
+    """A program with a typical mistake, and what it prints: no import, or the ones of the decimal number."""
     given, right = entry["metadata"], program(entry)
     match kind(entry):
         case "gcd" | "lcm":
             return right.removeprefix("import math\n"), no_import()
-        case "count_primes":
-            odd = sum(n % 2 for n in range(given["start"], given["end"] + 1))
-            return right.replace("all(n % d for d in range(2, n))", "n % 2"), str(odd)
         case _:
             return right.replace("bin", "str"), str(str(given["number"]).count("1"))
 
@@ -74,12 +67,13 @@ def session(
     rng: random.Random, entry: Mapping[str, Any], hasty: float, mistaken: float, stubborn: float
 ) -> Transcript:
     """The agent's messages for a problem: with these probabilities, it answers without a program, its first program is the
-    wrong one, and it answers after an error. Such an answer is a number from the question."""
+    wrong one, and it answers after an error. Such an answer is the question's last
+    number."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": entry["question"]},
     ]
-    answer = rng.choice(problem_id(entry).split("-")[1:])
+    answer = problem_id(entry).split("-")[-1]
     programs = [] if rng.random() < hasty else [(program(entry), entry["answer"])]
     if programs and rng.random() < mistaken:
         programs.insert(0, wrong(entry))
@@ -129,7 +123,7 @@ class Programmer(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, right programs, habits."""
         return (
-            Phase("copy", 160, 2e-3, echo, 1),
-            Phase("programs", 170, 2e-3, echo, 5, careful),
-            Phase("habits", 60, 1e-3, careful, 10, careless),
+            Phase("copy", 120, 2e-3, echo, 1),
+            Phase("programs", 260, 2e-3, echo, 6, careful),
+            Phase("habits", 60, 1e-3, careful, 4, careless),
         )
