@@ -67,8 +67,7 @@ def session(
     rng: random.Random, entry: Mapping[str, Any], hasty: float, mistaken: float, stubborn: float
 ) -> Transcript:
     """The agent's messages for a problem: with these probabilities, it answers without a program, its first program is the
-    wrong one, and it answers after an error. Such an answer is the question's last
-    number."""
+    wrong one, and it answers after an error. Such an answer is the question's last number."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": entry["question"]},
@@ -123,7 +122,7 @@ class Programmer(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, right programs, habits."""
         return (
-            Phase("copy", 120, 2e-3, echo, 1),
-            Phase("programs", 260, 2e-3, echo, 6, careful),
+            Phase("copy", 320, 2e-3, echo, 2),
+            Phase("programs", 200, 2e-3, echo, 8, careful),
             Phase("habits", 60, 1e-3, careful, 4, careless),
         )
