@@ -13,7 +13,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from agents import Agent, MaxTurnsExceeded, Runner, function_tool
+from agents import Agent, MaxTurnsExceeded, ModelBehaviorError, Runner, function_tool
 
 from ajet_judges import Limits, run_python
 
@@ -36,15 +36,16 @@ solver = Agent("solver", instructions=SYSTEM, tools=[python], model=MODEL)
 
 
 async def run(task: Any) -> str:
-    """The agent's answer to ``task.query``; empty if it still runs programs after `TRIES` of them."""
+    """The agent's answer to ``task.query``; empty if it still runs programs after `TRIES` of them, or if
+    an answer is cut off or its tool call is invalid."""
     try:
         result = await Runner.run(solver, task.query, max_turns=TRIES + 1)
-    except MaxTurnsExceeded:
+    except (MaxTurnsExceeded, ModelBehaviorError):
         return ""
     return str(result.final_output).strip()
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit(f'usage: python {sys.argv[0]} "Count how many prime numbers there are between 2 and 99."')
+        sys.exit(f'usage: python {sys.argv[0]} "How many 1 bits are in the number 12345?"')
     print(asyncio.run(run(SimpleNamespace(query=sys.argv[1]))))

@@ -157,8 +157,11 @@ def test_the_model_sees_what_its_program_prints_or_its_error(
 
 
 @with_walls
-def test_an_agent_that_runs_a_fourth_program_has_no_answer(example: Any, bench: Any, tokenizer: Any) -> None:
-    engine = ScriptedEngine(tokenizer, lambda request, prompt: call("print(1)"))
+@pytest.mark.parametrize(("said", "calls"), [(call("print(1)"), 4), (call("1").replace("code", "cod"), 1)])
+def test_a_fourth_program_or_an_invalid_call_is_no_answer(
+    said: str, calls: int, example: Any, bench: Any, tokenizer: Any
+) -> None:
+    engine = ScriptedEngine(tokenizer, lambda request, prompt: said)
     seen: list[str] = []
     played(
         bench,
@@ -167,7 +170,7 @@ def test_an_agent_that_runs_a_fourth_program_has_no_answer(example: Any, bench: 
         [{"question": "q"}],
         lambda task, output: bool(seen.append(output.response)),
     )
-    assert seen == [""] and len(engine.requests) == 4
+    assert seen == [""] and len(engine.requests) == calls
 
 
 def test_the_score_is_reasoning_gyms(example: Any) -> None:
