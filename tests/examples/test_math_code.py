@@ -187,10 +187,11 @@ def test_the_score_is_reasoning_gyms(example: Any) -> None:
     assert score("41") == score("") == score(None) == (0.0, False)
 
 
-def test_answers_have_at_least_two_digits_and_the_wrong_programs_do_not_print_them(example: Any) -> None:
+def test_answers_are_hard_to_guess_and_the_wrong_programs_do_not_print_them(example: Any) -> None:
     rng = random.Random(7)
     entries = [example("problems").draw(rng) for _ in range(200)]
     assert all(len(entry["answer"]) > 1 for entry in entries)
+    assert not any(entry["answer"] in entry["question"].split() for entry in entries)
     assert not any(example("recipe").wrong(entry)[1] == entry["answer"] for entry in entries)
 
 
