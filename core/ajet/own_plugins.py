@@ -7,12 +7,16 @@ from collections.abc import Mapping
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
-    "judges": {"judge": "code combine contains environment exact listwise llm math math_llm pairwise rubric"},
+    "judges": {
+        "command": "judge",
+        "judge": "code combine contains environment exact listwise llm math math_llm pairwise rubric",
+    },
     "local": {"backbone": "local", "engine": "local", "recipe": "calculator starter starter-vision"},
     "loggers": {"logger": "mlflow otel tensorboard trackio wandb"},
-    "online": {"algorithm": "kto reinforce", "reader": "store"},
-    "prompts": {"backbone": "prompts"},
+    "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
+    "prompts": {"backbone": "prompts", "command": "tune-prompt"},
     "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},
+    "studio": {"command": "studio"},
     "tinker": {"backbone": "tinker", "engine": "tinker"},
     "trinity": {"backbone": "trinity"},
     "verl": {"backbone": "verl", "service": "ray"},

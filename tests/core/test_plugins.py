@@ -71,10 +71,12 @@ def test_the_table_of_our_plugins_is_what_they_bring() -> None:
         for kind, names in kinds.items()
         for name in names.split()
     }
-    found = load_plugins().classes.values()
-    assert told == {
-        (each.kind, each.name): extras[each.distribution] for each in found if each.distribution != "ajet"
-    }
+    classes = load_plugins().classes.values()
+    found = {(each.kind, each.name): each.distribution for each in classes if each.distribution != "ajet"}
+    for entry in importlib.metadata.entry_points(group="ajet.commands"):
+        assert entry.dist
+        found["command", entry.name] = entry.dist.name
+    assert told == {named: extras[distribution] for named, distribution in found.items()}
 
 
 def test_a_misspelt_field_is_an_error_with_the_nearest() -> None:
