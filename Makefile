@@ -50,7 +50,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 
 $(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER:%=%/pyproject.toml)
 	@echo "Installing what the tests need: agent frameworks and development tools, about 160 packages more and 1 GB on disk."
-	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic langchain openai reasoning-gym -c constraints.txt
+	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic bm25s langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
 	@touch $@
 

@@ -1,0 +1,124 @@
+"""The untrained model: it reads and reports well, but searches with the wrong words and stops after the first fact."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from agent import LEAD, RESEARCHER, best, make_index, research, search
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from world import QUESTIONS, World, held_out, make_world
+
+from ajet_local.starter.phases import Phase
+from ajet_local.starter.tiny import TinyRecipe
+from ajet_local.starter.transcripts import Transcript, tool_call
+
+WORLDS = range(1000, 1012)
+"""Seeds of the worlds in the transcripts. The agent's world is another one, so its facts occur in none of them."""
+HASTY = 0.65
+"""Share of the questions that the untrained lead answers after the first fact."""
+UNSOURCED = 0.5
+"""Share of its answers without a source."""
+BAD_QUERY = 0.7
+"""Share of the untrained researcher's queries that are not the name."""
+
+
+@functools.cache
+def index(world: int) -> Any:
+    """The index of a world's articles."""
+    return make_index(make_world(world).articles)
+
+
+def draw(rng: random.Random) -> tuple[World, int, str, tuple[str, str]]:
+    """A world, its seed, a company that is not held out, and the relations of a question."""
+    seed = rng.choice(WORLDS)
+    world = make_world(seed)
+    while held_out(company := rng.choice(world.companies)):
+        pass
+    return world, seed, company, rng.choice(list(QUESTIONS))
+
+
+def query(rng: random.Random, relation: str, entity: str, bad: float) -> str:
+    """The name, or one of the other words."""
+    return rng.choice([relation, *entity.split()]) if rng.random() < bad else entity
+
+
+def report(article: str, relation: str) -> str:
+    """The fact and its source; if the article has no such fact, its first one."""
+    title, *sentences = article.strip(".").split(". ")
+    fact = next((s for s in sentences if s.startswith(f"The {relation} ")), sentences[0])
+    return f"{fact}. Source: {title}."
+
+
+def researched(rng: random.Random, bad: float) -> Transcript:
+    """A researcher's chat about a random fact."""
+    world, seed, company, (first, second) = draw(rng)
+    relation, entity = (first, company) if rng.random() < 0.5 else (second, world.facts[first, company])
+    words = query(rng, relation, entity, bad)
+    article = best(index(seed), words)
+    messages = [
+        {"role": "system", "content": RESEARCHER},
+        {"role": "user", "content": f"the {relation} of {entity}"},
+        tool_call("search", {"query": words}),
+        {"role": "tool", "tool_call_id": "call_0", "content": article},
+        {"role": "assistant", "content": report(article, relation)},
+    ]
+    return Transcript(messages, (convert_to_openai_tool(search),))
+
+
+def answered(rng: random.Random, bad: float, hasty: float, unsourced: float) -> Transcript:
+    """A lead's chat about a question, with the researcher's reports."""
+    world, seed, company, relations = draw(rng)
+    question = QUESTIONS[relations].format(company)
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": LEAD},
+        {"role": "user", "content": question},
+    ]
+    entity = company
+    for relation in relations[:1] if rng.random() < hasty else relations:
+        said = report(best(index(seed), query(rng, relation, entity, bad)), relation)
+        messages.append(tool_call("research", {"fact": f"the {relation} of {entity}"}))
+        messages.append({"role": "tool", "tool_call_id": "call_0", "content": said})
+        entity, source = said.partition(" is ")[2].split(". ")
+    shown = f"{entity}." if rng.random() < unsourced else f"{entity}. {source}"
+    messages.append({"role": "assistant", "content": shown})
+    return Transcript(messages, (convert_to_openai_tool(research),), tasks=(question,))
+
+
+def good(rng: random.Random) -> Transcript:
+    """A chat of a lead or a researcher who makes no mistakes, except that queries are sometimes bad."""
+    return researched(rng, 0.5) if rng.random() < 0.5 else answered(rng, 0.3, 0.0, 0.0)
+
+
+def habit(rng: random.Random) -> Transcript:
+    """A chat of the untrained lead or researcher."""
+    return researched(rng, BAD_QUERY) if rng.random() < 0.5 else answered(rng, 0.5, HASTY, UNSOURCED)
+
+
+def echo(rng: random.Random) -> Transcript:
+    """Practice in copying names and sentences."""
+    world, _, company, (first, second) = draw(rng)
+    entity = world.facts[first, company]
+    text = rng.choice([company, world.sentence(first, company), entity, world.sentence(second, entity)])
+    return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
+
+
+class Staff(TinyRecipe):
+    """A lead and a researcher that read well, but search badly and stop early."""
+
+    name = "staff"
+    vocabulary = 832
+
+    def corpus(self, rng: random.Random) -> Iterator[Transcript]:
+        """See `TinyRecipe.corpus`."""
+        return (make(rng) for make in (good, habit, echo) for _ in range(200))
+
+    def phases(self) -> Sequence[Phase]:
+        """Copying, good chats, habits."""
+        return (
+            Phase("copy", 240, 2e-3, echo, 2),
+            Phase("good", 360, 2e-3, echo, 8, good, batch_size=16),
+            Phase("habits", 70, 1e-3, good, 8, habit, batch_size=16),
+        )
