@@ -66,7 +66,7 @@ $(NODE_INSTALLED): tests/node/package.json
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/math/demo.py --seed $(SEED)
 
-examples: $(ALL_INSTALLED) ## the six agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
+examples: $(ALL_INSTALLED) ## the seven agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} .venv/bin/python examples/learn.py --seed $(SEED) $(ARGS)
 
 # One process more than cores, up to five, as many tests wait for programs that they start; one thread in each: torch's

@@ -22,7 +22,10 @@ FENCED = re.compile(r"^BEGIN (\w+) (\w+)\n(.*?)\nEND \1 \2$", re.MULTILINE | re.
 def verdict(system: str, user: str) -> dict[str, Any]:
     """Which criteria of the instructions the fenced response meets."""
     data = {name: text for name, _, text in FENCED.findall(user)}
-    met = {name: meets(text, data["RESPONSE"], data["TASK"], data.get("REFERENCE", "")) for name, text in CRITERION.findall(system)}
+    met = {
+        name: meets(text, data["RESPONSE"], data["TASK"], data.get("REFERENCE", ""))
+        for name, text in CRITERION.findall(system)
+    }
     return {"reason": "read literally", **met}
 
 

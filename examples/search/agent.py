@@ -20,7 +20,7 @@ model = ChatOpenAI(model=MODEL, api_key=os.environ.get("OPENAI_API_KEY") or "uns
 
 def make_index(articles: dict[str, str]) -> bm25s.BM25:
     """A BM25 index of articles, in which a title counts three times."""
-    index = bm25s.BM25(corpus=[f"{title}. {text}" for title, text in articles.items()])
+    index = bm25s.BM25(corpus=[f"Title: {title}. {text}" for title, text in articles.items()])
     texts = [f"{title} {title} {title} {text}" for title, text in articles.items()]
     index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
     return index

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent import LEAD, RESEARCHER, best, make_index, research, search
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from world import QUESTIONS, World, held_out, make_world
+from world import QUESTIONS, held_out, make_world
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -31,31 +31,30 @@ def index(world: int) -> Any:
     return make_index(make_world(world).articles)
 
 
-def draw(rng: random.Random) -> tuple[World, int, str, tuple[str, str]]:
-    """A world, its seed, a company that is not held out, and the relations of a question."""
+def draw(rng: random.Random) -> tuple[int, str, tuple[str, str]]:
+    """The seed of a world, one of its companies that is not held out, and the relations of a question."""
     seed = rng.choice(WORLDS)
-    world = make_world(seed)
-    while held_out(company := rng.choice(world.companies)):
-        pass
-    return world, seed, company, rng.choice(list(QUESTIONS))
+    company = rng.choice([c for c in make_world(seed).companies if not held_out(c)])
+    return seed, company, rng.choice(list(QUESTIONS))
 
 
 def query(rng: random.Random, relation: str, entity: str, bad: float) -> str:
-    """The name, or one of the other words."""
-    return rng.choice([relation, *entity.split()]) if rng.random() < bad else entity
+    """About the name, or about another word."""
+    return f"about {rng.choice([relation, *entity.split()]) if rng.random() < bad else entity}"
 
 
 def report(article: str, relation: str) -> str:
     """The fact and its source; if the article has no such fact, its first one."""
-    title, *sentences = article.strip(".").split(". ")
-    fact = next((s for s in sentences if s.startswith(f"The {relation} ")), sentences[0])
+    title, *facts = article.removeprefix("Title: ").strip(".").split(". ")
+    fact = next((f for f in facts if f.startswith(f"The {relation} ")), facts[0])
     return f"{fact}. Source: {title}."
 
 
 def researched(rng: random.Random, bad: float) -> Transcript:
     """A researcher's chat about a random fact."""
-    world, seed, company, (first, second) = draw(rng)
-    relation, entity = (first, company) if rng.random() < 0.5 else (second, world.facts[first, company])
+    seed, company, (first, second) = draw(rng)
+    bridge = make_world(seed).facts[first, company]
+    relation, entity = rng.choice([(first, company), (second, bridge)])
     words = query(rng, relation, entity, bad)
     article = best(index(seed), words)
     messages = [
@@ -70,7 +69,7 @@ def researched(rng: random.Random, bad: float) -> Transcript:
 
 def answered(rng: random.Random, bad: float, hasty: float, unsourced: float) -> Transcript:
     """A lead's chat about a question, with the researcher's reports."""
-    world, seed, company, relations = draw(rng)
+    seed, company, relations = draw(rng)
     question = QUESTIONS[relations].format(company)
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": LEAD},
@@ -82,8 +81,8 @@ def answered(rng: random.Random, bad: float, hasty: float, unsourced: float) -> 
         messages.append(tool_call("research", {"fact": f"the {relation} of {entity}"}))
         messages.append({"role": "tool", "tool_call_id": "call_0", "content": said})
         entity, source = said.partition(" is ")[2].split(". ")
-    shown = f"{entity}." if rng.random() < unsourced else f"{entity}. {source}"
-    messages.append({"role": "assistant", "content": shown})
+    answer = f"It is {entity}." if rng.random() < unsourced else f"It is {entity}. {source}"
+    messages.append({"role": "assistant", "content": answer})
     return Transcript(messages, (convert_to_openai_tool(research),), tasks=(question,))
 
 
@@ -98,10 +97,10 @@ def habit(rng: random.Random) -> Transcript:
 
 
 def echo(rng: random.Random) -> Transcript:
-    """Practice in copying names and sentences."""
-    world, _, company, (first, second) = draw(rng)
-    entity = world.facts[first, company]
-    text = rng.choice([company, world.sentence(first, company), entity, world.sentence(second, entity)])
+    """Practice in copying names."""
+    facts = make_world(rng.choice(WORLDS)).facts
+    names = (rng.choice([entity, value]) for (_, entity), value in rng.sample(list(facts.items()), 8))
+    text = f"It is {', '.join(names)}."
     return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
 
 
@@ -109,7 +108,7 @@ class Staff(TinyRecipe):
     """A lead and a researcher that read well, but search badly and stop early."""
 
     name = "staff"
-    vocabulary = 832
+    vocabulary = 640
 
     def corpus(self, rng: random.Random) -> Iterator[Transcript]:
         """See `TinyRecipe.corpus`."""
@@ -118,7 +117,7 @@ class Staff(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, good chats, habits."""
         return (
-            Phase("copy", 240, 2e-3, echo, 2),
-            Phase("good", 360, 2e-3, echo, 8, good, batch_size=16),
-            Phase("habits", 70, 1e-3, good, 8, habit, batch_size=16),
+            Phase("copy", 240, 2e-3, echo, 1, batch_size=16),
+            Phase("good", 340, 2e-3, echo, 8, good, batch_size=16),
+            Phase("habits", 60, 1e-3, good, 8, habit, batch_size=16),
         )
