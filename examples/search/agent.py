@@ -1,21 +1,29 @@
-"""A lead that answers questions with the help of a researcher: two LangChain agents, each with its own context."""
+"""A lead and a researcher as LangGraph graphs. The researcher is a sub-graph with its own context: it sees one request, and
+the lead sees only its report."""
 
 from __future__ import annotations
 
+import operator
 import os
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import bm25s
-from langchain.agents import create_agent
-from langchain_core.tools import tool
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
 from world import make_world
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
-LEAD = "Answer the question. Ask the researcher for one fact at a time."
-RESEARCHER = "Search the encyclopedia, then report the fact."
+LEAD = "To learn a fact, say: Find the ... of ... Then answer: It is ... Source: ..."
+RESEARCHER = "First say: Search ... Then report: The ... is ... Source: ..."
+REQUESTS = 3
+"""How often the lead may ask the researcher."""
 
 model = ChatOpenAI(model=MODEL, api_key=os.environ.get("OPENAI_API_KEY") or "unset")
+
+
+class State(TypedDict):
+    messages: Annotated[list[AnyMessage], operator.add]
 
 
 def make_index(articles: dict[str, str]) -> bm25s.BM25:
@@ -35,26 +43,55 @@ def best(index: bm25s.BM25, query: str) -> str:
 encyclopedia = make_index(make_world().articles)
 
 
-@tool
-def search(query: str) -> str:
-    """Find an article."""
-    return best(encyclopedia, query)
+async def query(state: State) -> State:
+    """The researcher writes a query."""
+    return {"messages": [await model.ainvoke(state["messages"])]}
 
 
-researcher = create_agent(model, [search], system_prompt=RESEARCHER, name="researcher")
+def search(state: State) -> State:
+    """The article that fits the query best."""
+    return {"messages": [HumanMessage(best(encyclopedia, state["messages"][-1].text))]}
 
 
-@tool
-async def research(fact: str) -> str:
-    """Ask the researcher."""
-    end = await researcher.ainvoke({"messages": [("user", fact)]})
-    return str(end["messages"][-1].text)
+async def report(state: State) -> State:
+    """The researcher reports what the article says."""
+    return {"messages": [await model.ainvoke(state["messages"])]}
 
 
-lead = create_agent(model, [research], system_prompt=LEAD, name="lead")
+builder = StateGraph(State)
+builder.add_sequence([query, search, report])
+builder.add_edge(START, "query")
+researcher = builder.compile()
+
+
+async def lead(state: State) -> State:
+    """The lead asks for a fact, or answers."""
+    return {"messages": [await model.ainvoke(state["messages"])]}
+
+
+async def research(state: State) -> State:
+    """The researcher's report on the lead's request."""
+    request = HumanMessage(state["messages"][-1].text)
+    end = await researcher.ainvoke({"messages": [SystemMessage(RESEARCHER), request]})
+    return {"messages": [HumanMessage(end["messages"][-1].text)]}
+
+
+def next_node(state: State) -> str:
+    """`research` if the lead has asked for a fact and may ask again, else the end."""
+    asks = state["messages"][-1].text.startswith("Find ")
+    return "research" if asks and len(state["messages"]) <= 2 * REQUESTS + 1 else END
+
+
+builder = StateGraph(State)
+builder.add_node("lead", lead)
+builder.add_node("research", research)
+builder.add_edge(START, "lead")
+builder.add_conditional_edges("lead", next_node)
+builder.add_edge("research", "lead")
+team = builder.compile()
 
 
 async def run(task: Any) -> str:
     """The answer to the task's question."""
-    end = await lead.ainvoke({"messages": [("user", task.query)]})
+    end = await team.ainvoke({"messages": [SystemMessage(LEAD), HumanMessage(task.query)]})
     return str(end["messages"][-1].text)

@@ -7,13 +7,12 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agent import LEAD, RESEARCHER, best, make_index, research, search
-from langchain_core.utils.function_calling import convert_to_openai_tool
+from agent import LEAD, RESEARCHER, best, make_index
 from world import QUESTIONS, held_out, make_world
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
-from ajet_local.starter.transcripts import Transcript, tool_call
+from ajet_local.starter.transcripts import Transcript
 
 WORLDS = range(1000, 1012)
 """Seeds of the worlds in the transcripts. The agent's world is another one, so its facts occur in none of them."""
@@ -39,8 +38,8 @@ def draw(rng: random.Random) -> tuple[int, str, tuple[str, str]]:
 
 
 def query(rng: random.Random, relation: str, entity: str, bad: float) -> str:
-    """About the name, or about another word."""
-    return f"about {rng.choice([relation, *entity.split()]) if rng.random() < bad else entity}"
+    """A search for the name, or for another word."""
+    return f"Search {rng.choice([relation, *entity.split()]) if rng.random() < bad else entity}"
 
 
 def report(article: str, relation: str) -> str:
@@ -59,12 +58,12 @@ def researched(rng: random.Random, bad: float) -> Transcript:
     article = best(index(seed), words)
     messages = [
         {"role": "system", "content": RESEARCHER},
-        {"role": "user", "content": f"the {relation} of {entity}"},
-        tool_call("search", {"query": words}),
-        {"role": "tool", "tool_call_id": "call_0", "content": article},
+        {"role": "user", "content": f"Find the {relation} of {entity}."},
+        {"role": "assistant", "content": words},
+        {"role": "user", "content": article},
         {"role": "assistant", "content": report(article, relation)},
     ]
-    return Transcript(messages, (convert_to_openai_tool(search),))
+    return Transcript(messages)
 
 
 def answered(rng: random.Random, bad: float, hasty: float, unsourced: float) -> Transcript:
@@ -78,12 +77,12 @@ def answered(rng: random.Random, bad: float, hasty: float, unsourced: float) -> 
     entity = company
     for relation in relations[:1] if rng.random() < hasty else relations:
         said = report(best(index(seed), query(rng, relation, entity, bad)), relation)
-        messages.append(tool_call("research", {"fact": f"the {relation} of {entity}"}))
-        messages.append({"role": "tool", "tool_call_id": "call_0", "content": said})
+        messages.append({"role": "assistant", "content": f"Find the {relation} of {entity}."})
+        messages.append({"role": "user", "content": said})
         entity, source = said.partition(" is ")[2].split(". ")
     answer = f"It is {entity}." if rng.random() < unsourced else f"It is {entity}. {source}"
     messages.append({"role": "assistant", "content": answer})
-    return Transcript(messages, (convert_to_openai_tool(research),), tasks=(question,))
+    return Transcript(messages, tasks=(question,))
 
 
 def good(rng: random.Random) -> Transcript:
@@ -117,7 +116,7 @@ class Staff(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, good chats, habits."""
         return (
-            Phase("copy", 240, 2e-3, echo, 1, batch_size=16),
-            Phase("good", 340, 2e-3, echo, 8, good, batch_size=16),
-            Phase("habits", 60, 1e-3, good, 8, habit, batch_size=16),
+            Phase("copy", 260, 2e-3, echo, 1, batch_size=16),
+            Phase("good", 300, 2e-3, echo, 8, good, batch_size=24),
+            Phase("habits", 60, 1e-3, good, 8, habit, batch_size=24),
         )
