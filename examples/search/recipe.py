@@ -99,7 +99,7 @@ def echo(rng: random.Random) -> Transcript:
     """Practice in copying names."""
     facts = make_world(rng.choice(WORLDS)).facts
     names = (rng.choice([entity, value]) for (_, entity), value in rng.sample(list(facts.items()), 8))
-    text = f"It is {', '.join(names)}."
+    text = f"It is {' '.join(names)}"
     return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
 
 
@@ -116,7 +116,7 @@ class Staff(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, good chats, habits."""
         return (
-            Phase("copy", 260, 2e-3, echo, 1, batch_size=16),
-            Phase("good", 300, 2e-3, echo, 8, good, batch_size=24),
+            Phase("copy", 180, 2e-3, echo, 1, batch_size=16),
+            Phase("good", 280, 2e-3, echo, 8, good, batch_size=24),
             Phase("habits", 60, 1e-3, good, 8, habit, batch_size=24),
         )
