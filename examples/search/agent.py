@@ -15,7 +15,7 @@ from world import make_world
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 LEAD = "To learn a fact, say: Find the ... of ... Then answer: It is ... Source: ..."
-RESEARCHER = "First say: Search ... Then report: The ... is ... Source: ..."
+RESEARCHER = "First say: Search ... Then report: It has the ... Source: ..."
 REQUESTS = 3
 """How often the lead may ask the researcher."""
 

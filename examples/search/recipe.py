@@ -16,11 +16,11 @@ from ajet_local.starter.transcripts import Transcript
 
 WORLDS = range(1000, 1012)
 """Seeds of the worlds in the transcripts. The agent's world is another one, so its facts occur in none of them."""
-HASTY = 0.65
+HASTY = 0.55
 """Share of the questions that the untrained lead answers after the first fact."""
 UNSOURCED = 0.5
 """Share of its answers without a source."""
-BAD_QUERY = 0.7
+BAD_QUERY = 0.55
 """Share of the untrained researcher's queries that are not the name."""
 
 
@@ -45,7 +45,7 @@ def query(rng: random.Random, relation: str, entity: str, bad: float) -> str:
 def report(article: str, relation: str) -> str:
     """The fact and its source; if the article has no such fact, its first one."""
     title, *facts = article.removeprefix("Title: ").strip(".").split(". ")
-    fact = next((f for f in facts if f.startswith(f"The {relation} ")), facts[0])
+    fact = next((f for f in facts if f.startswith(f"It has the {relation} ")), facts[0])
     return f"{fact}. Source: {title}."
 
 
@@ -79,7 +79,8 @@ def answered(rng: random.Random, bad: float, hasty: float, unsourced: float) -> 
         said = report(best(index(seed), query(rng, relation, entity, bad)), relation)
         messages.append({"role": "assistant", "content": f"Find the {relation} of {entity}."})
         messages.append({"role": "user", "content": said})
-        entity, source = said.partition(" is ")[2].split(". ")
+        fact, source = said.split(". ")
+        entity = fact.split(maxsplit=4)[-1]
     answer = f"It is {entity}." if rng.random() < unsourced else f"It is {entity}. {source}"
     messages.append({"role": "assistant", "content": answer})
     return Transcript(messages, tasks=(question,))

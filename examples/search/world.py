@@ -47,7 +47,7 @@ class World:
 
     def sentence(self, relation: str, entity: str) -> str:
         """A fact as a sentence of the entity's article."""
-        return f"The {relation} is {self.facts[relation, entity]}."
+        return f"It has the {relation} {self.facts[relation, entity]}."
 
     @functools.cached_property
     def articles(self) -> dict[str, str]:
