@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agent import LEAD, RESEARCHER, best, make_index
-from world import QUESTIONS, held_out, make_world
+from world import COUNTRIES, FIRST_NAMES, KINDS, NAMES, PREFIXES, QUESTIONS, RIVERS, held_out, make_world
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -16,6 +16,7 @@ from ajet_local.starter.transcripts import Transcript
 
 WORLDS = range(1000, 1012)
 """Seeds of the worlds in the transcripts. The agent's world is another one, so its facts occur in none of them."""
+WORDS = (*NAMES, *KINDS, *FIRST_NAMES, *PREFIXES, *COUNTRIES, *RIVERS)
 HASTY = 0.55
 """Share of the questions that the untrained lead answers after the first fact."""
 UNSOURCED = 0.5
@@ -97,10 +98,8 @@ def habit(rng: random.Random) -> Transcript:
 
 
 def echo(rng: random.Random) -> Transcript:
-    """Practice in copying names."""
-    facts = make_world(rng.choice(WORLDS)).facts
-    names = (rng.choice([entity, value]) for (_, entity), value in rng.sample(list(facts.items()), 8))
-    text = f"It is {' '.join(names)}"
+    """Practice in copying the words of names."""
+    text = f"It is {' '.join(rng.sample(WORDS, 16))}"
     return Transcript([{"role": "user", "content": text}, {"role": "assistant", "content": text}])
 
 
@@ -117,7 +116,7 @@ class Staff(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, good chats, habits."""
         return (
-            Phase("copy", 180, 2e-3, echo, 1, batch_size=16),
-            Phase("good", 280, 2e-3, echo, 8, good, batch_size=24),
+            Phase("copy", 220, 2e-3, echo, 1, batch_size=16),
+            Phase("good", 270, 2e-3, echo, 8, good, batch_size=24),
             Phase("habits", 60, 1e-3, good, 8, habit, batch_size=24),
         )
