@@ -117,6 +117,6 @@ class Staff(TinyRecipe):
         """Copying, good chats, habits."""
         return (
             Phase("copy", 220, 2e-3, echo, 1, batch_size=16),
-            Phase("good", 270, 2e-3, echo, 8, good, batch_size=24),
+            Phase("good", 400, 1.5e-3, echo, 4, good, batch_size=24),
             Phase("habits", 60, 1e-3, good, 8, habit, batch_size=24),
         )
