@@ -116,7 +116,7 @@ class Staff(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, good chats, habits."""
         return (
-            Phase("copy", 220, 2e-3, echo, 1, batch_size=16),
-            Phase("good", 400, 1.5e-3, echo, 4, good, batch_size=24),
-            Phase("habits", 60, 1e-3, good, 8, habit, batch_size=24),
+            Phase("copy", 360, 2e-3, echo, 2),
+            Phase("good", 280, 2e-3, echo, 6, good),
+            Phase("habits", 60, 1e-3, good, 8, habit),
         )
