@@ -50,7 +50,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 
 $(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER:%=%/pyproject.toml)
 	@echo "Installing what the tests need: agent frameworks and development tools, about 160 packages more and 1 GB on disk."
-	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic langchain openai reasoning-gym -c constraints.txt
+	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic bm25s langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
 	@touch $@
 
@@ -66,7 +66,7 @@ $(NODE_INSTALLED): tests/node/package.json
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/math/demo.py --seed $(SEED)
 
-examples: $(ALL_INSTALLED) ## the seven agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
+examples: $(ALL_INSTALLED) ## the agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} .venv/bin/python examples/learn.py --seed $(SEED) $(ARGS)
 
 # One process more than cores, up to five, as many tests wait for programs that they start; one thread in each: torch's
