@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,17 @@ ANSWERS = {
     "math_code": [{"say": "42"}],
 }
 """What a scripted model says."""
+
+
+@pytest.fixture(autouse=True)
+def modules_of_one_example() -> Iterator[None]:
+    """Examples have modules of the same name, such as `agent`."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{EXAMPLES}/"):
+            del sys.modules[name]
 
 
 def reader(name: str, **fields: Any) -> Any:
