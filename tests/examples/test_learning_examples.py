@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,12 @@ ANSWERS = {
 
 
 @pytest.fixture(autouse=True)
-def modules_of_one_example() -> Iterator[None]:
-    """Examples have modules of the same name, such as `agent`."""
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(f"{EXAMPLES}/"):
-            del sys.modules[name]
+def modules_of_one_example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples, and jobs of other tests, have modules of the same name, such as `agent`: those of the example come first."""
+    name = request.node.callspec.params.get("name")
+    for module in {path.stem for path in EXAMPLES.glob("*/*.py")} & set(sys.modules):
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.syspath_prepend(EXAMPLES / str(name))
 
 
 def reader(name: str, **fields: Any) -> Any:
