@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-trinity verify-trinity test-matrix lint format wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-trinity verify-trinity test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -50,7 +50,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 
 $(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER:%=%/pyproject.toml)
 	@echo "Installing what the tests need: agent frameworks and development tools, about 160 packages more and 1 GB on disk."
-	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic langchain openai reasoning-gym -c constraints.txt
+	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,wandb]' mlflow-skinny anthropic bm25s langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %)
 	@touch $@
 
@@ -66,7 +66,7 @@ $(NODE_INSTALLED): tests/node/package.json
 demo: $(INSTALLED) ## an agent learns, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/math/demo.py --seed $(SEED)
 
-examples: $(ALL_INSTALLED) ## the seven agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
+examples: $(ALL_INSTALLED) ## the agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} .venv/bin/python examples/learn.py --seed $(SEED) $(ARGS)
 
 # One process more than cores, up to five, as many tests wait for programs that they start; one thread in each: torch's
@@ -129,6 +129,9 @@ verify-trinity: .venv-trinity/.installed ## does the math example learn with Tri
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
 
+test-versions: $(ALL_INSTALLED) ## the fast tests with Python 3.12, 3.13 and the oldest requirements, in environments of their own (ARGS="3.13")
+	OMP_NUM_THREADS=1 .venv/bin/python tests/versions.py $(ARGS)
+
 lint: $(ALL_INSTALLED) ## style, types, import rules and phrases to avoid
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -148,10 +151,12 @@ $(DOCS_INSTALLED): $(ALL_INSTALLED)
 docs: $(DOCS_INSTALLED) ## the documentation site, in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
-wheels: $(ALL_INSTALLED) ## all distributions as wheels, in dist/
-	rm -rf dist
-	for folder in . $(PLUGINS) $(CLUSTER); do .venv/bin/python -m build --wheel --outdir dist $$folder >/dev/null; done
-	ls dist
+wheels: $(ALL_INSTALLED) ## wheels and source distributions of the last commit, in dist/; the version comes from the newest tag
+	.venv/bin/python tools/release.py
+
+check-wheels: wheels ## each wheel alone in an empty environment, with an SBOM in dist/sbom; then the README's ten lines
+	.venv/bin/python tools/wheels_alone.py $(ARGS)
+	.venv/bin/python bench/from_wheels.py
 
 bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the end
 	.venv/bin/python bench/learning.py $(ARGS)

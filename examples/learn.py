@@ -1,6 +1,6 @@
 """Run the examples that learn: held-out reward before and after training, and whether the gain is significant.
 
-    python examples/learn.py --seed 0 [NAME ...]
+    python examples/learn.py --seed 0 [--record] [NAME ...]
 
 Runs the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an example's
 gain is less than `GAIN` or less than `ERRORS` standard errors.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("countdown", "frozenlake", "apps", "rubric", "learn_to_ask", "shapes", "werewolves")
+NAMES = ("countdown", "frozenlake", "apps", "rubric", "learn_to_ask", "shapes", "math_code", "search", "werewolves")
 GAIN = 0.15
 ERRORS = 3.0
 
@@ -32,8 +32,15 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="random seed of the models, the tasks and the sampling"
     )
+    parser.add_argument(
+        "--record", action="store_true", help="write the results to learned.json of the example too"
+    )
     options = parser.parse_args()
-    found = {name: learn(name, options.seed) for name in options.names or NAMES}
+    found = {}
+    for name in options.names or NAMES:
+        found[name] = learn(name, options.seed)
+        if options.record:
+            record(name, options.seed, found[name])
     print(json.dumps(found))
     sys.exit(any(f["gain"] < GAIN or f["standard_errors"] < ERRORS for f in found.values()))
 
@@ -63,6 +70,15 @@ def learn(name: str, seed: int) -> dict[str, Any]:
         "seconds": round(time.time() - started, 1),
         "curve": curve(run_dir),
     }
+
+
+def record(name: str, seed: int, result: dict[str, Any]) -> None:
+    """Add a result to the example's `learned.json`, from which `tools/learning_curves.py` makes its picture and table."""
+    path = HERE / name / "learned.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = dict(sorted({**known, str(seed): result}.items()))
+    rows = ",\n".join(f"  {json.dumps(seed)}: {json.dumps(found)}" for seed, found in known.items())
+    path.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

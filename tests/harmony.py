@@ -123,6 +123,12 @@ def harmony() -> Any:
     )
 
 
+def for_template(message: Any) -> Any:
+    """A message with its reasoning under the name that the template reads; older releases of transformers do not do this."""
+    thought = message.get("reasoning_content")
+    return {**message, "thinking": thought} if thought else message
+
+
 def answer(text: str, thought: str = "") -> str:
     """A sampled turn that answers, without the ``<|return|>`` that ends it."""
     return f"{_analysis(thought)}<|channel|>final<|message|>{text}"

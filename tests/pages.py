@@ -16,13 +16,13 @@ def page(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def tool(name: str) -> ModuleType:
-    """A script of tools/ as a module; it finds the other ones as if it were run."""
-    sys.path.insert(0, str(ROOT / "tools"))
+def tool(name: str, folder: str = "tools") -> ModuleType:
+    """A script of a folder as a module; it finds the other ones as if it were run."""
+    sys.path.insert(0, str(ROOT / folder))
     try:
         return importlib.import_module(name)
     finally:
-        sys.path.remove(str(ROOT / "tools"))
+        sys.path.remove(str(ROOT / folder))
 
 
 def files(text: str) -> dict[str, str]:

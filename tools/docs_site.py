@@ -7,31 +7,55 @@ repository, and here it becomes a link to the page on the site.
 from __future__ import annotations
 
 import html
+import logging
+import os
 import posixpath
 import re
+import shutil
+import subprocess
 import sys
+import tarfile
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from pymdownx.superfences import fence_code_format
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))  # MkDocs loads this file alone
 import errors  # noqa: E402
+import run_blocks  # noqa: E402
 
+_log = logging.getLogger("mkdocs.hooks")
 HOME = "README.md"
 DOCS = "docs/"
 ADDED = (HOME, "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
 """Pages from outside docs/, besides the examples' own."""
+MERMAID = "11.17.2"
+"""The version of the npm package that draws diagrams, of the major version that Material asks for."""
+MERMAID_URI = "assets/mermaid.min.js"
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 _CODE = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config: MkDocsConfig) -> None:
+    """Draw diagrams where there is their script; elsewhere they stay text, as Material would load the script from another host."""
+    if mermaid():
+        fence = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
+        config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
+    else:
+        _log.info("npm cannot get mermaid %s: diagrams are shown as text", MERMAID)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside docs/, the files to which pages link, and the generated pages."""
+    """Add the pages from outside docs/, the files to which pages link, the generated pages and the script of diagrams."""
+    if script := mermaid():
+        files.append(File.generated(config, MERMAID_URI, abs_src_path=str(script)))
     for name in [*ADDED, *examples()]:
         files.append(_file(name, config))
     for name in sorted(linked(files)):
@@ -77,8 +101,12 @@ def site_path(name: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """The page with links as they are on the site."""
+    """The page with what its commands print (with ``DOCS_RUN=no``: what it shows), and with links as they are on the site."""
     source = repository_path(page.file)
+    try:
+        markdown = markdown if os.environ.get("DOCS_RUN") == "no" else run_blocks.run_page(markdown, source)
+    except run_blocks.BlockFailed as failure:
+        raise PluginError(str(failure)) from failure
     folder = posixpath.dirname(page.file.src_uri)
 
     def moved(match: re.Match[str]) -> str:
@@ -94,6 +122,50 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
     return "".join([*parts, _LINK.sub(moved, markdown[end:])])
 
 
+def on_page_content(html_: str, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """The button of a console block copies its commands, without prompts and what they print."""
+
+    def with_commands(found: re.Match[str]) -> str:
+        lines = html.unescape(re.sub(r"<[^>]+>", "", found[0])).splitlines()
+        taken = [line for line, before in zip(lines, ["", *lines], strict=False) if _is_command(line, before)]
+        commands = "\n".join(line.removeprefix("$ ") for line in taken)
+        return f'<div data-copy="{html.escape(commands)}" {found[1]}' if commands else found[0]
+
+    return re.sub(
+        r'<div (class="language-console highlight">.*?</div>)', with_commands, html_, flags=re.DOTALL
+    )
+
+
+def _is_command(line: str, before: str) -> bool:
+    return line.startswith("$ ") or before.endswith("\\")
+
+
+def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
+    """A page with diagrams loads their script before Material's, which else loads it from another host."""
+    if 'class="mermaid"' not in output:
+        return output
+    script = posixpath.relpath(MERMAID_URI, posixpath.dirname(page.file.dest_uri))
+    return output.replace("</head>", f'<script src="{script}"></script></head>', 1)
+
+
+@cache
+def mermaid() -> Path | None:
+    """The script that draws diagrams, from npm; None without npm, or if npm cannot get it."""
+    folder = ROOT / "build" / "mermaid"
+    script = folder / "package" / "dist" / "mermaid.min.js"
+    archive = folder / f"mermaid-{MERMAID}.tgz"
+    if not archive.is_file() or not script.is_file():
+        npm = shutil.which("npm")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        command = [npm or "npm", "pack", "--silent", "--fetch-retries=1", f"mermaid@{MERMAID}"]
+        if not npm or subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode:
+            return None
+        with tarfile.open(archive) as packed:
+            packed.extract("package/dist/mermaid.min.js", folder, filter="data")
+    return script
+
+
 def _file(name: str, config: MkDocsConfig) -> File:
     return File.generated(config, site_path(name), abs_src_path=str(ROOT / name))
 
@@ -104,6 +176,7 @@ def _file(name: str, config: MkDocsConfig) -> File:
 def generated() -> Iterator[tuple[str, str]]:
     """Path and text of each generated page."""
     yield "reference/job.md", "\n".join(job_page())
+    yield "reference/commands.md", "\n".join(commands_page())
     yield "reference/metrics.md", "\n".join(metrics_page())
     yield "reference/api.md", "\n".join(api_page())
     yield "reference/errors.md", "\n".join(errors_page())
@@ -132,6 +205,26 @@ def _section(key: str) -> str:
     if first == "backbone" and "." in rest:
         return f"backbone.{rest.partition('.')[0]}"
     return first if rest else "Top level"
+
+
+def commands_page() -> Iterator[str]:
+    """The help of every command."""
+    from ajet.cli import _commands
+
+    yield "# Commands\n"
+    yield "What `ajet COMMAND --help` prints.\n"
+    for name, text in helps(_commands(), "ajet"):
+        yield f"\n## {name}\n\n```text\n{text}\n```"
+
+
+def helps(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, str]]:
+    """Name and help of a command and of all below it."""
+    sizes = {"terminal_width": run_blocks.COLUMNS, "max_content_width": run_blocks.COLUMNS}
+    context = command.context_class(command, info_name=name.rpartition(" ")[2], parent=parent, **sizes)
+    yield name, command.get_help(context)
+    if hasattr(command, "list_commands"):
+        for below in command.list_commands(context):
+            yield from helps(command.get_command(context, below), f"{name} {below}", context)
 
 
 def metrics_page() -> Iterator[str]:

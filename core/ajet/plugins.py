@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from ajet import hookspecs
 from ajet.interfaces.base import Plugin, Settings
+from ajet.own_plugins import remedy
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest, nearest_name
 
@@ -112,7 +113,8 @@ class Plugins:
         names = sorted(n for k, n in self.classes if k == kind)
         reasons = "".join(f" ({b.distribution} did not load: {b.error})" for b in self.broken)
         raise ConfigError(
-            f"{where}: unknown {kind} {name!r}{nearest(name, names)}. Installed: {', '.join(names) or 'none'}.{reasons}"
+            f"{where}: unknown {kind} {name!r}{nearest(name, names)}. Installed: {', '.join(names) or 'none'}."
+            f"{remedy(kind, name)}{reasons}"
         )
 
     def build(self, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:

@@ -2,8 +2,9 @@
 
     python judge_model.py --port 8765
 
-It understands criteria of four forms: `contains "…"`, `begins with "…"`, `ends with "…"`, and `repeats a thing of the
-task` (the noun in the letter). A real job names a real model in `judge.endpoint` instead.
+It understands criteria of these forms: `contains "…"`, `begins with "…"`, `ends with "…"`, `repeats a thing of the task`
+(the noun in the letter), `has more than N words`, and, if the reference is `ANSWER. Source: SOURCE.`, `gives the answer …`
+and `names the source …`. A real job names a real model in `judge.endpoint` instead.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ FENCED = re.compile(r"^BEGIN (\w+) (\w+)\n(.*?)\nEND \1 \2$", re.MULTILINE | re.
 def verdict(system: str, user: str) -> dict[str, Any]:
     """Which criteria of the instructions the fenced response meets."""
     data = {name: text for name, _, text in FENCED.findall(user)}
-    met = {name: meets(text, data["RESPONSE"], data["TASK"]) for name, text in CRITERION.findall(system)}
+    met = {
+        name: meets(text, data["RESPONSE"], data["TASK"], data.get("REFERENCE", ""))
+        for name, text in CRITERION.findall(system)
+    }
     return {"reason": "read literally", **met}
 
 
-def meets(criterion: str, response: str, task: str) -> bool:
+def meets(criterion: str, response: str, task: str, reference: str = "") -> bool:
     """Whether a response meets a criterion, read literally."""
     words = re.search(r'"(.+)"', criterion)
     if words and criterion.startswith("begins with"):
@@ -34,8 +38,20 @@ def meets(criterion: str, response: str, task: str) -> bool:
         return response.endswith(words[1])
     if words and criterion.startswith("contains"):
         return words[1] in response
+    if limit := re.fullmatch(r"has more than (\d+) words", criterion):
+        return len(response.split()) > int(limit[1])
+    answer, _, source = reference.partition(". ")
+    if criterion.startswith("gives the answer"):
+        return has(response, answer)
+    if criterion.startswith("names the source"):
+        return has(response, source.rstrip("."))
     thing = re.search(r"My (\w+) is", task)
-    return bool(thing and re.search(rf"\b{thing[1]}\b", response))
+    return bool(thing) and has(response, thing[1])
+
+
+def has(text: str, phrase: str) -> bool:
+    """Whether a text contains a phrase as whole words."""
+    return bool(phrase) and re.search(rf"\b{re.escape(phrase)}\b", text) is not None
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -88,8 +88,11 @@ def test_groups_can_be_filtered_and_scored_anew_and_any_code_is_an_episode(
             with pytest.raises(ajet.AjetError, match="step 2: nothing to train on"):
                 await learner.train([lost])
             (folder / "there").mkdir()
-            with pytest.raises(ConfigError, match=r"^path=.*there: exists already"):
+            with pytest.raises(
+                ConfigError, match=r"^path=.*there: exists already.* The model is in .*step_000001"
+            ):
                 learner.save("there")
+            assert (learner.dir / "checkpoints" / "step_000001" / "config.json").exists()
 
     asyncio.run(own())
     run = ajet.load_run("runs")

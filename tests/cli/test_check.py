@@ -70,7 +70,7 @@ def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder
     assert re.search(r"zero advantage +1 of 1 groups have equal rewards", page)
     assert "temperature" in page and "training uses 1.0" in page
     assert "answers ended at their length" in page and "max_tokens" in page
-    assert "larger rollout.group_size" in page
+    assert "Check more of them (--first, --group-size)" in page
 
 
 def test_failures_are_told_by_cause_with_the_first_error(folder: Folder) -> None:

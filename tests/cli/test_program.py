@@ -98,6 +98,18 @@ def test_an_unknown_option_is_exit_code_2(folder: Folder) -> None:
     assert outcome.code == 2 and "--stepz" in outcome.err
 
 
+def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ajet.own_plugins.EXTRAS", {"hangar": {"command": "fly"}})
+    outcome = folder.ajet("fly", "--high")
+    assert outcome.code == 2
+    assert (
+        outcome.err
+        == "error: the command `ajet fly` is not installed. It comes with pip install 'ajet[hangar]'.\n"
+    )
+
+
 def test_a_bug_is_shown_with_its_traceback_and_exit_code_1(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

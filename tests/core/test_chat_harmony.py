@@ -65,7 +65,7 @@ def template(messages: list[Any], tools: list[Any], **options: Any) -> str:
         {**m, "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
         if "tool_calls" in m
         else m
-        for m in messages
+        for m in map(harmony.for_template, messages)
     ]
     return str(chat().tokenizer.apply_chat_template(given, tools=tools or None, tokenize=False, **options))
 

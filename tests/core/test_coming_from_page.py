@@ -38,7 +38,7 @@ def test_B13_its_logger_is_taken_by_a_job_and_writes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = files(PAGE)["my_logger.py"]
-    (run,) = blocks(PAGE, "yaml")
+    (run,) = [block for block in blocks(PAGE, "yaml") if "loggers" in block]
     (tmp_path / "my_logger.py").write_text(code)
     (tmp_path / "agent.py").write_text("async def run(task): return ''\n")
     (tmp_path / "tasks.jsonl").write_text('{"query": "q"}\n')

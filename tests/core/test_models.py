@@ -14,7 +14,7 @@ from werkzeug import Request, Response
 
 from ajet import AjetError, ConfigError, Recipe
 from ajet.interfaces.progress import Progress, Silent
-from ajet.job.models import cached, check_model, find_recipe, model_source
+from ajet.job.models import cached, check_model, check_reference, find_recipe, model_source
 from ajet.runs.run_dir import checkpoint_step
 
 
@@ -218,3 +218,12 @@ def test_what_is_no_recipe_is_refused_by_name(tmp_path: Path) -> None:
         find_recipe(f"{tmp_path / 'recipe.py'}:not_a_recipe")
     with pytest.raises(ConfigError, match=r"has no 'Min'.*Mine"):
         find_recipe(f"{tmp_path / 'recipe.py'}:Min")
+
+
+def test_a_reference_is_no_recipe() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^train\.reference: starter is a recipe; name the folder of a model, or leave"
+    ):
+        check_reference("starter")
+    with pytest.raises(ConfigError, match=r"^train\.reference \./none: no such folder"):
+        check_reference("./none")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput, hookimpl
+from ajet.own_plugins import EXTRAS
 from ajet.plugins import Plugins, entry_points, load_plugins
 from ajet.types import ConfigError
 
@@ -55,6 +56,27 @@ def test_an_unknown_name_lists_what_is_installed_and_the_nearest() -> None:
         ConfigError, match=r"judge.type: unknown judge 'maht'; did you mean 'math'. Installed: exact, math\."
     ):
         plugins.get("judge", "maht", "judge.type")
+
+
+def test_an_unknown_name_that_a_plugin_of_ours_has_says_what_to_install() -> None:
+    with pytest.raises(ConfigError, match=r"Installed: none\. It comes with pip install 'ajet\[readers\]'\."):
+        Plugins().get("reader", "jsonl", "task.reader.type")
+
+
+def test_the_table_of_our_plugins_is_what_they_bring() -> None:
+    extras = {f"ajet-plugin-{extra}": extra for extra in EXTRAS}
+    told = {
+        (kind, name): extra
+        for extra, kinds in EXTRAS.items()
+        for kind, names in kinds.items()
+        for name in names.split()
+    }
+    classes = load_plugins().classes.values()
+    found = {(each.kind, each.name): each.distribution for each in classes if each.distribution != "ajet"}
+    for entry in importlib.metadata.entry_points(group="ajet.commands"):
+        assert entry.dist
+        found["command", entry.name] = entry.dist.name
+    assert told == {named: extras[distribution] for named, distribution in found.items()}
 
 
 def test_a_misspelt_field_is_an_error_with_the_nearest() -> None:

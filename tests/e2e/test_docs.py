@@ -88,6 +88,7 @@ PIP = [
     for folder in re.findall(
         r"(?<=[ '])(?:-e '?)?(\.?[\w./-]*/[\w./-]*|\.)(?=[\['\s]|$)", line.partition("#")[0]
     )
+    if f"\n`{folder.removeprefix('./')}/" not in page.read_text(encoding="utf-8")  # the page makes it
 ]
 
 

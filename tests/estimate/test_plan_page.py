@@ -15,7 +15,7 @@ from tests.pages import blocks, page, tool
 PAGE = page("docs/plan.md")
 COMMANDS = [
     line.partition("#")[0].strip()
-    for block in blocks(PAGE, "")
+    for block in [*blocks(PAGE, "console"), *blocks(PAGE, "")]
     for line in block.splitlines()
     if line.startswith(("$ ajet", "ajet"))
 ]

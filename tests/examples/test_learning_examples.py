@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,24 @@ from tests.tiers import fast
 from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask")
+NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask", "math_code")
 ANSWERS = {
     "countdown": [{"say": "1 + 2 - 3"}],
     "frozenlake": [{"say": "down"}],
     "rubric": [{"say": "Dear Ada, we are sorry. We will send a new lamp. Kind regards"}],
     "learn_to_ask": [{"turn": 2, "say": "You have migraine."}, {"say": "Do you have nausea?"}],
+    "math_code": [{"say": "42"}],
 }
 """What a scripted model says."""
+
+
+@pytest.fixture(autouse=True)
+def modules_of_one_example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples, and jobs of other tests, have modules of the same name, such as `agent`: those of the example come first."""
+    name = request.node.callspec.params.get("name")
+    for module in {path.stem for path in EXAMPLES.glob("*/*.py")} & set(sys.modules):
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.syspath_prepend(EXAMPLES / str(name))
 
 
 def reader(name: str, **fields: Any) -> Any:

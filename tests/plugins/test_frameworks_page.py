@@ -42,10 +42,12 @@ def sections() -> dict[str, Section]:
     """By plugin."""
     found = {}
     for text in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
-        install = re.search(r"^pip install -e plugins/(\w+).*$", text, re.MULTILINE)
-        command = re.search(r"^(?:\w+=\w+ )?ajet .*$", text, re.MULTILINE)
+        install = re.search(r'^pip install "ajet\[local,([\w-]+)\]".*$', text, re.MULTILINE)
+        command = re.search(r"(?<=^\$ )(?:\w+=\w+ )?ajet .*$", text, re.MULTILINE)
         if install and command:
-            found[install[1]] = Section(install[0], files(text)["agent.py"], command[0])
+            found[{"openai": "openai_sdk"}.get(install[1], install[1].replace("-", "_"))] = Section(
+                install[0], files(text)["agent.py"], command[0]
+            )
     return found
 
 
@@ -95,11 +97,11 @@ def test_the_unchanged_agent_runs_by_the_command_shown(
 @pytest.mark.parametrize("name", MODULES)
 def test_the_install_line_names_what_is_there(name: str) -> None:
     require(MODULES[name])
-    for word in sections()[name].install.split()[2:]:
-        if word.startswith("plugins/"):
-            assert (ROOT / word / "pyproject.toml").exists()
-        elif word != "-e":
-            importlib.metadata.version(word)
+    known = importlib.metadata.metadata("ajet").get_all("Provides-Extra") or ()
+    ours, *others = shlex.split(sections()[name].install)[2:]
+    assert ours.startswith("ajet[") and set(ours[5:-1].split(",")) <= set(known)
+    for distribution in others:
+        importlib.metadata.version(distribution)
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "openai_sdk"])

@@ -17,7 +17,7 @@ THOUGHT = "one and one"
 
 def written(script: Script, messages: list[Any], tools: list[Any]) -> list[int]:
     """What the model's template writes for the client's messages."""
-    given = [dict(m) for m in messages]
+    given = [dict(harmony.for_template(m)) for m in messages]
     for message in given:
         for call in message.get("tool_calls", ()):
             function = {**call["function"], "arguments": json.loads(call["function"]["arguments"])}

@@ -28,7 +28,11 @@ def template(script: Script, messages: list[Any], **options: Any) -> str:
     """The chat as transformers writes it where the final message is to be continued."""
     return str(
         script.tokenizer.apply_chat_template(
-            messages, tokenize=False, continue_final_message=True, date_string="26 Jul 2024", **options
+            list(map(harmony.for_template, messages)),
+            tokenize=False,
+            continue_final_message=True,
+            date_string="26 Jul 2024",
+            **options,
         )
     )
 

@@ -27,6 +27,7 @@ from ajet.learning.loop import assert_all_trained
 from ajet.learning.objective import objective
 from ajet.learning.rollouts import fresh, plan_group, why_nothing
 from ajet.reports.token_text import TokenText
+from ajet.rollout.checkpoints import CHECKPOINTS
 from ajet.rollout.episode import Episode as Ran
 from ajet.rollout.episode import Plan
 from ajet.rollout.failures import Failure, FailureKind
@@ -218,10 +219,13 @@ class Learner:
         return metrics
 
     def save(self, path: AnyPath) -> Path:
-        """Write the model, its tokenizer and the optimizer's state into a new folder. Raises ConfigError if it exists."""
+        """Write the model, its tokenizer and the optimizer's state into a new folder. Raises ConfigError if it exists, and
+        then writes them into the run folder instead, so that the training is not lost."""
         folder = Path(path).expanduser().resolve()
         if folder.exists():
-            raise ConfigError(f"path={folder}: exists already; name a new folder.")
+            own = self.dir / CHECKPOINTS / f"step_{self.step:06d}"
+            saved = own if own.exists() or own == folder else self.save(own)
+            raise ConfigError(f"path={folder}: exists already; name a new folder. The model is in {saved}.")
         folder.mkdir(parents=True)
         self._trainer.save(folder)
         self.saved = folder

@@ -15,10 +15,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from ajet.cli import (
     check,
@@ -108,10 +109,14 @@ def _left_behind() -> bool:
 
 def run_program(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code. Errors are printed only here."""
+    from ajet.own_plugins import remedy
     from ajet.types import AjetError, ConfigError
 
     try:
-        _commands()(list(arguments), prog_name="ajet")
+        commands = _commands()
+        if arguments and arguments[0] not in commands.commands and (hint := remedy("command", arguments[0])):
+            raise ConfigError(f"the command `ajet {arguments[0]}` is not installed.{hint}")
+        commands(list(arguments), prog_name="ajet")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
@@ -147,7 +152,7 @@ def _limit_of_machine(error: Exception) -> str | None:
 
 
 @functools.cache  # a notebook or a test runs several in one process, and each would inspect all signatures again
-def _commands() -> Callable[..., object]:
+def _commands() -> TyperGroup:
     """All commands, those of plugins included."""
     app = typer.Typer(
         name="ajet",
@@ -173,7 +178,9 @@ def _commands() -> Callable[..., object]:
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
     _add_plugin_commands(app)
-    return typer.main.get_command(app)
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    return group
 
 
 def _program(

@@ -126,7 +126,9 @@ def page(job: Job, report: Report) -> str:
     parts.append(_breaks(report))
     parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "no warnings")
     first = episodes[0].plan.id if episodes else ""
-    parts.append("Timelines, trees and breaks are explained in docs/tracker.md.")
+    parts.append(
+        "Timelines, trees and breaks: see “The context tracker” in the documentation (docs/tracker.md)."
+    )
     next_ = [
         ("the whole run", f"ajet show {report.run_dir}"),
         ("one episode", f"ajet show {report.run_dir} {first}"),

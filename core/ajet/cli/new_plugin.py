@@ -54,4 +54,4 @@ def new(
     except OSError as error:
         raise ConfigError(f"--folder {target} cannot be written ({error.strerror}).") from None
     article = "an" if kind[0] in "aeiou" else "a"
-    print(f"Created {article} {kind} in {target}. Next: pip install -e {target} && pytest {target}")
+    print(f"Created {article} {kind} in {target}. Next: pip install pytest -e {target} && pytest {target}")

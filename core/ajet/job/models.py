@@ -52,6 +52,16 @@ def check_model(model: str, key: str = "model") -> None:
         )
 
 
+def check_reference(reference: str) -> None:
+    """Raise ConfigError for what cannot be `train.reference`: a recipe, or what cannot be a model."""
+    if find_recipe(reference):
+        raise ConfigError(
+            f"train.reference: {reference} is a recipe; name the folder of a model, or leave the key out: the reference is then "
+            "the model's initial weights."
+        )
+    check_model(reference, "train.reference")
+
+
 def model_source(model: str, seed: int, progress: Progress) -> str:
     """The folder or the Hugging Face id of a job's model; a recipe is built if it is not there yet.
 

@@ -23,7 +23,7 @@ from ajet.interfaces.service import Command, Service
 from ajet.interfaces.workflow import Workflow, load_workflow, make_workflow
 from ajet.job.config import BackboneSettings, JobConfig, Layers, leaves
 from ajet.job.job import Backbone, Job, TargetPlan
-from ajet.job.models import check_model
+from ajet.job.models import check_model, check_reference
 from ajet.job.objects import OBJECT, given_object, given_reader, is_object
 from ajet.job.paths import COMMAND, Paths, changed_fields, load_named, service_type
 from ajet.plugins import Plugins, load_plugins, validated
@@ -67,7 +67,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     if read_tasks and backbone.capabilities.trains:  # other backbones check the model when they load it
         check_model(config.model)
         if config.train.reference is not None:
-            check_model(config.train.reference, "train.reference")
+            check_reference(config.train.reference)
     if read_tasks and _set_defaults(layers, backbone.defaults(config), backbone.name):
         config = _with_prompts(Paths(plugins, layers, readers=read_tasks).job(layers.job()))
         backbone = build.backbone(config.backbone)

@@ -279,6 +279,8 @@ def why_nothing(episodes: Sequence[Episode | Ended], counts: Metrics) -> str:
     """Why nothing can be learned from these episodes, with the remedy; ``counts`` are those of `fresh`."""
     if not episodes and counts.get("episodes_stale"):
         return f"all {counts['episodes_stale']:.0f} episodes were sampled more than train.max_staleness versions ago; raise it"
+    if not episodes:
+        return "no episodes were given"
     if all(e.failure for e in episodes):
         return f"all {len(episodes)} episodes failed: {describe_failures(episodes)}"
     return (

@@ -217,7 +217,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         found.append(
             (
                 f"{report.equal_groups} of {report.groups} groups have equal rewards: nothing can be learned from them",
-                "Use a larger rollout.group_size, tasks that succeed sometimes, or a finer reward.",
+                "Check more of them (--first, --group-size), or use tasks that succeed sometimes, or a finer reward.",
             )
         )
     return found

@@ -81,7 +81,7 @@ Isolation = Literal["full", "limits"]
 
 
 async def run_python(
-    sources: Mapping[str, str],
+    program: str | Mapping[str, str],
     *,
     input: str = "",
     limits: Limits | None = None,
@@ -90,7 +90,8 @@ async def run_python(
     as_user: bool = False,
     python: str | None = None,
 ) -> Ran:
-    """Run ``main.py`` of ``sources`` (file name to text) with ``input`` on its stdin.
+    """Run a Python program with ``input`` on its stdin. A program of several files is a mapping from file name to text, of
+    which ``main.py`` is run.
 
     ``full``: in Linux namespaces, as another user, with a filter on system calls. The program sees the system's
     programs and libraries (read-only) and its own folder, but no other files, processes, variables or network.
@@ -105,7 +106,7 @@ async def run_python(
     interpreter = os.path.realpath(python or sys.executable)
     installed = [path for path in sys.path if path.endswith("-packages") and os.path.isdir(path)]
     job = {
-        "sources": dict(sources),
+        "sources": {"main.py": program} if isinstance(program, str) else dict(program),
         "input": input,
         "walls": isolation == "full",
         "as_user": as_user,
@@ -162,7 +163,7 @@ def doctor() -> tuple[str, str, str]:
     namespaces it is not an error, because only the judge `code` needs them."""
     what = "code sandbox"
     try:
-        ran = asyncio.run(run_python({"main.py": "pass"}))
+        ran = asyncio.run(run_python("pass"))
     except NoSandbox as error:
         return what, f"limits only: {error.reason}", ""
     if not ran.ok:

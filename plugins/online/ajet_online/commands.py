@@ -159,7 +159,7 @@ def train_command(
     train(job_file, store=store, updates=updates, sets=sets or ())
 
 
-@app.command("job", hidden=True)
+@app.command("job")
 def job_command(
     job_file: JobFile,
     port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,

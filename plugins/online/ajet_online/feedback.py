@@ -134,6 +134,12 @@ def name_in(asked: Mapping[str, Any], name: str, default: str | None = None) -> 
     """A field that is an id: a string or a number, as clients write both. Raises Refused."""
     value = asked.get(name)
     value = default if value is None else value
+    if value is None:
+        raise bad(
+            f"{name} is missing; for a rating of one reply, give the reply's id"
+            if name == "task_id"
+            else f"{name} is missing"
+        )
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise bad(f"{name} must be a string or an integer")
     return storable(str(value), name)

@@ -33,7 +33,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux
 
 
 def run(source: str, **options: Any) -> Ran:
-    return asyncio.run(run_python({"main.py": source}, **options))
+    return asyncio.run(run_python(source, **options))
 
 
 def limits(name: str) -> Limits:
@@ -258,6 +258,16 @@ def test_a_program_gets_its_input_and_gives_its_output() -> None:
 def test_files_beside_the_program_can_be_imported() -> None:
     ran = asyncio.run(run_python({"main.py": "import other; print(other.x)", "other.py": "x = 5"}))
     assert ran.stdout == "5\n"
+
+
+@with_walls
+def test_a_program_of_one_file_is_text_and_the_plugin_exports_what_a_tool_needs() -> None:
+    from ajet_judges import Limits, run_python
+
+    ran = asyncio.run(run_python("print(input())", input="5", limits=Limits(output=1)))
+    assert ran.ok and ran.stdout == "5\n"
+    ran = asyncio.run(run_python("print('x' * 2000)", limits=Limits(output=1)))
+    assert ran.describe() == "stopped at its limit of output" and len(ran.stdout) == 1024
 
 
 @with_walls

@@ -166,7 +166,7 @@ def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
         ("/feedback", {"msg_ids": ["a"], "task_id": "t"}, "reward must be a finite number"),
         ("/feedback", {"msg_ids": ["a"], "reward": "1", "task_id": "t"}, "reward must be a finite number"),
         ("/feedback", b'{"msg_ids": ["a"], "reward": NaN, "task_id": "t"}', "reward must be a finite number"),
-        ("/feedback", {"msg_ids": ["a"], "reward": 1}, "task_id must be a string"),
+        ("/feedback", {"msg_ids": ["a"], "reward": 1}, "task_id is missing; for a rating of one reply"),
         (
             "/feedback",
             {"msg_ids": ["a"], "reward": 1, "task_id": "t", "run_id": [1]},

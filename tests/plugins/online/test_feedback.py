@@ -126,7 +126,10 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
         ({"run": "a"}, "reward must be a finite number"),
         ({"run": "a", "thumb": "sideways"}, "thumb must be up or down"),
         ({"run": "a", "thumb": "up", "reward": 1}, "give reward or thumb, not both"),
-        ({"msg_ids": ["a"], "thumb": "up"}, "task_id must be a string or an integer"),
+        (
+            {"msg_ids": ["a"], "thumb": "up"},
+            "task_id is missing; for a rating of one reply, give the reply's id",
+        ),
         ({"run": "a", "thumb": "up", "correction": "b"}, "a correction is of one reply"),
         ({"msg_ids": ["a"], "reward": 10**400, "task_id": "t"}, "reward must be a finite number"),
         ({"msg_ids": ["a"], "reward": 1, "task_id": "a\ud800"}, "task_id has zero characters or halves"),

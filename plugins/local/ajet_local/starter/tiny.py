@@ -91,6 +91,9 @@ class TinyRecipe(Recipe):
 
     def save(self, model: Any, tokenizer: Any, folder: Path) -> None:
         """Write the trained model."""
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()  # a recipe reports its own progress
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 

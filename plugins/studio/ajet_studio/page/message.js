@@ -25,7 +25,7 @@ export function messageElement(item, about) {
 		"article",
 		{ class: `message ${answer ? "answer" : "other"} s${lane % 6}`, "aria-label": `${role}, message ${item.index + 1}` },
 		item.first && callHead(item, about),
-		h("header", h("b", data(role)), message.role === "assistant" && !answer && h("span", "written by the agent, not sampled here"), name && data(name, "mono"), message.parent !== item.index - 1 && h("span", branch(message.parent))),
+		h("header", h("b", data(role)), message.role === "assistant" && !answer && h("span", "in the prompt, not sampled by this call"), name && data(name, "mono"), message.parent !== item.index - 1 && h("span", branch(message.parent))),
 		h(
 			"div.body",
 			message.reasoning && about.shows.reasoning && h("div.reasoning", h("small", "Reasoning"), longText(message.reasoning)),

@@ -1,0 +1,26 @@
+"""docs/exactness.md names checks that are there, and figures that the benchmarks have."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.pages import ROOT, page
+
+PAGE = page("docs/exactness.md")
+BENCHMARKS = page("docs/benchmarks.md")
+
+
+def test_every_check_that_it_names_is_there() -> None:
+    named = set(re.findall(r"`((?:tests|bench)/[\w/.]+)`", PAGE))
+    assert len(named) > 12
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "figure", ["1.2e-6", "1.7e-6", "1e-4", "6.0e-08", "3.7e-07", "3.4e-05", "0.019", "0.020"]
+)
+def test_its_figures_are_those_of_the_benchmarks(figure: str) -> None:
+    assert figure in BENCHMARKS
+    assert re.sub("e-0", "e-", figure) in PAGE
