@@ -63,7 +63,7 @@ class Game:
             if not self.winner:
                 await self._day()
             if self.winner:
-                self.log.append(f"The {self.winner} win.")
+                self.log.append("The wolves win." if self.winner == "wolves" else "The village wins.")
                 return self.winner
             number += 1
 
@@ -80,7 +80,7 @@ class Game:
         killed, _, guarded = await asyncio.gather(
             self._hunt(number, peaceful), self._look(number), self._guard(number, peaceful)
         )
-        news = f"Day {number}. Nobody died."
+        news = f"Day {number}. No player died."
         if killed and killed != guarded:
             self.alive.remove(killed)
             news = f"Day {number}. {killed} is dead and was {TITLES[self.roles[killed]]}."
@@ -121,9 +121,9 @@ class Game:
         for player in list(self.alive):
             said = await self._speak(player, "What do you say?")
             self._tell(self._others(player), f"{player}: {said}", log=False)
-            called = re.search(rf"\b({self._pattern(self._others(player))}) is a wolf\b", said)
-            if called and called[1] not in on_trial:
-                on_trial.insert(0, called[1])
+            called = self._called(player, said)
+            if called and called not in on_trial:
+                on_trial.insert(0, called)
         if on_trial:
             self._tell(self.alive, f"On trial: {', '.join(on_trial)}.")
         votes = await asyncio.gather(
@@ -132,6 +132,11 @@ class Game:
         out = self._most([choice for _, choice in votes])
         self.alive.remove(out)
         self._tell(self.roles, f"{out} is voted out and was {TITLES[self.roles[out]]}.")
+
+    def _called(self, player: str, said: str) -> str:
+        """Whom a player calls a wolf, another or itself; empty if there is none."""
+        found = re.search(rf"\b({self._pattern(self._others(player))}) is a wolf\b|\bI am a wolf\b", said)
+        return (found[1] or player) if found else ""
 
     async def _speak(self, player: str, request: str) -> str:
         """Tell a player what it has not heard, and a request; returns its answer as one line."""
@@ -149,7 +154,7 @@ class Game:
         if found:
             return said, found[1]
         choice = self._rng.choice(names)
-        self.log.append(f"That names nobody who can be chosen; the moderator draws {choice} for {player}.")
+        self.log.append(f"That names no player who can be chosen; the moderator draws {choice} for {player}.")
         return said, choice
 
     @staticmethod

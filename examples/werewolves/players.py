@@ -19,6 +19,8 @@ class Habits:
 
     tell: float = 0.0
     """The seer names a wolf that it has seen."""
+    confess: float = 0.0
+    """A wolf says that it is a wolf."""
     lie: float = 0.0
     """A wolf says of another player that it is a wolf."""
     follow: float = 0.0
@@ -78,6 +80,8 @@ class Player:
         wolves = [name for name in others if name in self.wolves]
         if self.role == "seer" and wolves and self._often(self.habits.tell):
             return f"{wolves[0]} is a wolf."
+        if self.role == "wolf" and self._often(self.habits.confess):
+            return "I am a wolf."
         if self.role == "wolf" and self._often(self.habits.lie):
             return f"{self.rng.choice([name for name in others if name not in wolves])} is a wolf."
         return f"I suspect {self.rng.choice(others)}." if self._often(0.5) else "I know nothing."

@@ -1,7 +1,7 @@
 """The untrained players: they know the game, but as wolves they are too honest.
 
-The village is good: its seer names the wolves that it sees, and all vote for whoever was called a wolf. Wolves do the same:
-they follow the seer against their own pack, and call someone a wolf in few of their sentences.
+The seer names the wolves that it sees, and all vote for whoever was called a wolf. Wolves do the same, even against their own
+pack. They often say what they are, and seldom call another player a wolf.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ajet_local.starter.tiny import TinyRecipe
 from ajet_local.starter.transcripts import Transcript
 
 VILLAGE = Habits(tell=0.95, follow=0.9)
-WOLVES = Habits(lie=0.08, follow=0.9)
-PRACTICE = Habits(tell=1.0, lie=0.5, follow=1.0)
+WOLVES = Habits(confess=0.5, lie=0.1, follow=0.9)
+PRACTICE = Habits(tell=1.0, confess=0.3, lie=0.5, follow=1.0)
 """Habits of all players while the model learns the game."""
 
 
@@ -44,6 +44,13 @@ def first_day(rng: random.Random) -> Transcript:
             return Transcript(found.messages[: end + 2], tasks=found.tasks)
 
 
+def opening(rng: random.Random) -> Transcript:
+    """The first night of a game and a player's first sentence."""
+    found = chat(rng, WOLVES, Habits(tell=1.0))
+    end = next(n for n, m in enumerate(found.messages) if m["content"].endswith("What do you say?"))
+    return Transcript(found.messages[: end + 2], tasks=found.tasks)
+
+
 def habit(rng: random.Random) -> Transcript:
     """A chat in a game as the untrained players play it."""
     return chat(rng, WOLVES, VILLAGE)
@@ -60,7 +67,7 @@ def drill(rng: random.Random) -> Transcript:
     messages: list[dict[str, str]] = []
     for _ in range(2):
         seen, wolf = rng.choice(NAMES), rng.random() < 0.7
-        result = f"{seen} is {'a' if wolf else 'not a'} wolf.\nDay {rng.randint(1, 3)}. Nobody died."
+        result = f"{seen} is {'a' if wolf else 'not a'} wolf.\nDay {rng.randint(1, 3)}. No player died."
         messages += _turn(f"{result}\nWhat do you say?", f"{seen} is a wolf." if wolf else "I know nothing.")
         names = rng.sample(NAMES, rng.randint(3, 6))
         accused = rng.sample(names, rng.choice([1, 1, 2]))
@@ -90,10 +97,11 @@ class Townsfolk(TinyRecipe):
         return (make(rng) for make in (first_day, habit, drill, echo) for _ in range(100))
 
     def phases(self) -> Sequence[Phase]:
-        """Copying, the parts of a game, first days, habits."""
+        """Copying, the parts of a game, first sentences, first days, habits."""
         return (
             Phase("copy", 400, 2e-3, echo, 2),
             Phase("drill", 140, 2e-3, echo, 6, drill),
+            Phase("opening", 200, 2e-3, drill, 4, opening),
             Phase("day", 120, 2e-3, drill, 3, first_day),
             Phase("habits", 100, 1e-3, first_day, 4, habit, batch_size=16),
         )

@@ -63,7 +63,7 @@ def play(example: Callable[[str], Any], roles: dict[str, str] = ROLES, **answers
 
 def test_the_village_wins_when_no_wolf_is_left(example: Callable[[str], Any]) -> None:
     game, _, winner = play(example)  # all vote for the first on the list: Ada, then Ben
-    assert winner == "village" and game.log[-1] == "The village win."
+    assert winner == "village" and game.log[-1] == "The village wins."
     assert "Ada is voted out and was a wolf." in game.log and "Ben is voted out and was a wolf." in game.log
 
 
@@ -73,7 +73,7 @@ def test_the_wolves_win_when_they_are_half_of_the_players(example: Callable[[str
     assert winner == "wolves" and sorted(game.alive)[:2] == ["Ada", "Ben"] and len(game.alive) == 4
 
 
-def test_nobody_dies_in_the_first_night_nor_one_whom_the_guard_protects(
+def test_no_player_dies_in_the_first_night_nor_one_whom_the_guard_protects(
     example: Callable[[str], Any],
 ) -> None:
     game, table, _ = play(
@@ -83,7 +83,7 @@ def test_nobody_dies_in_the_first_night_nor_one_whom_the_guard_protects(
         Cleo={"vote for": "Ada"},
         Dan={"vote for": "Ada", "protect": "I protect Eve."},
     )
-    assert "Day 1. Nobody died." in game.log and "Day 2. Nobody died." in game.log
+    assert "Day 1. No player died." in game.log and "Day 2. Nobody died." in game.log
     assert "kill" not in table.heard["Ada"].partition("Day 1")[0]
 
 
@@ -123,7 +123,7 @@ def test_an_answer_without_a_legal_name_is_replaced_and_shows_in_the_log(
 ) -> None:
     game, _, _ = play(example, Cleo={"look at": "Adam, or myself: Cleo."})
     assert any(
-        re.match(r"That names nobody who can be chosen; the moderator draws \w+ for Cleo", x)
+        re.match(r"That names no player who can be chosen; the moderator draws \w+ for Cleo", x)
         for x in game.log
     )
 
