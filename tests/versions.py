@@ -38,7 +38,7 @@ TOOLS = (
         "orjson",
         "playwright",
     ),
-    *("pytest", "pytest-httpserver", "pytest-xdist", "reasoning-gym", "requests", "uvloop"),
+    *("pytest", "pytest-httpserver", "pytest-xdist", "reasoning-gym", "requests", "ruff", "uvloop"),
 )
 """What the tests need besides, in the versions of constraints.txt."""
 
