@@ -21,7 +21,7 @@ from install import find_uv, uv_environment  # noqa: E402
 
 CACHE = ROOT / ".cache" / "versions"
 VERSIONS = ("3.12", "3.13", "3.14", "lowest")
-EXTRAS = {"local": "quantize", "readers": "all", "online": "postgres"}
+EXTRAS = {"local": "quantize", "loggers": "otel", "readers": "all", "online": "postgres"}
 """Plugins with the extras that the tests need."""
 ALONE = ("verl", "trinity", "vllm")
 """Plugins whose requirements fit no other ones; the tests here use what they say where these are missing."""
@@ -38,7 +38,7 @@ TOOLS = (
         "orjson",
         "playwright",
     ),
-    *("pytest", "pytest-httpserver", "pytest-xdist", "reasoning-gym", "requests", "uvloop"),
+    *("pytest", "pytest-httpserver", "pytest-xdist", "reasoning-gym", "requests", "ruff", "uvloop"),
 )
 """What the tests need besides, in the versions of constraints.txt."""
 
@@ -105,9 +105,10 @@ def pins(lowest: bool) -> list[str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     if not lowest:
         return lines
-    # The build of torch that this environment has: an older one may exist for CUDA only.
+    # The build of torch that this environment has: an older one may exist for CUDA only. AgentScope 1 fits no openai 3;
+    # tests/matrix.py has an environment for it.
     return [
-        *(line for line in lines if line.partition("==")[0] in TOOLS),
+        *(line for line in lines if line.partition("==")[0] in (*TOOLS, "agentscope")),
         f"torch=={importlib.metadata.version('torch')}",
     ]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,17 @@ def test_a_sync_tool_in_a_pool_is_told_with_the_line_that_waits_for_it(run: Run,
         await loop.run_in_executor(None, lambda: socket.create_connection(server).close())
 
     assert only(run(agent)).location.endswith(line_of(agent, "run_in_executor"))
+
+
+def test_a_workflow_that_does_not_wait_yet_is_told_with_the_line_where_it_stands(run: Run, server: Any) -> None:
+    """As with aiohttp's eager tasks, which look a name up before the workflow waits for them."""
+
+    async def agent(task: Any, tuner: Any) -> None:
+        connect = functools.partial(asyncio.get_running_loop().run_in_executor, None, socket.create_connection)
+        connection, _ = connect(server), time.sleep(0.2)
+        (await connection).close()
+
+    assert only(run(agent)).location.endswith(line_of(agent, "time.sleep"))
 
 
 def test_a_wire_that_capture_does_not_know_is_told_too(run: Run, server: Any) -> None:

@@ -17,19 +17,16 @@ def plugin() -> None:
 
 @app.command()
 def new(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="KIND",
-            help="judge, reader, workflow, logger, filter, algorithm, service, engine or backbone.",
-        ),
-    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="What kind of plugin, see above.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in job files: my_judge.")],
     folder: Annotated[
         Path | None, typer.Option(help="Where to write it; default: a new folder ajet-NAME.")
     ] = None,
 ) -> None:
-    """Write an installable package with a plugin and a test that passes."""
+    """Write an installable package with a plugin and a test that passes.
+
+    Kinds: judge, reader, workflow, logger, filter, algorithm, service, engine and backbone.
+    """
     import keyword
     import re
 

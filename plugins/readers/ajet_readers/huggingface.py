@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -117,6 +118,6 @@ def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if error.__cause__ is not None:
         text = f"{text}: {' '.join(str(error.__cause__).split())}"
-    if "BatchSize must be greater than 0" in text:
+    if re.search(r"batch_?size must be greater than (0|zero)", text, re.IGNORECASE):
         return "it is empty: its Parquet file contains no rows."
     return f"{type(error).__name__}: {text[:400]}"

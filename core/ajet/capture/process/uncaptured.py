@@ -59,8 +59,10 @@ class Missed:
 class _Watched:
     """What is known about a running episode's connections."""
 
-    runs_in: asyncio.Task[Any] | int | None
-    """The task of its workflow, or the thread."""
+    task: asyncio.Task[Any] | None
+    """The task of its workflow; None if the workflow is a function that has a thread of its own."""
+    thread: int
+    """The thread of its workflow."""
     found: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     names: dict[int, str] = field(default_factory=dict)
     """Port -> the host name that was last looked up to connect there."""
@@ -85,12 +87,12 @@ class Listener:
 
     def begin(self, key: str) -> None:
         """The episode of a session's key begins in this task."""
-        self._episodes[key] = _Watched(asyncio.current_task())
+        self._episodes[key] = _Watched(asyncio.current_task(), threading.get_ident())
 
     def in_this_thread(self, key: str) -> None:
         """Its workflow runs in this thread."""
         if watched := self._episodes.get(key):
-            watched.runs_in = threading.get_ident()
+            watched.task, watched.thread = None, threading.get_ident()
 
     def end(self, key: str) -> tuple[Missed, ...]:
         """End the episode and return what it missed."""
@@ -107,7 +109,7 @@ class Listener:
         """The user's line that makes the current call of an episode, or of none; else where its workflow stands."""
         watched = self._episodes.get(session.key) if session else None
         location = location_on_stack(sys._getframe(1))
-        return location or (_location_of_workflow(watched.runs_in) if watched else "")
+        return location or (_location_of_workflow(watched) if watched else "")
 
     def looked_up(self, host: Any, port: Any) -> None:
         """A name is about to be looked up."""
@@ -136,7 +138,7 @@ class Listener:
         return self._episodes.get(session.key)
 
     def _note(self, watched: _Watched, host: str, port: int) -> None:
-        location = location_on_stack(sys._getframe(3)) or _location_of_workflow(watched.runs_in)
+        location = location_on_stack(sys._getframe(3)) or _location_of_workflow(watched)
         if len(watched.found) < MOST_LOCATIONS or (host, port, location) in watched.found:
             watched.found[host, port, location] += 1
         session = current_session.get()
@@ -191,11 +193,13 @@ def location_on_stack(frame: FrameType | None, *, through_loops: bool = False) -
     return ""
 
 
-def _location_of_workflow(runs_in: asyncio.Task[Any] | int | None) -> str:
+def _location_of_workflow(watched: _Watched) -> str:
     """Where a workflow stands while a helper's thread or task connects for it."""
-    if isinstance(runs_in, int):
-        return location_on_stack(sys._current_frames().get(runs_in), through_loops=True)
-    awaited: Any = runs_in.get_coro() if runs_in else None
+    awaited: Any = watched.task.get_coro() if watched.task else None
+    if awaited is None or getattr(awaited, "cr_running", False):  # eager tasks start helpers before they wait
+        frame = sys._current_frames().get(watched.thread)
+        if running := location_on_stack(frame, through_loops=awaited is None):
+            return running
     location = ""
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
