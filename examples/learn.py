@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("countdown", "frozenlake", "apps", "rubric", "learn_to_ask", "shapes", "math_code", "search", "werewolves")
+NAMES = (
+    "countdown",
+    "frozenlake",
+    "apps",
+    "rubric",
+    "learn_to_ask",
+    "shapes",
+    "math_code",
+    "search",
+    "werewolves",
+)
 GAIN = 0.15
 ERRORS = 3.0
 

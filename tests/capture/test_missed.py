@@ -171,11 +171,15 @@ def test_a_sync_tool_in_a_pool_is_told_with_the_line_that_waits_for_it(run: Run,
     assert only(run(agent)).location.endswith(line_of(agent, "run_in_executor"))
 
 
-def test_a_workflow_that_does_not_wait_yet_is_told_with_the_line_where_it_stands(run: Run, server: Any) -> None:
+def test_a_workflow_that_does_not_wait_yet_is_told_with_the_line_where_it_stands(
+    run: Run, server: Any
+) -> None:
     """As with aiohttp's eager tasks, which look a name up before the workflow waits for them."""
 
     async def agent(task: Any, tuner: Any) -> None:
-        connect = functools.partial(asyncio.get_running_loop().run_in_executor, None, socket.create_connection)
+        connect = functools.partial(
+            asyncio.get_running_loop().run_in_executor, None, socket.create_connection
+        )
         connection, _ = connect(server), time.sleep(0.2)
         (await connection).close()
 

@@ -83,7 +83,7 @@ def test_no_player_dies_in_the_first_night_nor_one_whom_the_guard_protects(
         Cleo={"vote for": "Ada"},
         Dan={"vote for": "Ada", "protect": "I protect Eve."},
     )
-    assert "Day 1. No player died." in game.log and "Day 2. Nobody died." in game.log
+    assert "Day 1. No player died." in game.log and "Day 2. No player died." in game.log
     assert "kill" not in table.heard["Ada"].partition("Day 1")[0]
 
 
@@ -107,9 +107,10 @@ def test_who_is_called_a_wolf_is_on_trial_the_last_one_first(example: Callable[[
         Cleo={"say": "Ada is a wolf."},
         Eve={"say": "Cleo is a wolf."},
         Finn={"say": "Ben is not a wolf, and Finn is a wolf."},
+        Gus={"say": "I am a wolf."},
     )
-    assert next(line for line in game.log if "trial" in line) == "On trial: Ada, Cleo."
-    assert all("On trial: Ada, Cleo.\nWhom do you vote for" in table.heard[name] for name in ROLES)
+    assert next(line for line in game.log if "trial" in line) == "On trial: Gus, Ada, Cleo."
+    assert all("On trial: Gus, Ada, Cleo.\nWhom do you vote for" in table.heard[name] for name in ROLES)
 
 
 def test_the_seer_does_not_look_at_a_player_twice(example: Callable[[str], Any]) -> None:
