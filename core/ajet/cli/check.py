@@ -38,7 +38,9 @@ def check(
     task_count: Annotated[
         int, typer.Option("--first", metavar="N", help="Run the first N tasks.", min=1)
     ] = 4,
-    group_size: Annotated[int, typer.Option(help="Episodes per task, in place of rollout.group_size.", min=1)] = 4,
+    group_size: Annotated[
+        int, typer.Option(help="Episodes per task, in place of rollout.group_size.", min=1)
+    ] = 4,
     seed: Seed = None,
     with_: With = None,
     sets: Sets = None,

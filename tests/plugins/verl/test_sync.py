@@ -62,7 +62,8 @@ class Whole(GroupJudge):
     async def score_group(self, task, episodes):
         assert len(episodes) == 5, "a group came incomplete"
         numbers = [e.output.response for e in episodes]
-        rewards = [1.0 if n is not None and (n % 2 or n >= 20) else 0.0 for n in numbers]
+        ended = [n for n in numbers if n is not None]  # every other one is right, whichever failed
+        rewards = [float(n is not None and (n >= 20 or ended.index(n) % 2 == 1)) for n in numbers]
         return [JudgeOutput(reward=reward) for reward in rewards]
 
 

@@ -41,9 +41,10 @@ def test_serve_answers_from_vllm(checkpoints):
             answer = client.post(f"{url}/chat/completions", json=body).json()
             streamed = client.post(f"{url}/chat/completions", json=body | {"stream": True}).text
         choice = answer["choices"][0]
-        assert answer["usage"]["completion_tokens"] == 6 and choice["finish_reason"] == "length"
-        assert len(choice["logprobs"]["content"]) == 6
-        assert all(token["logprob"] < 0 for token in choice["logprobs"]["content"])
+        sampled, tokens = answer["usage"]["completion_tokens"], choice["logprobs"]["content"]
+        assert 0 < sampled == len(tokens) <= 6
+        assert choice["finish_reason"] == "stop" or (choice["finish_reason"] == "length" and sampled == 6)
+        assert all(token["logprob"] < 0 for token in tokens)
         assert streamed.rstrip().endswith("data: [DONE]")
         os.killpg(server.pid, signal.SIGINT)  # as Ctrl-C does: vLLM's processes get it, too
         assert "2 calls answered" in server.stdout.read()
