@@ -30,6 +30,7 @@ TOOLS = (
         "aiohttp",
         "anthropic",
         "build",
+        "dunamai",
         "hatchling",
         "hypothesis",
         "ipykernel",
