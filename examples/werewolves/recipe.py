@@ -1,6 +1,6 @@
 """The untrained players: they know the game, but as wolves they are too honest.
 
-The seer names the wolves that it sees, and all vote for whoever was called a wolf. Wolves do the same, even against their own
+The seer names the wolves that it sees, and all vote for the player who was called a wolf last. So do wolves, even against their own
 pack. They often say what they are, and seldom call another player a wolf.
 """
 
