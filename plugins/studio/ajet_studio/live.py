@@ -17,18 +17,21 @@ LEAST = 1.0
 HEARTBEAT = 15.0
 
 
-def state(run: OpenRun) -> tuple[object, ...]:
-    """Sizes and times of the files that a run writes, and how much of them the index covers."""
+def state(run: OpenRun) -> str:
+    """Sizes and times of the files that a run writes, and how much of them the index covers, as a short text. Answers
+    that the page shows contain it, so that the page is told of what changes after them, however late it listens."""
     run.index.update()
-    found: list[object] = [run.index.progress()]
+    found = [f"{run.index.progress():.6f}"]
     for name in (JOURNAL, METRICS, RUNNING, JOB):
-        with suppress(OSError):
+        try:
             stat = (run.dir / name).stat()
-            found.append((name, stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+            found.append(f"{stat.st_size:x}-{stat.st_mtime_ns:x}")
+        except OSError:
+            found.append("")
+    return ".".join(found)
 
 
-async def changes(run: OpenRun, seen: tuple[object, ...], ending: asyncio.Event) -> AsyncIterator[str]:
+async def changes(run: OpenRun, seen: str, ending: asyncio.Event) -> AsyncIterator[str]:
     """An event ``changed`` with the number of episodes and steps whenever `state` is another one than was ``seen``, until
     ``ending`` is set."""
     quiet = 0.0

@@ -165,10 +165,10 @@ def _live(library: Library, ending: asyncio.Event) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         try:
             run = await run_in_threadpool(library.run, request.query_params.get("run", "."))
+            # Also without `seen` it is taken before the answer begins: what grows from now on is an event.
+            seen = request.query_params.get("seen", "") or await run_in_threadpool(live.state, run)
         except Refused as refused:
             return error(refused.status, str(refused))
-        # Taken before the answer begins: what grows from now on is an event.
-        seen = await run_in_threadpool(live.state, run)
         return StreamingResponse(live.changes(run, seen, ending), media_type="text/event-stream")
 
     return endpoint

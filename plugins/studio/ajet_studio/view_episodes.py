@@ -15,6 +15,7 @@ from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.record import Exchange
 from ajet.tracker.timelines import Timeline
 from ajet.types import Task
+from ajet_studio import live
 from ajet_studio.explanations import explain_counter
 from ajet_studio.lines import NotALine, Words, parse_words
 from ajet_studio.opened import Decoded, OpenRun
@@ -77,7 +78,7 @@ def episodes(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
     """The episodes of a task in a step, with their advantages, and the groups before and after."""
-    run.index.update()
+    seen = live.state(run)
     with run.index.reading() as db:
         rows = _siblings(db, phase, step, task)
         if not rows:
@@ -94,6 +95,7 @@ def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
         )
     found = run.advantages(phase, step)
     return {
+        "seen": seen,
         "task": _task(run, task, task_of(run, rows[0])),
         "rows": [{**row, "advantage": found.get(row["id"], {}).get(EPISODE)} for row in rows_of(run, rows)],
         "previous": previous,

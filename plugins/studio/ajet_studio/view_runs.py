@@ -13,6 +13,7 @@ from typing import Any
 from ajet.job.config import leaves
 from ajet.rollout.checkpoints import CHECKPOINTS, fault, validation_reward
 from ajet.rollout.recorder import JOURNAL
+from ajet_studio import live
 from ajet_studio.explanations import explain_counter, explain_metric
 from ajet_studio.index import faults, torn
 from ajet_studio.library import Library
@@ -82,6 +83,7 @@ def _digest(metrics: Metrics) -> dict[str, Any]:
 
 def run(run: OpenRun) -> dict[str, Any]:
     """One run."""
+    seen = live.state(run)
     row = run_row(run)
     complete = run.index.update()
     metrics = run.metrics()
@@ -104,6 +106,7 @@ def run(run: OpenRun) -> dict[str, Any]:
         problems.append(f"{JOURNAL}: the last line was cut off; it is left out")
     return {
         **row,
+        "seen": seen,
         "episodes": sum(phase["episodes"] for phase in phases.values()) or row["episodes"],
         "indexed": 1.0 if complete else run.index.progress(),
         "settings": dict(leaves(run.job()[0])),

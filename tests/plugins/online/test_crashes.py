@@ -168,7 +168,7 @@ def acknowledged_survives(where: str, kills: int, cluster: Cluster | None, model
             else:
                 explorer.kill()
                 explorer.start()
-        _until_trained(where, 3)
+        _until_trained_again(where, 3)
     finally:
         over.set()
         for client in clients:
@@ -213,11 +213,12 @@ def trained_once(found: list[Trace], known: list[Version], folder: Path, said: s
     assert {t.step for t in found if t.state == State.TRAINED} <= {v.number for v in known}
 
 
-def _until_trained(where: str, versions: int) -> None:
-    """Wait until there are so many versions."""
+def _until_trained_again(where: str, least: int) -> None:
+    """Wait for the next version, which shows that the last trainer has recovered, and for more than ``least``."""
     store = Store.open(where)
     deadline = time.monotonic() + 300
-    while len(Versions(store).all()) <= versions:
+    known = max(least, len(Versions(store).all()))
+    while len(Versions(store).all()) <= known:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     store.close()

@@ -35,6 +35,18 @@ def test_the_page_is_told_of_new_episodes_and_steps(own: runs.Studio, folder: Pa
     assert own.get("episodes", run="a")["total"] == 3
 
 
+def test_the_page_is_told_of_what_happened_between_its_answer_and_the_moment_it_listens(
+    own: runs.Studio, folder: Path
+) -> None:
+    run = folder / "a"
+    runs.append(run, runs.line("1.0/t/0"))
+    answers = [own.get("run", run="a"), own.get("group", run="a", phase="train", step=1, task="t")]
+    runs.append(run, runs.line("1.0/t/1"))
+    for answer in answers:
+        with own.client.stream("GET", "/api/live", params={"run": "a", "seen": answer["seen"]}) as told:
+            assert next(events(told)) == {"episodes": 2, "steps": 0}
+
+
 def test_the_server_ends_while_pages_listen(folder: Path) -> None:
     runs.append(folder / "a", runs.line("1.0/t/0"))
     with runs.serving(folder) as studio:

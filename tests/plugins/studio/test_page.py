@@ -401,6 +401,20 @@ def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
     watcher.sees("last: 0.75")
 
 
+def test_what_a_run_writes_before_the_page_listens_appears(watcher: browser.Reader, folder: Path) -> None:
+    run = folder / "live"
+    runs.append(run, runs.line("1.0/t/0"))
+    _metrics(run, 1, 0.25)
+
+    def late(route: Any) -> None:
+        _metrics(run, 2, 0.75)
+        route.continue_()
+
+    watcher.page.route("**/api/live*", late, times=1)
+    watcher.open(address("/run", run="live", metric="reward"))
+    watcher.sees("last: 0.75")
+
+
 def test_steps_and_groups_grow_too(watcher: browser.Reader, folder: Path) -> None:
     run = folder / "live"
     runs.append(run, runs.line("1.0/t/0"))

@@ -38,9 +38,9 @@ export async function download(name, parameters, otherwise) {
 	setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** Call `changed` whenever the files of a run have grown, and `connected` with whether the server is there. */
-export function follow(run, { changed, connected }, signal) {
-	const source = new EventSource(address("/api/live", { run }));
+/** Call `changed` whenever a run has grown after an answer, and `connected` with whether the server is there. */
+export function follow({ run, seen }, { changed, connected }, signal) {
+	const source = new EventSource(address("/api/live", { run, seen }));
 	source.addEventListener("open", () => connected(true));
 	source.addEventListener("error", () => connected(false));
 	source.addEventListener("changed", (event) => changed(JSON.parse(event.data)));

@@ -63,7 +63,7 @@ export class Page {
 		history.replaceState(history.state, "", text ? `${this.path}?${text}` : this.path);
 	}
 
-	/** Call a function, at most one at a time, whenever a run has grown. */
+	/** Call a function, at most one at a time, whenever a run has grown after the answer `run`. */
 	follow(run, action) {
 		let busy = false;
 		let again = false;
@@ -84,7 +84,7 @@ export class Page {
 			busy = false;
 		};
 		const connected = (is) => showLive(is && run.state !== "live" ? null : is);
-		follow(run.run, { changed: act, connected }, this.signal);
+		follow(run, { changed: act, connected }, this.signal);
 	}
 }
 

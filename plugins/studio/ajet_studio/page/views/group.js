@@ -20,7 +20,7 @@ export async function groupView(page) {
 	const cards = h("div.cards", { "data-list": true }, shown.map((row) => card(page, run, row)));
 	cards.list = { move: (by) => moveAmong(cards.querySelectorAll("h3 a"), by) };
 	let known = group.rows.length;
-	page.follow({ run }, async () => {
+	page.follow({ run, seen: group.seen }, async () => {
 		const now = await page.get("group", { run, ...of });
 		const fresh = now.rows.slice(known, from + MOST_CARDS);
 		known = now.rows.length;

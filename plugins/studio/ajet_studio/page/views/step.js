@@ -16,8 +16,8 @@ export async function stepView(page) {
 	const phase = page.query.get("phase") ?? "train";
 	const step = Number(page.query.get("step") ?? 0);
 	page.named(stepName(phase, step), above(run));
-	const [about, found, episodes] = await Promise.all([
-		page.get("run", { run }),
+	const about = await page.get("run", { run });
+	const [found, episodes] = await Promise.all([
 		near(page, run, phase, step),
 		episodesOf(page, run, phase, step),
 	]);
