@@ -21,6 +21,7 @@ from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import timelines
+from tests import tokenizers
 from tests.engines import with_patience
 
 CLOSED = "http://127.0.0.1:9/v1"  # the discard port: a request that gets out fails at once
@@ -220,6 +221,14 @@ def test_a_prompt_longer_than_the_context_is_refused_by_name_and_counted(bench, 
         sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "word " * 50}])
     assert caught.value.code == "context_length_exceeded"
     assert session.counters["context_overflow"] == 1 and not session.record.calls
+
+
+@pytest.mark.parametrize(("build", "left_out"), [(tokenizers.qwen3, 0), (tokenizers.thinker, 1)])
+def test_calls_whose_tools_the_template_leaves_out_are_counted(bench, sdk, build, left_out) -> None:
+    with bench(ScriptedEngine(build(), lambda r, p: "ok")).session() as session:
+        sdk.chat.completions.create(model="m", messages=USER)
+        sdk.chat.completions.create(model="m", messages=USER, tools=[TOOL])
+    assert session.counters["tools_left_out"] == left_out
 
 
 def test_n_choices_are_one_branch_each(bench, tokenizer, sdk) -> None:

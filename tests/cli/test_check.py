@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny import save_tiny_model
+from tests.tokenizers import thinker
+
 from .conftest import Folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +36,10 @@ async def cold(task):
 
 async def long(task):
     return (await ask([{"role": "user", "content": "one word and more " * 1000}]))["content"]
+
+async def equipped(task):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    return (await ask([{"role": "user", "content": task.query}], tools=[tool]))["content"]
 
 async def broken(task):
     await ask([{"role": "user", "content": task.query}])
@@ -71,6 +78,14 @@ def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder
     assert "temperature" in page and "training uses 1.0" in page
     assert "answers ended at their length" in page and "max_tokens" in page
     assert "Check more of them (--first, --group-size)" in page
+
+
+def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
+    save_tiny_model(folder.path / "thinker", thinker())
+    options = ("--first", "1", "--group-size", "1")
+    assert "does not see" not in check(folder, "equipped", *options)
+    page = check(folder, "equipped", *options, "--model", "thinker")
+    assert "! 1 calls have tools that the model does not see: its chat template writes no tools" in page
 
 
 def test_failures_are_told_by_cause_with_the_first_error(folder: Folder) -> None:

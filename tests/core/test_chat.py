@@ -121,6 +121,11 @@ def test_tool_arguments_are_rendered_in_one_spelling(chat: Chat) -> None:
     assert '{"a": 1}' in shown(chat, told('{"a":1}'))
 
 
+@every(ALL)
+def test_a_template_that_writes_no_tools_is_recognised(chat: Chat) -> None:
+    assert chat.shows_tools == ("add" in shown(chat, chat.render([QUESTION], [ADD])))
+
+
 def test_the_assistants_own_tokens_are_known_in_a_finished_chat(chat: Chat) -> None:
     whole = [*ASK, ANSWER, QUESTION, {"role": "assistant", "content": "Yes."}]
     ids, mask = chat.render_with_mask(whole, [])

@@ -377,6 +377,7 @@ class Session:
     def _chat_prompt(self, asked: _Asked, client_chat: ClientChat) -> Prompt:
         chat = self.answerer.chat
         assert chat
+        self.counters["tools_left_out"] += bool(asked.tools) and not chat.shows_tools
         return make_prompt(self.record, chat, asked.key, client_chat, asked.tools)
 
     def _text_prompt(self, asked: _Asked) -> Prompt:

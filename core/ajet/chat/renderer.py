@@ -35,7 +35,7 @@ from ajet.chat.families import find_family
 from ajet.chat.harmony import find_harmony
 from ajet.chat.messages import canonical_tool_arguments
 from ajet.chat.streaming import CLOSE, OPEN, AnswerReader, Reader, Rules
-from ajet.chat.templates import Template, check_variables, given, plain_copy, refusal
+from ajet.chat.templates import STUB_TOOL, Template, check_variables, given, plain_copy, refusal
 from ajet.types import AjetError, Int32
 
 if TYPE_CHECKING:
@@ -384,6 +384,15 @@ class Chat:
     def vocabulary(self) -> int:
         """Upper bound of the tokenizer's token ids; some ids below it may have no token."""
         return int(max(self.tokenizer.get_vocab().values())) + 1
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether prompts contain the tools of a call. Some chat templates leave them out without an error."""
+        question = [{"role": "user", "content": "?"}]
+        try:
+            return self.render(question, [STUB_TOOL]) != self.render(question, [])
+        except AjetError:  # refused, so not left out without an error
+            return True
 
     @cached_property
     def _rules(self) -> Rules:

@@ -19,6 +19,7 @@ MOST_ROWS = 20
 MEANINGS = {
     "overridden": "sampling parameters of the agent that the job's settings replaced (rollout.sampling)",
     "malformed_tool_calls": "tool calls that did not parse and reached the agent as text",
+    "tools_left_out": "calls with tools that the model's chat template does not write into the prompt",
     "rendered_anew": "prompts that could not continue stored tokens, so the chat was rendered again",
     "drift": "stored tokens used for text that the agent sent back in another form (rollout.merge: text)",
     "context_overflow": "calls refused because the prompt filled the model's context",

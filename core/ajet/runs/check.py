@@ -61,6 +61,8 @@ class Report:
     cut: int
     """Answers that ended at their length."""
     malformed: int
+    tools_left_out: int
+    """Calls with tools that the prompt does not contain."""
     breaks: Sequence[tuple[Episode, Break]]
     missed: Sequence[Missed]
     """Connections that capture does not see, of all attempts."""
@@ -136,6 +138,7 @@ def examine(
         refused=unseen.capture.refusals.found(),
         cut=sum(c.generation.finish_reason == "length" for c in calls),
         malformed=counters["malformed_tool_calls"],
+        tools_left_out=counters["tools_left_out"],
         breaks=[(e, b) for e in episodes for b in e.breaks],
         missed=unseen.missed.found(),
         rewards=[e.reward for e in judged],
@@ -197,6 +200,13 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             (
                 f"{report.cut} of {answers} answers ended at their length",
                 "Raise the agent's max_tokens or rollout.sampling.max_tokens, unless the model rambles.",
+            )
+        )
+    if report.tools_left_out:
+        found.append(
+            (
+                f"{report.tools_left_out} calls have tools that the model does not see: its chat template writes no tools",
+                "Use a model whose chat template does, or describe the tools in the agent's prompt.",
             )
         )
     if report.malformed > MUCH * answers:
