@@ -241,6 +241,32 @@ except KeyboardInterrupt:
 """
 
 
+UNNOTICED = """
+import asyncio, signal, threading, time
+from ajet.utils.asyncrun import run
+
+def strike():
+    time.sleep(0.2)  # the loop waits: it is not interrupted by a signal that another thread gets
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+async def main():
+    threading.Thread(target=strike).start()
+    await asyncio.sleep(3600)
+
+try:
+    run(main())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_D9_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt_it() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", UNNOTICED], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert ended.stdout == "interrupted\n"
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_D9_ctrl_c_however_often_ends_stubborn_workflows_without_a_traceback(times: int) -> None:
     process = subprocess.Popen(

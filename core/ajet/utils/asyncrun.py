@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -48,7 +49,8 @@ def run(main: Coroutine[Any, Any, T], say: Callable[[str], None] = lambda text: 
         loop.set_default_executor(executor)
         this = _running[loop] = _Run(_in_main_thread())
         try:
-            return runner.run(main if this.in_main_thread else _cancellable(main, loop))
+            with _woken_by_signals(loop):
+                return runner.run(main if this.in_main_thread else _cancellable(main, loop))
         except asyncio.CancelledError:
             if threading.current_thread() in _interrupted:
                 raise KeyboardInterrupt from None
@@ -211,6 +213,26 @@ def _ctrl_c_heeded() -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """A block in which a signal wakes the loop. Otherwise Python would handle a signal that comes just before the loop begins to
+    wait only when the wait ends, which may be never."""
+    if not _in_main_thread():
+        yield
+        return
+    reading, writing = socket.socketpair()
+    with reading, writing:
+        reading.setblocking(False)
+        writing.setblocking(False)
+        loop.add_reader(reading, reading.recv, 4096)
+        before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(reading)
 
 
 @contextmanager
