@@ -29,8 +29,6 @@ class Habits:
     """A wolf chooses among players who are not wolves."""
     silence: float = 0.0
     """The wolves kill someone who called a wolf a wolf."""
-    protect: float = 0.0
-    """The guard protects someone who called another a wolf."""
 
 
 @dataclass
@@ -90,7 +88,11 @@ class Player:
         asked, _, listed = request.rstrip("?").partition(": ")
         names = re.split(r", | or ", listed)
         verb = next(v for v in ("kill", "look at", "protect", "vote for") if asked.endswith(f"you {v}"))
-        return f"I {verb} {self.rng.choice(getattr(self, '_' + verb.split()[0])(names))}."
+        if verb == "vote for":
+            names = self._vote(names)
+        elif verb == "kill":
+            names = self._kill(names)
+        return f"I {verb} {self.rng.choice(names)}."
 
     def _vote(self, names: list[str]) -> list[str]:
         if self.role == "wolf" and self._often(self.habits.spare):
@@ -102,13 +104,6 @@ class Player:
     def _kill(self, names: list[str]) -> list[str]:
         witnesses = [who for who, of in self.accused if of in self.wolves and who in names]
         return witnesses if witnesses and self._often(self.habits.silence) else names
-
-    def _protect(self, names: list[str]) -> list[str]:
-        witnesses = [who for who, _ in self.accused if who in names]
-        return witnesses if witnesses and self._often(self.habits.protect) else names
-
-    def _look(self, names: list[str]) -> list[str]:
-        return names
 
 
 def play(

@@ -19,7 +19,7 @@ from ajet_local.starter.transcripts import Transcript
 
 VILLAGE = Habits(tell=0.95, follow=0.9)
 WOLVES = Habits(confess=0.5, lie=0.1, follow=0.9)
-PRACTICE = Habits(tell=1.0, confess=0.3, lie=0.5, follow=1.0)
+PRACTICE = Habits(tell=1.0, confess=0.5, lie=0.4, follow=1.0)
 """Habits of all players while the model learns the game."""
 
 
@@ -101,7 +101,7 @@ class Townsfolk(TinyRecipe):
         return (
             Phase("copy", 400, 2e-3, echo, 2),
             Phase("drill", 140, 2e-3, echo, 6, drill),
-            Phase("opening", 200, 2e-3, drill, 4, opening),
+            Phase("opening", 320, 2e-3, drill, 4, opening),
             Phase("day", 120, 2e-3, drill, 3, first_day),
-            Phase("habits", 100, 1e-3, first_day, 4, habit, batch_size=16),
+            Phase("habits", 160, 1e-3, first_day, 4, habit, batch_size=16),
         )
