@@ -226,6 +226,31 @@ def test_reasoning_tokens_are_told_where_all_were_counted(counts: Any, told: int
         )
 
 
+each_body = pytest.mark.parametrize(
+    ("wire", "body"), list(zip(BUILTIN_WIRES, BODIES, strict=False)), ids=lambda x: getattr(x, "path", "")
+)
+
+
+@each_body
+@pytest.mark.parametrize(
+    "field",
+    [{"do_sample": False}, {"thinking_budget": 0}, {"include_reasoning": False}, {"x": ""}, {"x": []}],
+    ids=str,
+)
+def test_an_unknown_field_is_refused_whatever_its_value(wire: Wire, body: Any, field: Any) -> None:
+    with pytest.raises(Refused, match=f"cannot honour {next(iter(field))} of") as caught:
+        wire.parse(json.dumps(body | field).encode())
+    assert caught.value.code == "unsupported_parameter"
+
+
+@each_body
+@pytest.mark.parametrize(
+    "field", [{"x": None}, {"min_p": 0}, {"echo": False}, {"frequency_penalty": 0.0}, {"logit_bias": {}}]
+)
+def test_a_field_that_asks_for_nothing_is_accepted(wire: Wire, body: Any, field: Any) -> None:
+    assert wire.parse(json.dumps(body | field).encode())
+
+
 # --------------------------------------------------------------------------- over a door
 
 SAID = ("yes", "", '{"a": 1}', calling("f", a=1.0), f"<think>\nhm\n</think>\n\na\n{calling('g')}")

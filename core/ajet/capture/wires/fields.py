@@ -20,6 +20,13 @@ _LONGEST = 60
 """Maximum characters of a client's value in an error, which is one line."""
 _MOST_NAMED = 10
 """Maximum faults of a request that an error names."""
+_OFF = {
+    *("background", "bad_words", "continuous_usage_stats", "defer_loading", "documents", "echo", "functions"),
+    *("frequency_penalty", "ignore_eos", "include_stop_str_in_output", "input_examples", "logit_bias"),
+    *("logprobs", "mcp_servers", "min_p", "min_tokens", "presence_penalty", "return_token_ids"),
+    *("return_tokens_as_token_ids", "stop_token_ids", "suffix", "top_k", "top_logprobs", "use_beam_search"),
+}
+"""Fields that ask for nothing where they are false, 0 or empty, because that is their default."""
 
 
 class Faults:
@@ -33,9 +40,9 @@ class Faults:
         self._found.setdefault(name if value is ... else f"{name}={brief(value)}", "unsupported_parameter")
 
     def parameters(self, data: Mapping[str, Any], known: Collection[str], where: str = "") -> None:
-        """Add all unknown parameters; null, false and empty ones ask for nothing."""
+        """Add all unknown parameters that ask for something. Who sends ``enable_thinking: false`` does not get it."""
         for name in sorted(data.keys() - known):
-            if data[name]:
+            if data[name] or (data[name] is not None and name not in _OFF):
                 is_plain = len(name) <= _LONGEST and name.isidentifier()
                 self.parameter(where + (name if is_plain else brief(name)))
 
