@@ -104,6 +104,14 @@ def test_a_part_that_is_not_text_is_refused_by_its_place_and_type(part: Any, kin
     assert caught.value.code == "unsupported_content"
 
 
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+@pytest.mark.parametrize("given", [{"text": "hm"}, ["hm"], 1], ids=str)
+def test_reasoning_that_is_not_text_is_refused_by_name(field: str, given: Any) -> None:
+    with pytest.raises(BadMessage, match=r"messages\[3\] has reasoning of type ") as caught:
+        normalise({"role": "assistant", "content": "2", field: given}, 3)
+    assert caught.value.code == "unsupported_content"
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

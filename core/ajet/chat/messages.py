@@ -41,7 +41,7 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
     ``{"type": "image", "image": "sha256:..."}``.
 
     ``index`` is its index in the request, for errors. Raises BadMessage: ``unsupported_content`` for a
-    part that is neither text nor an image, ``invalid_request`` for everything else.
+    part that is neither text nor an image and for reasoning that is not text, ``invalid_request`` for everything else.
     """
     where = f"messages[{index}]"
     if not isinstance(message, Mapping):
@@ -59,7 +59,12 @@ def normalise(message: Message, index: int) -> dict[str, Any]:
         )
     plain |= {k: str(message[k]) for k in ("name", "tool_call_id") if message.get(k)}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    if role == "assistant" and isinstance(reasoning, str) and reasoning:
+    if role == "assistant" and reasoning:
+        if not isinstance(reasoning, str):
+            raise BadMessage(
+                f"{where} has reasoning of type {type(reasoning).__name__}, which is not supported; send it as text",
+                code="unsupported_content",
+            )
         plain["reasoning_content"] = reasoning
     if message.get("tool_calls"):
         plain["tool_calls"] = list(_tool_calls(message["tool_calls"], where))
