@@ -32,7 +32,7 @@ def said(
     if reasoning:
         message["reasoning_content"] = reasoning
     if calls:
-        message |= {"content": content or None, "tool_calls": list(calls)}
+        message["tool_calls"] = list(calls)
     return Answer(message, "length" if cut else "tool_calls" if calls else "stop", 7, 5)
 
 

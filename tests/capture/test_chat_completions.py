@@ -69,6 +69,21 @@ def test_a_tool_conversation_becomes_one_timeline_of_sampled_ids(bench, tokenize
     assert np.isnan(line.logprobs[~line.mask]).all(), "absent is not 0.0"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("said", "content"), [(calls_tool(None, ""), None), ("", "")], ids=["call", "empty"])
+def test_the_client_gets_null_for_the_content_of_mere_calls(
+    bench, tokenizer, sdk, said, content, stream
+) -> None:
+    with bench(ScriptedEngine(tokenizer, lambda r, p: said)).session() as session:
+        found = sdk.chat.completions.create(model="m", messages=USER, tools=[TOOL], stream=stream)
+        deltas = [chunk.choices[0].delta.content for chunk in found] if stream else []
+    if stream:
+        assert [d for d in deltas if d is not None] == ([] if content is None else [""])
+    else:
+        assert found.choices[0].message.content == content
+    assert session.record.exchanges[0].answer.message["content"] == ""
+
+
 def test_async_client_gives_the_same_record(bench, tokenizer, sdk) -> None:
     async def agent() -> None:
         client = openai.AsyncOpenAI(base_url=CLOSED, api_key="k", max_retries=0)

@@ -283,6 +283,19 @@ def test_A9_a_template_that_drops_the_text_beside_a_call_is_reported_as_that() -
         )
 
 
+@pytest.mark.parametrize("written", ["m.content.strip()", "m.content", "m['content'] ~ ''"])
+def test_a_call_without_text_has_an_empty_content_in_the_template(written: str) -> None:
+    source = templates.TEMPLATES["plain"].replace("m.content or ''", written)
+    script = with_template(Script("template plain"), source)
+    chat: list[Any] = [S, U]
+    for _ in range(3):
+        x = script.call(chat, THOUGHT.format("hm", CALL), tools=[ADD])
+        sent = {"role": "assistant", "content": None, "tool_calls": x["tool_calls"]}  # without its reasoning
+        chat += [sent, tool("2", x["tool_calls"][0]["id"])]
+    assert [c.parent for c in script.record.calls] == [None, 0, 1] and not find_breaks(script.record)
+    assert script.record.exchanges[0].answer.message["content"] == "" and "None" not in seen(script, -1)
+
+
 def test_A9_a_prefill_sent_back_apart_is_reported_and_sent_back_whole_continued() -> None:
     prefill = {"role": "assistant", "content": "It is"}
     for apart in (True, False):

@@ -524,7 +524,6 @@ class Session:
         if parsed.reasoning:
             message["reasoning_content"] = parsed.reasoning
         if parsed.tool_calls:
-            message["content"] = content or None
             message["tool_calls"] = [
                 {
                     "id": _mint(f"{self.episode}/{number}/{i}"),

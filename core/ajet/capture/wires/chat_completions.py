@@ -92,7 +92,7 @@ class ChatCompletions:
     def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
         """The chat completion object."""
         choices = [
-            _choice(i, "message", a.message, a.finish_reason, _logprobs(a)) for i, a in enumerate(answers)
+            _choice(i, "message", _message(a), a.finish_reason, _logprobs(a)) for i, a in enumerate(answers)
         ]
         head = _head("chat.completion", request, reply_id, int(time.time()))
         return {**head, "choices": choices, "usage": _usage(answers)}
@@ -144,6 +144,12 @@ def _choice(
 ) -> dict[str, Any]:
     """A choice; ``key`` is ``message``, or ``delta`` in a stream."""
     return {"index": index, key: dict(said), "finish_reason": reason, "logprobs": logprobs}
+
+
+def _message(answer: Answer) -> Mapping[str, Any]:
+    """An answer as clients get it: the content is null if there are only calls."""
+    only_calls = answer.message.get("tool_calls") and not answer.message.get("content")
+    return {**answer.message, "content": None} if only_calls else answer.message
 
 
 def _logprobs(answer: Answer) -> dict[str, Any] | None:
@@ -200,7 +206,7 @@ class _Events:
 
     def _ending(self, index: int, answer: Answer) -> bytes:
         out = b""
-        if index not in self._with_content and answer.message.get("content") is not None:
+        if index not in self._with_content and not answer.message.get("tool_calls"):
             out += self._delta(index, {"content": ""})  # empty, unlike that of a mere tool call
         for i, call in enumerate(answer.message.get("tool_calls") or ()):
             head = {**call, "index": i, "function": {**call["function"], "arguments": ""}}
