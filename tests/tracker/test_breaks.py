@@ -328,6 +328,17 @@ def test_a_window_that_slides_every_turn_is_a_break_every_turn(episode: Episode)
     assert episode.breaks() == [("window slid", n, n - 1, 1) for n in range(3, 6)]
 
 
+@pytest.mark.parametrize("answer", ["home", "home, as far as I can see"])
+@pytest.mark.parametrize("start", [[], [S]], ids=["", "system prompt kept"])
+def test_a_window_that_slides_over_equal_answers_is_a_break_every_turn(
+    episode: Episode, start: list[Message], answer: str
+) -> None:
+    chat: list[Message] = []
+    for number in range(12):
+        chat = episode.call([*start, *chat[-4:], user(f"question {number}")], said(answer))[len(start) :]
+    assert episode.breaks() == [("window slid", n, n - 1, len(start)) for n in range(3, 12)]
+
+
 def test_a_window_that_keeps_only_the_users_messages_is_reported(episode: Episode) -> None:
     chat = episode.call([S, U], X)
     episode.call([*chat, U2], Y)

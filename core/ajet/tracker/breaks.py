@@ -188,20 +188,21 @@ class _Chats:
         return None
 
     def _no_chance(self, node: MessageNode, earlier: Call, call: Call) -> bool:
-        """Whether an answer really comes from that call: it is not an example that its prompt also had, nor a
-        common word."""
+        """Whether an answer really comes from that call: it follows that call's last message, or it is neither an example
+        that its prompt also had nor a common word."""
         path = _chat_end(earlier).path()
-        if any(self.exact(node) == self.exact(each) for each in path):
-            return False
         if _passes(_chat_end(call), self.answers[earlier.number]):
             return False  # that answer is in the prompt already
+        above = _above(node)
+        if above.message.get("role") != "system" and self.exact(above) == self.exact(path[-1]):
+            return True
+        if any(self.exact(node) == self.exact(each) for each in path):
+            return False
         if node.message.get("tool_calls") or len(text_of(node.message)) >= TELLING:
             return True
-        above = _above(node)
-        after_same = above.message.get("role") != "system" and self.exact(above) == self.exact(path[-1])
         start = leading([each.message for each in path])
         shared = path[start] if start < len(path) else None
-        return after_same or any(each is shared for each in _chat_end(call).path()[: start + 1])
+        return any(each is shared for each in _chat_end(call).path()[: start + 1])
 
     def _left_out(self, call: Call, node: MessageNode) -> Call | None:
         """The agent's latest call that continued an answer to the prompt above, where this message is now."""
