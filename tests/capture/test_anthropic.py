@@ -158,7 +158,9 @@ def test_tool_results_come_before_what_the_user_says_beside_them() -> None:
 
 def test_a_prefilled_answer_goes_on() -> None:
     messages = [USER, {"role": "assistant", "content": "The answer is"}]
-    assert parse(messages=messages).messages == messages
+    request = parse(messages=messages)
+    assert request.messages == messages and request.continues
+    assert not parse(messages=messages[:1]).continues
 
 
 def test_tools_and_choices_are_those_of_chat_completions() -> None:

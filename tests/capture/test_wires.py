@@ -398,3 +398,51 @@ def test_answers_that_come_back_are_recognised(wire: Wire, given: list[Answer], 
     for outputs in (whole, told):
         heard = wire.parse(json.dumps(as_input(wire, outputs)).encode()).messages
         assert identities(heard) == identities([a.message for a in given])
+
+
+# --------------------------------------------------------------------------- a chat that ends with an assistant message
+
+OPENAI = {
+    "chat": (ChatCompletions(), "messages"),
+    "responses": (Responses(), "input"),
+}
+
+
+def ending(kind: str, message: dict[str, Any], **body: Any) -> ChatRequest:
+    """A request whose chat ends with an assistant message."""
+    wire, field = OPENAI[kind]
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "It", **message}]
+    return wire.parse(json.dumps({"model": "m", field: chat, **body}).encode())
+
+
+@pytest.mark.parametrize("kind", OPENAI)
+@pytest.mark.parametrize(
+    ("message", "body", "continues"),
+    [
+        ({}, {}, False),
+        ({}, {"continue_final_message": False, "add_generation_prompt": True}, False),
+        ({"prefix": False}, {}, False),
+        ({"prefix": True}, {}, True),
+        ({}, {"continue_final_message": True}, True),
+        ({}, {"continue_final_message": True, "add_generation_prompt": False}, True),
+    ],
+)
+def test_an_answer_continues_the_last_message_where_the_request_says_so(
+    kind: str, message: dict[str, Any], body: dict[str, Any], continues: bool
+) -> None:
+    assert ending(kind, message, **body).continues == continues
+
+
+@pytest.mark.parametrize("kind", OPENAI)
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        ({}, {"continue_final_message": True, "add_generation_prompt": True}),
+        ({"prefix": True}, {"add_generation_prompt": True}),
+        ({}, {"add_generation_prompt": False}),
+    ],
+)
+def test_a_request_for_neither_or_both_is_refused(kind: str, message: Any, body: Any) -> None:
+    with pytest.raises(Refused, match="continue_final_message") as caught:
+        ending(kind, message, **body)
+    assert caught.value.code == "invalid_request"

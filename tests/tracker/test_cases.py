@@ -505,7 +505,7 @@ def test_30_few_shot_text_equal_to_a_real_answer_is_trained_only_where_it_was_sa
 def test_31_a_prefill_is_context_and_its_continuation_trained(family: Family) -> None:
     script = Script(family)
     prefill = {"role": "assistant", "content": "The answer is"}
-    x = script.call([S, U, prefill], " two")
+    x = script.call([S, U, prefill], " two", continues=True)
     (line,) = script.lines()
     header = script.chat.render([S, U], [])
     assert line.token_ids[: len(header)].tolist() == header, "no second header"

@@ -1,4 +1,5 @@
-"""A chat that ends with an assistant message: the answer goes on with it, from a prompt as the template writes it."""
+"""A chat that ends with an assistant message: the answer is a new turn, or goes on with that message where the request says so.
+The prompt is as the template writes it."""
 
 from __future__ import annotations
 
@@ -50,10 +51,63 @@ def opening(script: Script) -> None:
     )
 
 
+def new_turn(script: Script, messages: list[Any]) -> str:
+    """The chat as transformers writes it where the assistant begins another message."""
+    given = list(map(harmony.for_template, messages))
+    return str(
+        script.tokenizer.apply_chat_template(
+            given, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
+        )
+    )
+
+
+@families
+@pytest.mark.parametrize("named", [{}, {"name": "writer"}], ids=["", "named"])
+def test_an_answer_after_an_assistant_message_is_a_new_turn(family: str, named: dict[str, str]) -> None:
+    script = Script(family)
+    chat = [S, U, {**BEGUN, **named}]
+    x = script.call(chat, harmony.answer("two") if family == "harmony" else "two")
+    assert engine_saw(script).strip() == new_turn(script, chat).strip()
+    assert x["content"] == "two"
+    script.call([*chat, x, U2], harmony.answer("four") if family == "harmony" else "four")
+    script.lines()
+    assert {b.cause for b in find_breaks(script.record)} <= {"template rewrites history"}  # Harmony's end
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "qwen3"])  # its template rewrites such a chat
+def test_an_answer_after_the_agents_own_is_a_new_turn_of_one_timeline(family: str) -> None:
+    script = Script(family)
+    said = [harmony.answer(t) if family == "harmony" else t for t in ("two", "surely two")]
+    x = script.call([S, U], script.ids(said[0]), agent="writer")  # unended, so that nothing is rewritten
+    y = script.call([S, U, x], script.ids(said[1]), agent="reviewer")
+    after = new_turn(script, [S, U, x]).rpartition("two")[2]
+    assert "assistant" in after.lower() and engine_saw(script).strip().endswith(after.strip())
+    script.call([S, U, x, y], script.ids(said[0]), agent="editor")
+    assert [c.parent for c in script.record.calls] == [None, 0, 1] and len(script.lines()) == 1
+    assert not find_breaks(script.record)
+
+
+def test_a_new_turn_after_a_message_and_its_continuation_are_two_answers() -> None:
+    script = Script("plain")
+    x = script.call([S, U, BEGUN], " two", continues=True)
+    y = script.call([S, U, BEGUN], " two")
+    assert x == y and len(script.lines()) == 2
+    script.call([S, U, BEGUN, y, U2], "four")
+    assert script.record.calls[2].parent == 1 and not find_breaks(script.record)
+
+
+def test_a_chat_that_does_not_end_with_the_assistants_message_cannot_be_continued() -> None:
+    script = Script("plain")
+    with pytest.raises(
+        Refused, match="cannot continue the last message, because that is not the assistant's"
+    ):
+        script.call([S, U], "two", continues=True)
+
+
 @families
 def test_A6_a_prefill_is_written_as_the_template_continues_a_final_message(family: str) -> None:
     script = Script(family)
-    script.call([S, U, BEGUN], " two")
+    script.call([S, U, BEGUN], " two", continues=True)
     text = template(script, [S, U, BEGUN])
     assert engine_saw(script).strip() == text.strip()
     if family != "base":  # whose text has no special tokens, so that it is encoded in pieces
@@ -65,7 +119,7 @@ def test_A6_a_prefill_keeps_the_stored_ids_before_it(family: str) -> None:
     script = Script(family)
     said = harmony.answer("two") if family == "harmony" else "two"  # unended, so that nothing is rewritten
     x = script.call([S, U], script.ids(said))
-    script.call([S, U, x, U2, BEGUN], " four")
+    script.call([S, U, x, U2, BEGUN], " four", continues=True)
     first, second = script.record.calls
     assert second.parent == 0 and second.prompt.starts_with(first.end)
     assert engine_saw(script).endswith("The answer is")
@@ -76,7 +130,7 @@ def test_A6_a_prefill_does_not_land_inside_thoughts_that_the_prompt_opens() -> N
     opening(script)
     script.call([S, U], f"{THOUGHT}\n</think>\n\ntwo")
     assert engine_saw(script).endswith("<|assistant|><think>\n")
-    x = script.call([S, U, BEGUN], " two")
+    x = script.call([S, U, BEGUN], " two", continues=True)
     assert engine_saw(script) == template(script, [S, U, BEGUN])
     assert engine_saw(script).endswith("<|assistant|>The answer is")
     assert x["content"].strip() == "two" and "reasoning_content" not in x
@@ -88,7 +142,7 @@ def test_A6_a_prefill_with_tool_calls_is_refused(family: str) -> None:
     function = {"name": "add", "arguments": '{"a": 1}'}
     calling = {**BEGUN, "tool_calls": [{"id": "call00001", "type": "function", "function": function}]}
     with pytest.raises(Refused, match=r"ends with tool calls .* Send the tools' results after them"):
-        script.call([S, U, calling], " two", tools=[] if family == "base" else [ADD])
+        script.call([S, U, calling], " two", tools=[] if family == "base" else [ADD], continues=True)
     assert not script.engine.requests
 
 
@@ -96,7 +150,7 @@ def test_A6_a_prefill_with_tool_calls_is_refused(family: str) -> None:
 def test_A6_reasoning_that_the_template_does_not_write_is_refused(family: str) -> None:
     script = Script(family)
     with pytest.raises(Refused, match="does not write its reasoning"):
-        script.call([S, U, {**BEGUN, "reasoning_content": THOUGHT}], " two")
+        script.call([S, U, {**BEGUN, "reasoning_content": THOUGHT}], " two", continues=True)
     assert not script.engine.requests
 
 
@@ -104,7 +158,7 @@ def test_A6_reasoning_that_the_template_does_not_write_is_refused(family: str) -
 def test_A6_reasoning_that_the_template_writes_is_in_the_prompt(family: str) -> None:
     script = Script(family)
     begun = {**BEGUN, "reasoning_content": THOUGHT}
-    script.call([S, U, begun], " two")
+    script.call([S, U, begun], " two", continues=True)
     assert engine_saw(script) == template(script, [S, U, begun]) and THOUGHT in engine_saw(script)
 
 
@@ -114,7 +168,7 @@ def test_A6_an_answer_cut_by_a_stop_string_goes_on_from_what_the_client_saw(fami
     hidden = "is it 2; or not"
     x = script.call([S, U], hidden if family != "harmony" else harmony.answer(hidden), stop=(";",))
     assert x["content"] == "is it 2"
-    script.call([S, U, x], ", of course")
+    script.call([S, U, x], ", of course", continues=True)
     text = template(script, [S, U, x])
     assert engine_saw(script).strip() == text.strip() and "or not" not in engine_saw(script)
     (found,) = find_breaks(script.record)
@@ -128,7 +182,7 @@ def test_A6_an_answer_cut_at_its_length_goes_on_from_its_stored_ids(family: str)
     pieces = [i for c in "is it 2" for i in script.chat.prefill_ids(c)]
     header = script.ids("<|channel|>final<|message|>") if family == "harmony" else []
     x = script.call([S, U], [*header, *pieces])
-    script.call([S, U, x], ", of course")
+    script.call([S, U, x], ", of course", continues=True)
     first, second = script.record.calls
     assert second.prompt.starts_with(first.end) and second.prompt.length == first.end.length
     assert not find_breaks(script.record) and len(script.lines()) == 1
@@ -137,13 +191,13 @@ def test_A6_an_answer_cut_at_its_length_goes_on_from_its_stored_ids(family: str)
 def test_A6_of_two_equal_answers_the_one_that_was_not_cut_goes_on() -> None:
     script = Script("llama3")
     x, _ = script.call([S, U], "two; or not", "two", stop=(";",))
-    script.call([S, U, x], ", of course")
+    script.call([S, U, x], ", of course", continues=True)
     assert script.record.calls[2].parent == 1 and engine_saw(script).endswith("two")
 
 
 def test_A6_the_whole_answer_is_recognised_after_a_prefill() -> None:
     script = Script("harmony")
-    x = script.call([S, U, BEGUN], script.ids(" two"))
+    x = script.call([S, U, BEGUN], script.ids(" two"), continues=True)
     assert x["content"].strip() == "two"
     script.call([S, U, {**x, "content": BEGUN["content"] + x["content"]}, U2], harmony.answer("four"))
     assert script.record.calls[1].parent == 0 and len(script.lines()) == 1

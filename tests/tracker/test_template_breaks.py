@@ -300,7 +300,7 @@ def test_A9_a_prefill_sent_back_apart_is_reported_and_sent_back_whole_continued(
     prefill = {"role": "assistant", "content": "It is"}
     for apart in (True, False):
         script = Script("template plain")
-        x = script.call([S, U, prefill], " two")
+        x = script.call([S, U, prefill], " two", continues=True)
         whole = {"role": "assistant", "content": "It is two"}
         chat = [S, U, *([prefill, x] if apart else [whole]), U2]
         script.call(chat, "four")

@@ -328,7 +328,8 @@ class Session:
             tools, key = read(target.name, written)
             root, by_text = self.record.chat(key), self.answerer.by_text
             messages, named = self._messages(request)
-            client_chat = ClientChat(recognise(root, messages, by_text=by_text), named, by_text)
+            recognised = recognise(root, messages, by_text=by_text)
+            client_chat = ClientChat(recognised, request.continues, named, by_text)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
         return _Asked(request, agent, target, key, tools, client_chat)
@@ -579,6 +580,7 @@ class Session:
                 parent=sampled.prompt.parent,
                 cause=sampled.prompt.cause,
                 chat_end=asked.chat_end,
+                continues=asked.request.continues,
                 basis=sampled.prompt.basis,
             ),
             message,

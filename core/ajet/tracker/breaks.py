@@ -119,7 +119,7 @@ class _Chats:
     def break_of(self, call: Call) -> Break | None:
         """Why a call did not continue an earlier one; None if it did, or if there was none."""
         chat_end = _chat_end(call)
-        if self.prompts[chat_end][0] is not call:
+        if next(c for c in self.prompts[chat_end] if c.continues == call.continues) is not call:
             return None  # the same prompt again
         new = []
         node = chat_end

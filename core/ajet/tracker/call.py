@@ -33,6 +33,10 @@ class Basis:
     """If the chat template is the cause of a break: what it wrote there before."""
     now: str = ""
     """What the chat template writes there now."""
+    begun: str = ""
+    """The text of the answer that is in the rendering: a prefill."""
+    answered_at: int | None = None
+    """The length of the prompt that was rendered or continued, if this one also has an earlier part of the answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +64,8 @@ class Call:
     """Why a recognised conversation could not be continued by its stored ids."""
     chat_end: MessageNode | None = None
     """The prompt's last message; None for a call recorded without messages."""
+    continues: bool = False
+    """Whether the answer continues that message, in the same turn."""
     basis: Basis | None = None
     """How the prompt was made; None for a call read from a journal."""
 

@@ -45,6 +45,8 @@ class ClientChat:
     """A client's chat as it was recognised, and how it may be continued."""
 
     recognised: Recognised
+    continues: bool = False
+    """Whether the answer continues its last message."""
     named: int | None = None
     """The call whose reply the client named."""
     by_text: bool = False
@@ -53,33 +55,47 @@ class ClientChat:
 def make_prompt(
     record: EpisodeRecord, chat: Chat, key: str, client_chat: ClientChat, tools: Sequence[Message]
 ) -> Prompt:
-    """The prompt of a chat. Raises AjetError if it cannot be rendered.
+    """The prompt of a chat. Raises AjetError if it cannot be rendered."""
+    if client_chat.continues:
+        return _within_turn(record, chat, key, client_chat, tools)
+    return _new_turn(record, chat, key, client_chat, client_chat.recognised.chat_end, tools)
 
-    An assistant message at the end is a prefill: the answer continues it.
-    """
-    chat_end, drift = client_chat.recognised.chat_end, client_chat.recognised.drift
-    if chat_end.message["role"] != "assistant" or chat_end.parent is None:
-        return _after_answer(record, chat, key, client_chat, chat_end, tools)
+
+def _within_turn(
+    record: EpisodeRecord, chat: Chat, key: str, client_chat: ClientChat, tools: Sequence[Message]
+) -> Prompt:
+    """A prompt whose answer continues the chat's last message: a recorded answer's ids, or a prefill."""
+    chat_end, sent = client_chat.recognised.chat_end, client_chat.recognised.sent
+    if chat_end.message.get("role") != "assistant" or chat_end.parent is None:
+        raise AjetError("the answer cannot continue the last message, because that is not the assistant's.")
     if chat_end.message.get("tool_calls"):
         raise AjetError(
             "the chat ends with tool calls of the assistant, which an answer cannot continue. Send the tools' results "
             "after them."
         )
     tree = record.tree(key)
-    for call in (_reply(chat_end, client_chat), *chat_end.ends) if chat_end.ends else ():
+    for call in _replies(chat_end, client_chat):
         if _shows_all(chat, call, chat_end):
             node = tree.extend(call.prompt, as_ids(_without_stop(chat, call)))
-            return Prompt(node, chat_end, call.number, drift=drift, basis=call.basis or Basis())
-    before = _after_answer(record, chat, key, client_chat, chat_end.parent, tools)
-    begun = chat.prefill(as_sent(chat_end, client_chat.recognised.sent), tools, before.node.ids().tolist())
-    node = tree.extend(tree.root, as_ids(begun.ids or []))
-    cause = HIDDEN if chat_end.ends else begun.cause
-    if cause:
-        return replace(before, node=node, chat_end=chat_end, parent=None, cause=before.cause or cause)
-    return replace(before, node=node, chat_end=chat_end)
+            basis = call.basis or Basis()
+            basis = replace(basis, answered_at=_answered_at(call, basis))
+            return Prompt(node, chat_end, call.number, drift=client_chat.recognised.drift, basis=basis)
+    before = _new_turn(record, chat, key, client_chat, chat_end.parent, tools)
+    begun = chat.prefill(as_sent(chat_end, sent), tools, before.node.ids().tolist())
+    hidden = HIDDEN if _replies(chat_end, client_chat) else APART if chat_end.ends else ""
+    cause = hidden or begun.cause
+    basis = Basis(None, chat_end.depth - 1, sent, begun.was, begun.now) if begun.cause else before.basis
+    return Prompt(
+        tree.extend(tree.root, as_ids(begun.ids or [])),
+        chat_end,
+        None if cause else before.parent,
+        before.cause or cause,
+        before.drift,
+        replace(basis, rendered=begun.rendered, begun=chat_end.message["content"] if begun.rendered else ""),
+    )
 
 
-def _after_answer(
+def _new_turn(
     record: EpisodeRecord,
     chat: Chat,
     key: str,
@@ -89,9 +105,10 @@ def _after_answer(
 ) -> Prompt:
     tree, held, refused = record.tree(key), chat_end.held(), Increment(None)
     if held is not None:
-        call = _reply(held, client_chat)
-        basis = call.basis or Basis()
-        refused, drift = _unlike(call, held, client_chat), client_chat.recognised.drift
+        replies = _replies(held, client_chat)
+        call = replies[0] if replies else held.ends[0]
+        basis, drift = call.basis or Basis(), client_chat.recognised.drift
+        refused = _unlike(basis, held, client_chat) if replies else Increment(None, APART)
         if refused.cause == REASONING and client_chat.by_text:
             refused, drift = Increment(None), drift + 1
         if not refused.cause:
@@ -100,7 +117,7 @@ def _after_answer(
             )
             if increment.ids is not None:
                 node = tree.extend(call.end, as_ids(increment.ids))
-                now = replace(basis, rendered=increment.rendered, was="", now="")
+                now = Basis(increment.rendered, basis.rendered_messages, basis.sent)
                 return Prompt(node, chat_end, call.number, drift=drift + bool(increment.cause), basis=now)
             refused = increment
     ids, rendered = chat.begin(as_sent(chat_end, client_chat.recognised.sent), tools)
@@ -108,20 +125,15 @@ def _after_answer(
     return Prompt(tree.extend(tree.root, ids), chat_end, cause=refused.cause, basis=basis)
 
 
-def _reply(chat_end: MessageNode, client_chat: ClientChat) -> Call:
-    """The call of a recorded answer: the one that the client named, else the first."""
-    return next((call for call in chat_end.ends if call.number == client_chat.named), chat_end.ends[0])
+def _replies(answer: MessageNode, client_chat: ClientChat) -> list[Call]:
+    """The calls whose ids a recorded answer stands for: first the one that the client named. Not one that was to continue
+    the message above: its ids have both in one turn."""
+    found = [call for call in answer.ends if not (call.continues and call.chat_end is answer.parent)]
+    return sorted(found, key=lambda call: call.number != client_chat.named)
 
 
-def _unlike(call: Call, held: MessageNode, client_chat: ClientChat) -> Increment:
+def _unlike(basis: Basis, held: MessageNode, client_chat: ClientChat) -> Increment:
     """Why the stored ids of a call do not match what the client sent before its answer, if they do not."""
-    if (
-        call.chat_end is not None
-        and call.chat_end is held.parent
-        and call.chat_end.message.get("role") == "assistant"
-    ):
-        return Increment(None, APART)  # the stored ids have both in one turn
-    basis = call.basis or Basis()
     sent = {index: m for index, m in client_chat.recognised.sent.items() if index < basis.rendered_messages}
     if sent == basis.sent:
         return Increment(None)
@@ -133,10 +145,14 @@ def _unlike(call: Call, held: MessageNode, client_chat: ClientChat) -> Increment
 
 
 def _turn(call: Call, held: MessageNode, chat_end: MessageNode, basis: Basis) -> Turn:
+    at, answer = _answered_at(call, basis), held.message
+    ids = call.end.ids(max(0, at - TAIL)).tolist()
+    if basis.begun:
+        answer = {**answer, "content": answer["content"][len(basis.begun) :]}
     return Turn(
-        prompt_tail=_tail(call),
-        completion=call.generation.token_ids.tolist(),
-        answer=held.message,
+        prompt_tail=ids[: min(at, TAIL)],
+        completion=ids[min(at, TAIL) :],
+        answer=answer,
         new=chat_end.messages_after(held),
         count=chat_end.depth,
         whole=lambda: as_sent(chat_end, basis.sent),
@@ -144,17 +160,21 @@ def _turn(call: Call, held: MessageNode, chat_end: MessageNode, basis: Basis) ->
     )
 
 
+def _answered_at(call: Call, basis: Basis) -> int:
+    """The length of what came before the answer; if the answer continues an earlier one, before that."""
+    return call.prompt.length if basis.answered_at is None else basis.answered_at
+
+
 def as_sent(chat_end: MessageNode, sent: Mapping[int, Message]) -> list[Message]:
     """The messages that lead to one, some in the form in which they were sent."""
     return [sent.get(index, message) for index, message in enumerate(chat_end.chat())]
 
 
-def _shows_all(chat: Chat, call: Call, chat_end: MessageNode) -> bool:
+def _shows_all(chat: Chat, call: Call, answer: MessageNode) -> bool:
     """Whether the message has all that the call sampled: a stop string, and everything after it, is hidden."""
-    begun = call.chat_end if call.chat_end is not None and call.chat_end is not chat_end.parent else None
+    begun = call.chat_end.message["content"] if call.continues and call.chat_end else ""
     parsed = chat.parse(call.generation.token_ids.tolist(), _tail(call))
-    shown = ((begun.message.get("content") or "") if begun else "") + parsed.content
-    return shown == (chat_end.message.get("content") or "")
+    return bool(begun + parsed.content == answer.message["content"])
 
 
 def _tail(call: Call) -> list[int]:

@@ -118,9 +118,9 @@ class EpisodeRecord:
         self.exchanges.append(
             Exchange(call.number, call.agent, call.target, call.key, node, started, seconds)
         )
-        for answered in (node, _prefilled(call.chat_end, answer)):
-            if answered is not None:
-                answered.answered_by(call)
+        node.answered_by(call)
+        if call.continues:
+            _with_prefill(call.chat_end, answer).answered_by(call)
         return node
 
     def images_in(self, ids: Int32) -> tuple[Image, ...]:
@@ -156,12 +156,11 @@ class EpisodeRecord:
         return sampled(c for c in self.calls if c.trained)
 
 
-def _prefilled(chat_end: MessageNode, answer: Message) -> MessageNode | None:
+def _with_prefill(prefill: MessageNode, answer: Message) -> MessageNode:
     """The node of a prefill and its continuation as one message, as most frameworks keep it."""
-    if chat_end.message.get("role") != "assistant" or chat_end.parent is None:
-        return None
-    whole = (chat_end.message.get("content") or "") + (answer.get("content") or "")
-    return chat_end.parent.add({**answer, "content": whole})
+    assert prefill.parent
+    content = (prefill.message.get("content") or "") + (answer.get("content") or "")
+    return prefill.parent.add({**prefill.message, **answer, "content": content})
 
 
 def sampled(calls: Iterable[Call]) -> int:

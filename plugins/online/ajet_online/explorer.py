@@ -189,14 +189,16 @@ class ExplorerSession(Session):
     def _trace(self, name: str, call: Call, choice: Choice, request: ChatRequest) -> Trace:
         assert choice.sampled
         parent = self._held.get(call.parent) if call.parent is not None else None
-        if parent and not call.prompt.starts_with(parent.call.end):
-            parent = None  # a prefill goes on within a reply, before the end of its turn
+        if parent and (call.continues or parent.call.continues):
+            parent = None  # a reply that goes on with a message is no reply to what is before it
         message, sampling = choice.answer.message, choice.sampled.sampling
         tools = normalise_tools(request.tools)
         chat, messages = "", []
         if call.chat_end:
             *_, (_, chat) = chat_hashes(call.target, tools, [*call.chat_end.chat(), message])
             messages = call.chat_end.messages_after(parent.answer if parent else None)
+            if call.continues:
+                messages[-1] = {**messages[-1], "prefix": True}
         trace = Trace(
             id=name,
             at=time.time(),

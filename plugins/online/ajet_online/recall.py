@@ -79,5 +79,6 @@ def _restored(record: EpisodeRecord, trace: Trace, number: int, before: Recalled
         trained=trace.trained,
         parent=before.call.number if before else None,
         chat_end=node if trace.chat else None,
+        continues=bool(trace.messages and trace.messages[-1].get("prefix")),
     )
     return Recalled(call, record.add(call, trace.answer), trace)

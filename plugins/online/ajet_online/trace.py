@@ -50,7 +50,7 @@ class Trace:
     """False for replies that are recorded but never trained: to greedy calls, or without tokens."""
     finish_reason: str
     messages: Sequence[Message]
-    """The prompt's messages after the parent's reply."""
+    """The prompt's messages after the parent's reply. The last one has ``prefix: true`` if the reply continues it."""
     answer: Message
     tools: Sequence[Message] = ()
     state: State = State.RECORDED

@@ -69,15 +69,36 @@ def test_a_conversation_goes_on_from_its_stored_tokens_also_after_a_restart(
     assert server.engine.requests[-1].prompt_ids.tolist() == whole[: -len(traces[-1].tokens)]
 
 
-def test_a_prefill_that_is_a_reply_is_stored_with_all_its_tokens(serve: Callable[[], Server]) -> None:
+CONTINUED = {"continue_final_message": True}
+
+
+def test_a_reply_that_is_continued_is_stored_with_all_its_tokens(serve: Callable[[], Server]) -> None:
     """Its prompt is the reply's without the end of the turn, so it does not follow the stored tokens of the reply."""
     server = serve()
     messages = [user("one")]
     messages += [said(server.ask(messages))]
-    server.ask(messages)
+    server.ask(messages, extra_body=CONTINUED)
     first, second = server.store.all()
     assert second.parent is None and len(second.messages) == 2 and first.id != second.id
     assert second.prompt.tolist() == server.engine.requests[-1].prompt_ids.tolist()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["", "after a restart"])
+@pytest.mark.parametrize("apart", [False, True], ids=["whole", "apart"])
+def test_what_follows_a_prefill_is_the_same_in_memory_and_from_the_store(
+    serve: Callable[[], Server], again: bool, apart: bool
+) -> None:
+    server = serve()
+    begun = {"role": "assistant", "content": "It is"}
+    reply = said(server.ask([user("one"), begun], extra_body=CONTINUED))
+    whole = [{**reply, "content": begun["content"] + reply["content"]}]
+    server = serve() if again else server
+    chat = [user("one"), *([begun, reply] if apart else whole), user("two")]
+    server.ask(chat)
+    _, last = server.store.all()
+    assert last.parent is None and len(last.messages) == len(chat)
+    text = server.engine.tokenizer.decode(last.prompt.tolist())
+    assert text.count("<|im_start|>assistant") == (3 if apart else 2)
 
 
 def test_no_other_key_continues_it(serve: Callable[[], Server]) -> None:

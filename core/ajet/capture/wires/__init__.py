@@ -51,6 +51,8 @@ class ChatRequest:
     """Whether the answer may call at most one tool."""
     json_schema: Mapping[str, Any] | None = None
     """The answer's text must be JSON that fits; an empty schema takes any JSON object."""
+    continues: bool = False
+    """Whether the answer continues the last message, which is the assistant's, instead of being a turn of its own."""
     after: str | None = None
     """Id of an earlier reply, whose chat the messages continue."""
     prompt: str | Sequence[int] | None = None

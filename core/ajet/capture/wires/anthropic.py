@@ -82,6 +82,7 @@ class AnthropicMessages:
             must_call=must_call,
             one_call=flag(choice, "disable_parallel_tool_use"),
             json_schema=json_schema,
+            continues=messages[-1]["role"] == "assistant",
             thinking=_shows_thinking(data),
         )
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
 from ajet.capture.wires.fields import (
+    TURN,
     Faults,
+    continues,
     flag,
     invalid,
     mapping,
@@ -33,7 +35,7 @@ _HONOURED = {
     *("seed", "stop", "tool_choice", "response_format", "stream", "stream_options", "logprobs"),
     *("top_logprobs", "parallel_tool_calls", "modalities", "frequency_penalty", "presence_penalty"),
 }
-_KNOWN = _HONOURED | _HARMLESS
+_KNOWN = _HONOURED | _HARMLESS | TURN
 _SUPPORTED = "chat completions with text, images, tools, n, stop, max_tokens, logprobs and structured output are supported"
 
 
@@ -86,6 +88,7 @@ class ChatCompletions:
             must_call=must_call,
             one_call=not flag(data, "parallel_tool_calls", True),
             json_schema=json_schema,
+            continues=continues(data, messages[-1]),
             usage_chunk=flag(options, "include_usage"),
         )
 

@@ -151,6 +151,21 @@ def stops(value: Any, name: str = "stop") -> tuple[str, ...]:
     return tuple(found)
 
 
+TURN = {"continue_final_message", "add_generation_prompt"}
+"""vLLM's fields for where the answer begins."""
+
+
+def continues(data: Mapping[str, Any], last: Mapping[str, Any]) -> bool:
+    """Whether the answer continues the ``last`` message: by vLLM's fields, or by DeepSeek's and Mistral's ``prefix``."""
+    wanted = flag(data, "continue_final_message") or flag(last, "prefix")
+    if flag(data, "add_generation_prompt", not wanted) == wanted:
+        raise invalid(
+            "the answer either continues the last message (continue_final_message, or prefix in that message) or is a new turn "
+            "(add_generation_prompt); ask for one of both"
+        )
+    return wanted
+
+
 def forced_tool(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
     """The tool that an answer must call, any if the name is empty; it must be among ``tools`` (chat
     completions form)."""

@@ -10,7 +10,9 @@ from typing import Any
 
 from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
 from ajet.capture.wires.fields import (
+    TURN,
     Faults,
+    continues,
     flag,
     forced_tool,
     image_part,
@@ -38,7 +40,7 @@ _HONOURED = {
     *("max_output_tokens", "temperature", "top_p", "previous_response_id", "include", "top_logprobs"),
     "truncation",
 }
-_KNOWN = _HONOURED | _HARMLESS
+_KNOWN = _HONOURED | _HARMLESS | TURN
 _LOGPROBS = "message.output_text.logprobs"
 # Reasoning is sent as plain text, so its encrypted form adds nothing; the others concern built-in tools.
 _INCLUDABLE = {
@@ -97,6 +99,7 @@ class Responses:
             must_call=must_call,
             one_call=not flag(data, "parallel_tool_calls", True),
             json_schema=json_schema,
+            continues=continues(data, _last_item(data)),
             after=_after(data),
             echo={k: data[k] for k in _ECHOED if k in data},
         )
@@ -191,6 +194,11 @@ def _messages(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]
     if not given and not data.get("previous_response_id"):
         raise invalid("input must hold at least one item")
     return chat.messages
+
+
+def _last_item(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    items = data.get("input")
+    return items[-1] if isinstance(items, list) and items else {}
 
 
 class _Chat:
