@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-vllm test-verl verify-verl test-trinity verify-trinity test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -79,6 +79,9 @@ test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests, about five minutes o
 test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the other cases and whole runs, and properties with all of their examples
 	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
 	$(if $(ARGS),,$(MAKE) test-trinity ARGS="-m slow")
+
+test-templates: $(ALL_INSTALLED) ## every family of models: calls, tool loops, thoughts, stops; docs/models.md (ARGS=--record writes it)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/chat -m "slow or not slow" -n $(PROCESSES) --max-worker-restart 0 --dist worksteal $(ARGS)
 
 # vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and
 # resolves them in minutes. `timeout` ends their processes with the tests, as they are of its group.

@@ -1,0 +1,108 @@
+"""docs/models.md: what the programme found, a row for each family."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tests.chat.families import FAMILIES
+from tests.chat.programme import Result
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+SHARE = 0.9
+"""How many of the families have to be complete."""
+
+_HEAD = """# Models
+
+This page shows with which families of models AgentJet works, and what is different in each.
+`make test-templates` asks each of them for tool calls of many kinds, tool loops, chats, thoughts, stop tokens and streams.
+The chat templates come from the TRL package or have the shape of the published ones; no weights were tried.
+
+{complete} of {all} families are complete; {lose} of them lose calls without an error. A family is complete if
+
+- the first prompt is what the tokenizer's template gives;
+- every call is read exactly, as the model samples it and as the template writes it;
+- each new timeline of a tool loop or a chat is one that the template enforces, because it writes earlier messages anew;
+- thoughts become `reasoning_content`, every stop token ends an answer, and a stream gives what the whole answer gives.
+
+*Timelines* are those of a tool loop of four calls, and of a chat of four answers whose thoughts the client drops: 1 means that
+all of it is trained as one sequence. A dash means that there is none. If a request with tools is refused, set
+`rollout.call_example`, which shows how the model writes calls. A note says *unseen* if nobody had looked at the family when the
+readers were made.
+
+| Family | Template | A call | How calls are read | Thoughts | Stops | Timelines: tools, chat | Complete | Notes |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def row(result: Result) -> str:
+    """A family's row."""
+    family = result.family
+    call = family.calls.text([("f", {"a": 1})]) if family.calls else ""
+    notes = [_plain(family.remark)] if family.remark else []
+    if family.calls and not result.shows_tools and not result.template_refuses:
+        notes.append("the template does not show tools")
+    if not family.known:
+        notes.append("unseen")
+    if family.variables:
+        notes += [_code(f"{key}: {str(value).lower()}") for key, value in family.variables.items()]
+    cells = [
+        _plain(family.name),
+        "TRL" if family.source.startswith("TRL") else "own",
+        _code(call),
+        _plain(result.described) or "–",
+        _code("…".join(family.thought)) if family.thought else "–",
+        " ".join(_code(stop) for stop in result.stops) or "–",
+        f"{result.loop or '–'}, {result.plain[0] or '–'}",
+        "yes" if result.is_complete else _plain(f"no: {result.why}"),
+        "; ".join(notes),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _code(text: str) -> str:
+    shown = text.strip("\n").replace("\n", "⏎")
+    return f"<code>{_plain(shown)}</code>" if shown else "–"
+
+
+def _plain(text: str) -> str:
+    """A text that Markdown shows as it is, also in a table."""
+    return re.sub(r"[|*_\[\]`\\]", lambda m: f"&#{ord(m[0])};", html.escape(text, quote=False))
+
+
+def page(rows: Mapping[str, str]) -> str:
+    """The page; ``rows`` are the rows of the families, by name."""
+    found = [rows[name] for name in FAMILIES]
+    complete = sum(is_complete(r) for r in found)
+    lose = sum(map(loses_calls, found))
+    return _HEAD.format(complete=complete, all=len(found), lose=lose or "none") + "\n".join(found) + "\n"
+
+
+def is_complete(row: str) -> bool:
+    """Whether a row says that its family is complete."""
+    return _cells(row)[7] == "yes"
+
+
+def loses_calls(row: str) -> bool:
+    """Whether a row says that its family loses calls without an error."""
+    return "calls lost" in _cells(row)[7]
+
+
+def committed() -> dict[str, str]:
+    """The rows of the page as it is, by the families' names."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    rows = [line for line in lines if line.startswith("| ")][1:]
+    return {html.unescape(_cells(line)[0]): line for line in rows}
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.split("|")[1:-1]]
+
+
+def summary(rows: Iterable[str]) -> str:
+    """One line on all families."""
+    found = list(rows)
+    complete, lose = sum(map(is_complete, found)), sum(map(loses_calls, found))
+    return f"{complete} of {len(found)} families are complete; {lose} lose calls without an error"
