@@ -839,7 +839,13 @@ KNOWN = [
         _QWEN_3,
         name="SmolLM3",
         model_type="smollm3",
-        template=but(CHATML, calls=None, tools="hidden"),
+        template=but(
+            CHATML,
+            calls=None,
+            tools="hidden",
+            ask=say("<|im_start|>assistant\n")
+            + "{%- if enable_thinking is defined and not enable_thinking -%}{{- '<think>\n\n</think>\n' -}}{%- endif -%}",
+        ),
         special=("<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>"),
         added=(*_THINK, *_TOOL_CALL, "<code>", "</code>"),
         unwritten=True,

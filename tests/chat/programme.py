@@ -412,7 +412,7 @@ def by_template(family: Family, prompt: str, messages: Sequence[Any], case: Case
                 for begin, first in _beginnings(family, prompt):
                     tail = text[len(begin) :].partition("zqdone")[0]
                     if text.startswith(begin) and _shows(family, tail, case):
-                        return first + tail
+                        return tail if first.strip() and tail.startswith(first.strip()) else first + tail
     return None
 
 
@@ -468,7 +468,7 @@ def run(family: Family) -> Result:
     """Ask a family everything."""
     result = Result(family)
     chat = make_chat(family)
-    result.described = str(getattr(chat, "describes_calls", ""))
+    result.described = str(chat.found)
     with stage(family, chat) as made:
         Programme(made, result).run()
     if result.refusal and family.calls and "call_example" in inspect.signature(Chat).parameters:

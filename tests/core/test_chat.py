@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from ajet.chat.incremental import prove
+
 from ajet.chat.renderer import CAUSES, Chat, Increment, Turn
 from ajet.types import AjetError
 from tests import templates, tokenizers
@@ -300,7 +300,7 @@ def test_tool_results_follow_a_tool_call(chat: Chat, results: int) -> None:
 )
 def test_stored_ids_are_kept_whatever_was_sampled(chat: Chat, text: str) -> None:
     completion = sampled(chat, text)
-    parsed = chat.parse(completion, chat.render(ASK, [ADD]))
+    parsed = chat.parse(completion, chat.render(ASK, [ADD]), [ADD])
     answer: Any = {"role": "assistant", "content": parsed.content}
     if parsed.tool_calls:
         answer["tool_calls"] = [CALL]
@@ -349,7 +349,7 @@ def test_a_prefill_is_continued_without_a_second_header(chat: Chat) -> None:
     )
 
 
-@every(["qwen3", "llama3"])
+@every(["llama3", "plain"])
 def test_another_stop_token_than_the_templates_ends_a_turn_as_well(chat: Chat) -> None:
     completion = [*chat.prefill_ids("It is 2."), chat.stop_token_ids[1]]
     _, increment = continued(chat, completion, [QUESTION])
@@ -519,7 +519,7 @@ def test_a_template_that_takes_tool_arguments_only_as_text_is_given_text() -> No
     assert increment.ids is not None
     assert stored + increment.ids == chat.render([*ASK, CALLING, RESULT], [ADD])
     assert '"arguments": {"a": 1}}</tool_call><|end|>[tool]2' in shown(chat, stored + increment.ids)
-    parsed = chat.parse(sampled(chat, chat.written(CALLING)), stored)
+    parsed = chat.parse(sampled(chat, chat.written(CALLING)), stored, [ADD])
     assert parsed.tool_calls == (("add", '{"a": 1}'),)
 
 
@@ -579,36 +579,13 @@ def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.Monke
     assert {k: many[k] <= 5 * few[k] for k in many} == dict.fromkeys(many, True), (few, many)
 
 
-def test_a_proven_template_writes_one_chat_while_another_thread_writes_another() -> None:
-    source = (
-        "{%- set who = messages[0].content -%}{%- for m in messages -%}{{ who ~ m.content }}{%- endfor -%}"
-    )
-    template = prove(source, {})
-    assert template
-    others = [{"role": "user", "content": text} for text in ("other", "chat")]
-
-    class Interrupted:
-        def __str__(self) -> str:
-            thread = threading.Thread(target=template.render, args=(others, []))
-            thread.start()
-            thread.join()
-            return "b"
-
-    found = template.render([{"role": "user", "content": text} for text in ("a", Interrupted(), "c")], [])
-    assert found and found[0] == "aaabac"
-
-
-def test_a_tokenizer_that_writes_otherwise_than_its_template_is_named_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_tokenizer_that_writes_otherwise_than_its_template_is_asked_itself() -> None:
     tokenizer = copy.copy(templates.tokenizer("plain"))
     usual = tokenizer.apply_chat_template
     tokenizer.apply_chat_template = lambda *args, **options: usual(*args, **options) + " "
     chat = Chat(tokenizer)
     for n in range(2):
         assert chat.tokenizer.decode(chat.render([{"role": "user", "content": str(n)}], [])).endswith(" ")
-    (said,) = caplog.messages
-    assert "grows with the length of its chat" in said and not chat._continuing.proven
 
 
 # ------------------------------------------------------------------ parsing
@@ -673,7 +650,7 @@ def test_a_tool_call_is_parsed_into_name_and_json_arguments(
     chat: Chat, request: pytest.FixtureRequest
 ) -> None:
     written = WRITTEN[request.node.callspec.params["chat"]]
-    parsed = chat.parse(sampled(chat, written % '{"a": 1, "b": "ü"}'), chat.render(ASK, [ADD]))
+    parsed = chat.parse(sampled(chat, written % '{"a": 1, "b": "ü"}'), chat.render(ASK, [ADD]), [ADD])
     assert parsed.tool_calls == (("add", '{"a": 1, "b": "ü"}'),)
     assert (parsed.content, parsed.malformed) == ("", 0)
 
@@ -681,7 +658,7 @@ def test_a_tool_call_is_parsed_into_name_and_json_arguments(
 @every(["qwen3", "qwen3 by template", "plain", "thinker"])
 def test_text_before_tool_calls_and_their_order_are_kept(chat: Chat) -> None:
     one = '<tool_call>\n{"name": "add", "arguments": {"a": %d}}\n</tool_call>'
-    parsed = chat.parse(sampled(chat, f"Let me see.\n{one % 1}\n{one % 2}"), chat.render(ASK, [ADD]))
+    parsed = chat.parse(sampled(chat, f"Let me see.\n{one % 1}\n{one % 2}"), chat.render(ASK, [ADD]), [ADD])
     assert parsed.content.strip() == "Let me see."
     assert [arguments for _, arguments in parsed.tool_calls] == ['{"a": 1}', '{"a": 2}']
 
@@ -697,15 +674,19 @@ def test_text_before_tool_calls_and_their_order_are_kept(chat: Chat) -> None:
     ],
 )
 def test_a_tool_call_that_cannot_be_read_is_counted_and_its_text_kept(chat: Chat, text: str) -> None:
-    parsed = chat.parse(sampled(chat, text), chat.render(ASK, [ADD]))
+    parsed = chat.parse(sampled(chat, text), chat.render(ASK, [ADD]), [ADD])
     assert parsed.tool_calls == () and parsed.malformed == 1
     assert text.removeprefix("<tool_call>").removesuffix("</tool_call>").strip() in parsed.content
 
 
-def test_where_nobody_knows_how_tool_calls_are_written_they_stay_text() -> None:
-    chat = chat_of("llama3 by template")
-    text = '{"name": "add", "parameters": {"a": 1}}'
-    parsed = chat.parse(sampled(chat, text), chat.render(ASK, [ADD]))
+@every(WITH_TOOLS)
+def test_without_tools_and_of_other_tools_there_are_no_calls(chat: Chat) -> None:
+    prompt = chat.render(ASK, [ADD])
+    text = chat.written(CALLING)
+    parsed = chat.parse(sampled(chat, text), prompt)
+    assert (parsed.content, parsed.tool_calls, parsed.counts) == (text, (), {})
+    other = {**ADD, "function": {**ADD["function"], "name": "other"}}
+    parsed = chat.parse(sampled(chat, text), prompt, [other])
     assert (parsed.content, parsed.tool_calls) == (text, ())
 
 
@@ -740,7 +721,7 @@ def test_the_tokens_of_reasoning_are_counted_with_its_marks(chat: Chat) -> None:
 def test_a_tool_call_ends_the_count_of_reasoning() -> None:
     chat = chat_of("qwen3")
     said = '<think>\nhm\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-    parsed = chat.parse(sampled(chat, said), chat.render(ASK, [ADD]))
+    parsed = chat.parse(sampled(chat, said), chat.render(ASK, [ADD]), [ADD])
     assert parsed.reasoning == "hm" and parsed.tool_calls
     assert parsed.reasoning_tokens == len(chat.tokenizer.encode("<think>\nhm\n", add_special_tokens=False))
 
@@ -759,7 +740,7 @@ def test_where_the_template_knows_no_reasoning_it_stays_text(chat: Chat) -> None
 def test_what_a_scripted_model_writes_is_read_as_the_same_answer(chat: Chat, answer: Any) -> None:
     if "reasoning_content" in answer and chat in (chat_of("llama3"), chat_of("plain")):
         pytest.skip("knows no reasoning")
-    parsed = chat.parse(sampled(chat, chat.written(answer)), chat.render(ASK, [ADD]))
+    parsed = chat.parse(sampled(chat, chat.written(answer)), chat.render(ASK, [ADD]), [ADD])
     calls = [("add", '{"a": 1}') for _ in answer.get("tool_calls", ())]
     assert (parsed.content, list(parsed.tool_calls)) == (answer["content"], calls)
     assert parsed.reasoning == answer.get("reasoning_content") and not parsed.malformed

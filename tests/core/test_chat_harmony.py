@@ -198,7 +198,7 @@ def test_A3_text_and_thoughts_before_a_call_are_joined_where_the_template_refuse
 def test_A3_each_channel_is_read_as_what_it_is(
     sampled: str, content: str, reasoning: str | None, calls: Any, malformed: int
 ) -> None:
-    parsed = chat().parse(ids(sampled), chat().render(ASK, [ADD])[-64:])
+    parsed = chat().parse(ids(sampled), chat().render(ASK, [ADD])[-64:], [ADD])
     assert (parsed.content, parsed.reasoning) == (content, reasoning)
     assert (parsed.tool_calls, parsed.malformed) == (calls, malformed)
     thoughts = sampled.partition("<|end|>")[0] + "<|end|>" if "<|end|>" in sampled else sampled
@@ -213,7 +213,7 @@ def test_A3_what_is_written_is_what_is_read() -> None:
         {**CALLING, "reasoning_content": THOUGHT},
     ):
         written = chat().written(answer)
-        parsed = chat().parse(ids(written), chat().render(ASK, [ADD]))
+        parsed = chat().parse(ids(written), chat().render(ASK, [ADD]), [ADD])
         assert (parsed.content, parsed.reasoning) == (answer["content"], answer.get("reasoning_content"))
         assert parsed.tool_calls == ((("add", '{"a": 1}'),) if "tool_calls" in answer else ())
 
@@ -223,7 +223,7 @@ def test_A3_what_is_written_is_what_is_read() -> None:
 
 def streamed(sampled: str) -> list[tuple[str, str]]:
     """What a reader gives, the pieces of one kind joined."""
-    reader = chat().reader(chat().render(ASK, [ADD])[-64:])
+    reader = chat().reader(chat().render(ASK, [ADD])[-64:], [ADD])
     assert reader
     given: list[tuple[str, str]] = []
     for token in ids(sampled):

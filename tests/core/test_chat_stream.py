@@ -9,13 +9,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ajet.chat.renderer import Chat, Parsed
-from ajet.chat.streaming import Decoder, partial, stop_at, stop_of
+from ajet.chat.answers import Parsed
+from ajet.chat.renderer import Chat
+from ajet.chat.streaming import Decoder, stop_at, stop_of
+from ajet.chat.texts import partial
 from tests import tokenizers
 from tests.properties import examples
 
 FAMILIES = ["qwen3", "llama3", "plain", "thinker", "base", "harmony"]
 ASK: list[Any] = [{"role": "user", "content": "One and one?"}]
+ADD: Any = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}},
+}
 CALL = '{"name": "add", "arguments": {"a": 1}}'
 WORDS = (
     *("a", " ", "\n", "\n\n", " the answer", "ü", "日本", "🙂", "\ufffd", "ﬁ", "<", "{", "}", "</", "think>"),
@@ -37,7 +43,7 @@ def chat(family: str) -> Chat:
 
 def read(chat: Chat, ids: list[int], prompt: list[int]) -> tuple[dict[str, str], int]:
     """What a reader has given in the end, by kind, and after how many tokens it gave something first."""
-    reader, given, first = chat.reader(prompt), {"content": "", "reasoning": ""}, len(ids) + 1
+    reader, given, first = chat.reader(prompt, [ADD]), {"content": "", "reasoning": ""}, len(ids) + 1
     assert reader
     for n, token in enumerate(ids, 1):
         for kind, text in reader.read(token):
@@ -47,7 +53,7 @@ def read(chat: Chat, ids: list[int], prompt: list[int]) -> tuple[dict[str, str],
 
 
 def check(chat: Chat, ids: list[int], prompt: list[int]) -> Parsed:
-    parsed = chat.parse(ids, prompt)
+    parsed = chat.parse(ids, prompt, [ADD])
     given, _ = read(chat, ids, prompt)
     assert parsed.content.startswith(given["content"])
     assert (parsed.reasoning or "").startswith(given["reasoning"])
@@ -89,7 +95,7 @@ def test_plain_text_is_given_word_by_word_and_whole(family: str) -> None:
     said = "Let me see: it is 2, of course. The answer is 日本."
     ids = it.tokenizer.encode(said, add_special_tokens=False)
     given, first = read(it, ids, it.render(ASK, []))
-    assert given["content"] == it.parse(ids, it.render(ASK, [])).content and first <= 3
+    assert given["content"] == it.parse(ids, it.render(ASK, []), [ADD]).content and first <= 3
 
 
 def test_thoughts_are_given_as_they_come() -> None:
@@ -107,7 +113,7 @@ def test_a_tool_call_is_held_back_and_the_text_before_it_is_not(family: str) -> 
     it = chat(family)
     ids = it.tokenizer.encode(f"I add. <tool_call>{CALL}</tool_call>", add_special_tokens=False)
     given, _ = read(it, ids, it.render(ASK, []))
-    parsed = it.parse(ids, it.render(ASK, []))
+    parsed = it.parse(ids, it.render(ASK, []), [ADD])
     assert given["content"].strip() == parsed.content.strip() == "I add." and parsed.tool_calls
 
 

@@ -47,20 +47,15 @@ def long(chat: list[Any]) -> list[Any]:
 TIMED = "{{- '<|system|>' ~ strftime_now('%f') ~ '<|end|>' -}}"
 
 
-@pytest.mark.parametrize("before", ["", "{%- if loop.length > 99 -%}x{%- endif -%}"], ids=["proven", "not"])
-def test_a_prompt_whose_time_has_passed_is_rendered_anew(
-    before: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"timed{len(before)}"
-    monkeypatch.setitem(templates.TEMPLATES, name, TIMED + templates._loop(before=before))
-    script = Script(f"template {name}")
+def test_a_prompt_whose_time_has_passed_is_rendered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(templates.TEMPLATES, "timed", TIMED + templates._loop())
+    script = Script("template timed")
     x = script.call([S, U], "two")
     script.call([S, U, x, U2], "four")
     times = [seen(script, n)[len("<|system|>") :].partition("<|end|>")[0] for n in range(2)]
     assert times[0] != times[1] and [c.parent for c in script.record.calls] == [None, None]
     found = the_break(script)
     assert found.cause == "template rewrites history" and found.before != found.now
-    assert script.chat._continuing.proven == (not before), "a change of the clock does not refute the proof"
     script.call([S, U], "two")
     assert seen(script, 2) != seen(script, 0), (
         "what was rendered a while ago is not what the template writes now"
@@ -232,7 +227,8 @@ def converse(script: Script, *, thought: bool = False) -> Script:
     chat = long([U])
     for turn in range(8):
         text = f"answer {turn}"
-        reply = script.call(chat, THOUGHT.format("deep", text) if thought else text, tools=[ADD])
+        tools = [ADD] if script.family == "template tools_last" else []
+        reply = script.call(chat, THOUGHT.format("deep", text) if thought else text, tools=tools)
         chat += [reply, user(f"question {turn}")]
     return script
 

@@ -6,7 +6,7 @@ holds its reasoning, ``final`` the answer, ``commentary`` its text next to tool 
 names a recipient, ``to=functions.NAME``, makes the message a tool call. So ``<|end|>`` ends a message
 but not a turn; ``<|return|>`` ends the turn after the answer, ``<|call|>`` after a tool call.
 
-Prompts are rendered with the model's own template (`ajet.chat.templates`). The `renderers` library's renderer for
+Prompts are rendered with the model's own template (`ajet.chat.template`). The `renderers` library's renderer for
 gpt-oss is not used: it needs the vocabulary that ``openai-harmony`` downloads, and it opens the channel
 ``analysis`` in the prompt, which the published template does not. The library's parser reads complete
 answers.
@@ -14,34 +14,34 @@ answers.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ajet.chat.answers import Parsed
+from ajet.chat.calls import Tools
+from ajet.chat.shape import Shape
 from ajet.chat.streaming import Decoder, Kind, Text, Trim
-from ajet.chat.templates import Template
-from ajet.types import AjetError
+
+Message = Mapping[str, Any]
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _END, _RETURN, _CALL, _CONSTRAIN = "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"
 _TOKENS = (_START, _CHANNEL, _MESSAGE, _END, _RETURN, _CALL, _CONSTRAIN)
 _KINDS: dict[str, Kind] = {"analysis": "reasoning", "commentary": "content", "final": "content"}
+_MALFORMED = "malformed_tool_calls"
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 
 
-def find_harmony(tokenizer: Any, template: Template) -> Harmony | None:
+def find_harmony(tokenizer: Any, shape: Shape, ends: Iterable[int]) -> Harmony | None:
     """The reader of answers for a model whose tokenizer has Harmony's tokens and whose template writes an answer
-    in the channel ``final``; None for any other model."""
+    in the channel ``final``; None for any other model. ``ends`` are tokens that end a turn, such as the tokenizer's eos."""
     added = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
-    if not added.issuperset(_TOKENS):
+    if not added.issuperset(_TOKENS) or not shape.said[0].endswith(f"{_CHANNEL}final{_MESSAGE}"):
         return None
-    try:
-        written = template.written({"role": "assistant", "content": "a"})
-    except AjetError:
-        return None
-    if written != f"{_CHANNEL}final{_MESSAGE}a":
-        return None
-    return Harmony(tokenizer, template.stop_token_ids())
+    return Harmony(tokenizer, ends)
 
 
 class Harmony:
@@ -64,9 +64,43 @@ class Harmony:
         end = next((n for n, i in enumerate(completion) if i in self.stop_token_ids), len(completion))
         return completion[: end + (completion[end : end + 1] == [self.call])]
 
-    def parse(self, turn: list[int], prompt: list[int]) -> tuple[Any, int]:
-        """A turn as the library parses it, and how many of its ids are reasoning. A turn in which no message can
-        be read becomes its text. ``prompt`` are the last ids before it."""
+    def parse(self, ids: list[int], prompt: list[int], tools: Sequence[Message]) -> Parsed:
+        """See `Answers`. An answer in which no message can be read becomes its text."""
+        turn = self.turn(ids)
+        try:
+            found, thoughts = self._parsed(turn, prompt)
+        except (
+            Exception
+        ):  # deep nesting, numbers of thousands of digits, …: from that message on, all is text
+            starts = [n for n, i in enumerate(turn) if i == self.start]
+            for start in reversed(starts):
+                read = self.parse(turn[:start], prompt, tools)
+                return replace(
+                    read,
+                    content=read.content + self.decode(turn[start:]),
+                    counts={**read.counts, _MALFORMED: 1},
+                )
+            return Parsed(self.decode(turn), counts={_MALFORMED: 1})
+        offered = Tools(tools).schemas
+        good = [c for c in found.tool_calls if c.status == "ok" and isinstance(c.name, str) and c.name]
+        calls = [c for c in good if c.name in offered]
+        rest = [c for c in found.tool_calls if c not in calls]
+        counts = {
+            _MALFORMED: len(found.tool_calls) - len(good),
+            "unoffered_tool_calls": len(good) - len(calls),
+        }
+        reasoning = (found.reasoning_content or "").strip() or None
+        return Parsed(
+            found.content + "".join(c.raw for c in rest if c.raw not in found.content),
+            reasoning,
+            tuple((c.name, json.dumps(c.arguments, ensure_ascii=False)) for c in calls),
+            ("",) * len(calls),
+            thoughts if reasoning else 0,
+            {name: count for name, count in counts.items() if count},
+        )
+
+    def _parsed(self, turn: list[int], prompt: list[int]) -> tuple[Any, int]:
+        """A turn as the library parses it, and how many of its ids are reasoning."""
         from renderers.parsing import parse_gpt_oss
 
         begun = self._begun(prompt)
@@ -85,8 +119,8 @@ class Harmony:
             found.content = self.decode([i for i in turn if i != self.call])
         return found, self._thoughts_end(turn, begun)
 
-    def reader(self, prompt: list[int]) -> HarmonyReader:
-        """Reads an answer while it is sampled. ``prompt`` are the last ids before it."""
+    def reader(self, prompt: list[int], tools: Sequence[Message]) -> HarmonyReader:
+        """See `Answers`."""
         return HarmonyReader(self, self._begun(prompt))
 
     def channel_of(self, header: list[int]) -> str:

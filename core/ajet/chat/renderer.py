@@ -1,9 +1,8 @@
-"""Messages to tokens and back, by the model's own chat template.
+"""Messages to tokens and back, for one model.
 
-A chat is rendered by the tokenizer's template, or by a renderer of the `renderers` library if there is none.
-A next turn is continued from stored ids if the template still writes everything before the answer as it did,
-and the answer in full; what follows the answer is rendered. Stop ids, turn ends and tool-call syntax come from
-the family or the template, never from constants here.
+A chat is rendered by the tokenizer's template, or by a renderer of the `renderers` library if there is none. A next turn
+is continued from stored ids if the format still writes everything before the answer as it did, and the answer in full;
+what follows the answer is rendered. Turn ends, thoughts and tool calls are found by rendering stub chats.
 """
 
 from __future__ import annotations
@@ -11,31 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ajet.chat.continuing import (
-    REWRITTEN,
-    THINKING,
-    TOOLS,
-    ByTemplate,
-    ByTokens,
-    Changed,
-    Continuing,
-    Texts,
-    Written,
-)
-from ajet.chat.families import find_family
+from ajet.chat.answers import Answers, MarkedAnswers, Parsed
+from ajet.chat.calls import CallReader, Calls, ReadCall
+from ajet.chat.continuing import REWRITTEN, THINKING, TOOLS, Changed, ChatFormat, Continuing, Written
+from ajet.chat.encoding import ASKED, plain_copy
 from ajet.chat.harmony import find_harmony
+from ajet.chat.library import ByRenderer, find_renderer
 from ajet.chat.messages import canonical_tool_arguments
-from ajet.chat.streaming import CLOSE, OPEN, AnswerReader, Reader, Rules
-from ajet.chat.templates import STUB_TOOL, Template, check_variables, given, plain_copy, refusal
+from ajet.chat.reading import FoundReader, find_reader
+from ajet.chat.shape import Ending, Prober, Shape
+from ajet.chat.streaming import Reader
+from ajet.chat.template import QUESTION, STUB_TOOL, Template, check_variables, given
+from ajet.chat.texts import without_header
 from ajet.types import AjetError, Int32
 
 if TYPE_CHECKING:
@@ -45,8 +40,6 @@ Message = Mapping[str, Any]
 
 DROPPED = "template drops answer"
 REFUSED = "not renderable"
-_STREAMED = ("qwen3", "llama-3")
-"""Families whose way of reading answers `ajet.chat.streaming` supports."""
 CAUSES = (THINKING, TOOLS, REWRITTEN, DROPPED, REFUSED)
 """Why a turn cannot be continued from its stored ids."""
 
@@ -56,24 +49,8 @@ _ENDS_TRIED = 8
 """Maximum positions at which reading an answer back is tried."""
 REMEMBERED = 64
 """Rendered chats that are cached: episodes of one task begin with the same chat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """An answer as a message. ``malformed`` counts tool calls that could not be read; their text is
-    part of ``content``."""
-
-    content: str
-    reasoning: str | None
-    tool_calls: tuple[tuple[str, str], ...]
-    """(name, arguments as JSON text)"""
-    malformed: int = 0
-    reasoning_tokens: int = 0
-    """How many ids are the reasoning, including its markers."""
-
-    def and_text(self, text: str, malformed: int = 0) -> Parsed:
-        """A copy with more content."""
-        return replace(self, content=self.content + text, malformed=self.malformed + malformed)
+_VARIANTS = 16
+"""Chats with other template variables that are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +68,7 @@ class Turn:
     count: int
     """How many messages the whole chat has, including the new ones."""
     whole: Callable[[], Sequence[Message]]
-    """Returns the whole chat. It costs the chat's length, so it is called only if the template is not proven."""
+    """Returns the whole chat."""
     rendered: Written | None = None
     """What is known about the stored prompt's rendering."""
 
@@ -113,9 +90,12 @@ class Increment:
 
 
 class Chat:
-    """Renders chats for one model. Messages and tools are in normal form, see `ajet.chat.messages`. ``variables`` are those
-    of the chat template that the user sets; ``vision`` renders images. Raises AjetError if there is no template, or if it does not read
-    one of the variables."""
+    """Renders chats for one model and reads its answers. Messages and tools are in normal form, see `ajet.chat.messages`.
+
+    ``variables`` are those of the chat template that the user sets; ``vision`` renders images; ``stops`` are further
+    tokens that end an answer. ``call_example`` shows how the model writes a call, if nothing else does; without
+    ``reads_calls``, calls stay text. Raises AjetError if there is no template, or if it does not read one of the variables.
+    """
 
     def __init__(
         self,
@@ -123,41 +103,90 @@ class Chat:
         model_type: str = "",
         variables: Mapping[str, Any] = MappingProxyType({}),
         vision: Vision | None = None,
+        *,
+        stops: Sequence[int] = (),
+        call_example: str = "",
+        reads_calls: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self.vision = vision
         """None if the model reads only text."""
         self._plain = plain_copy(tokenizer)
-        if variables:
-            check_variables(tokenizer, variables)
-        self._family = find_family(tokenizer, self._plain, model_type, variables)
-        has_template = bool(getattr(tokenizer, "chat_template", None))
-        if not has_template and self._family is None:
-            raise AjetError(
-                f"the tokenizer of {getattr(tokenizer, 'name_or_path', 'the model')!r} has no chat template, so chats cannot be "
-                "rendered. Use an instruction-tuned model or set tokenizer.chat_template."
+        self._made_of = (model_type, dict(variables), stops, call_example, reads_calls)
+        check_variables(tokenizer, variables)
+        self._template: Template | None = None
+        if getattr(tokenizer, "chat_template", None):
+            self._template = Template(tokenizer, self._plain, variables, vision)
+            self._format: ChatFormat = self._template
+            control = self._template.encoder.control
+            written_stops: list[int] = []
+        else:
+            renderer = find_renderer(tokenizer, self._plain, model_type)
+            if renderer is None:
+                raise AjetError(
+                    f"the tokenizer of {self.name!r} has no chat template, so chats cannot be rendered. Use an instruction-tuned model "
+                    "or set tokenizer.chat_template."
+                )
+            by_renderer = ByRenderer(renderer, tokenizer)
+            self._format, control, written_stops = (
+                by_renderer,
+                by_renderer.control,
+                by_renderer.stop_token_ids,
             )
-        options = self._family.template_options() if self._family else variables
-        self._template = Template(tokenizer, self._plain, options, vision) if has_template else None
-        by_template = self._template if self._family is None else None
-        self._harmony = find_harmony(tokenizer, by_template) if by_template else None
-        self._call_parser = by_template.call_parser() if by_template and not self._harmony else None
-        stops = [*(self._family.reader.get_stop_token_ids() if self._family else [])]
-        stops += self._template.stop_token_ids() if self._template else []
-        stops = [*self._harmony.stop_token_ids] if self._harmony else stops
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
-        """Tokens that end an answer, the template's own turn end first."""
-        only_last = self._template.only_last() if self._template else frozenset[int]()
-        self._only_last = only_last | ({self._harmony.return_} if self._harmony else set())
-        texts = (
-            ByTemplate(self._template)
-            if self._template
-            else ByTokens(self._render_by_family, self._decode, self.stop_token_ids)
+        prober = Prober(self._format, control, str(getattr(tokenizer, "chat_template", None) or ""))
+        self._shape: Shape = prober.shape()
+        ids = [tokenizer.convert_tokens_to_ids(token) for token in self._shape.stop_tokens()]
+        self.stop_token_ids: tuple[int, ...] = tuple(
+            dict.fromkeys([*ids, *written_stops, *_eos(tokenizer), *_generation_stops(tokenizer), *stops])
         )
-        self._texts: Texts = texts
-        self._continuing = Continuing(texts, self._template)
+        """Tokens that end an answer, the format's own turn end first."""
+        self._only_last = frozenset(map(tokenizer.convert_tokens_to_ids, self._shape.only_last()))
+        self._harmony = find_harmony(tokenizer, self._shape, self.stop_token_ids)
+        self._found = FoundReader(None, "rollout.tool_calls: text")
+        if self._harmony:
+            self._answers: Answers = self._harmony
+            self.stop_token_ids = self._harmony.stop_token_ids
+            self._found = FoundReader(None, "Harmony, the format of gpt-oss")
+        else:
+            if reads_calls:
+                self._found = self._find_reader(call_example, control)
+            self._answers = self._marked(self._shape, self._found.reader)
+        plain = Shape("", self._shape.ending, None, None, ("", ""))
+        self._text = self._marked(plain, None)
+        self._continuing = Continuing(self._format, self._shape.unopened)
         self._rendered: dict[bytes, tuple[Int32, Written]] = {}
+        self._variants: dict[str, Chat] = {}
         self._remembering = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The model's name, for errors."""
+        return getattr(self.tokenizer, "name_or_path", "") or "the model"
+
+    def with_variables(self, variables: Mapping[str, Any]) -> Chat:
+        """A chat whose template gets further variables. Raises ConfigError for one that the template does not read."""
+        if not variables:
+            return self
+        model_type, own, stops, example, reads = self._made_of
+        check_variables(self.tokenizer, variables, "chat_template_kwargs")
+        key = json.dumps(variables, sort_keys=True, default=str)
+        with self._remembering:
+            found = self._variants.get(key)
+            if found is None:
+                merged = {**own, **variables}
+                found = Chat(
+                    self.tokenizer,
+                    model_type,
+                    merged,
+                    self.vision,
+                    stops=stops,
+                    call_example=example,
+                    reads_calls=reads,
+                )
+                if len(self._variants) == _VARIANTS:
+                    del self._variants[next(iter(self._variants))]
+                self._variants[key] = found
+        return found
 
     # ---------------------------------------------------------------- messages to ids
 
@@ -173,10 +202,9 @@ class Chat:
         # The members of a group begin with the same chat.
         chat = hashlib.blake2b(json.dumps([messages, tools]).encode(), digest_size=16).digest()
         held = self._rendered.get(chat)
-        if held is None or held[1].times != self._continuing.times():
-            text, rendered = self._continuing.begin(messages, tools)
-            ids = self._template.encoder.encode(text) if self._template else self._texts.ids(text)
-            held = np.array(ids, dtype=np.int32), rendered
+        if held is None or held[1].times != self._format.times():
+            rendered = self._continuing.begin(messages, tools)
+            held = np.array(self._format.ids(rendered.text, inside=False), dtype=np.int32), rendered
             held[0].flags.writeable = False
             with self._remembering:
                 if len(self._rendered) == REMEMBERED:
@@ -184,28 +212,23 @@ class Chat:
                 self._rendered[chat] = held
         return held[0], held[1].copied()
 
-    def _render_by_family(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        assert self._family
-        try:
-            ids = self._family.writer.render_ids(
-                given(messages), tools=list(tools) or None, add_generation_prompt=True
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise refusal(error) from error
-        return list(ids)
-
     def render_with_mask(
         self, messages: Sequence[Message], tools: Sequence[Message]
     ) -> tuple[list[int], list[bool]]:
-        """Ids of a finished chat, and which of them the assistant would have sampled. Raises AjetError for a
-        family whose renderer cannot mark them, and whatever the renderer raises."""
-        if self._family is None:
+        """Ids of a finished chat, and which of them the assistant would have sampled. Raises AjetError for a model
+        without a renderer that marks them, and whatever the renderer raises."""
+        if self._marking is None:
             raise AjetError(
                 "supervised fine-tuning needs a chat family that marks the assistant's tokens; this model's chat template "
                 "does not. Use a model of a known family."
             )
-        rendered = self._family.writer.render(given(messages), tools=list(tools) or None)
+        rendered = self._marking.render(given(messages), tools=list(tools) or None)
         return list(rendered.token_ids), list(rendered.sampled_mask)
+
+    @cached_property
+    def _marking(self) -> Any:
+        model_type, variables, *_ = self._made_of
+        return find_renderer(self.tokenizer, self._plain, model_type, variables)
 
     def prefill(
         self, messages: Sequence[Message], tools: Sequence[Message], prompt: Sequence[int]
@@ -215,13 +238,15 @@ class Chat:
         AjetError if the template does not write such a message in full."""
         if self._template is None:
             return Increment([*prompt, *self.prefill_ids(messages[-1].get("content") or "")])
-        encode = self._template.encoder.encode
-        usual, begun = self._template.prefill(messages, tools)
-        end, ids = encode(usual, inside=True), encode(begun, inside=True)
+        usual, begun, at = self._template.prefill(messages, tools)
+        before = self._continuing.begin(messages[:-1], tools)
+        rendered = before.prefilled(begun)
+        end, ids = self._format.ids(usual[at:]), self._format.ids(begun[at:])
         kept = len(prompt) - len(end)
         if kept > 0 and list(prompt[kept:]) == end:
-            return Increment([*prompt[:kept], *ids])
-        return Increment([*self.render(messages[:-1], tools)[: -len(end) or None], *ids], REWRITTEN)
+            return Increment([*prompt[:kept], *ids], rendered=rendered)
+        anew = self._format.ids(usual, inside=False)
+        return Increment([*anew[: -len(end) or None], *ids], REWRITTEN, rendered=rendered)
 
     def prefill_ids(self, text: str) -> list[int]:
         """Ids of the beginning of an answer, directly after a prompt. Texts of special tokens in it are plain
@@ -235,20 +260,29 @@ class Chat:
         for scripted engines. Raises AjetError if the chat format refuses it."""
         if self._template is None:
             raise AjetError("the tokenizer has no chat template to write answers with")
-        return self._template.written(answer)
+        calls = answer.get("tool_calls") or ()
+        if calls and self._found.reader and self._found.source != "the chat template":
+            assert isinstance(self._answers, MarkedAnswers)
+            objects = given([answer])[0]["tool_calls"]
+            named = [
+                ReadCall(c["function"]["name"], c["function"]["arguments"], c.get("id") or "")
+                for c in objects
+            ]
+            return self._answers.written(
+                answer.get("content") or "", answer.get("reasoning_content") or "", named
+            )
+        return self._template.written(answer, self._shape)
 
     # ---------------------------------------------------------------- continuing stored ids
 
     def next_turn(self, turn: Turn, tools: Sequence[Message], *, keep_thinking: bool = False) -> Increment:
         """What follows the stored ids of a turn in the next prompt, if the template writes everything before the
         answer as before, and the answer in full. With ``keep_thinking`` the turn also continues if the template
-        would leave reasoning out. Depends only on its arguments and the template's clock; costs the length of the
-        answer and the new messages if the template is proven, else that of the whole chat."""
+        would leave reasoning out. Depends only on its arguments and the template's clock; renders the chat once."""
         count = turn.count - len(turn.new) - 1
-        more = [turn.answer, *turn.new]
         try:
-            rest = self._continuing.rest(turn.rendered, turn.whole, more, count, tools, keep_thinking)
-            at, in_full = self._end_of_answer(rest.text, turn)
+            rest = self._continuing.rest(turn.rendered, turn.whole, count, tools, keep_thinking)
+            at, in_full = self._end_of_answer(rest.text, turn, tools)
             ids = self._following(rest.text, at, turn)
         except Changed as found:
             return Increment(None, found.cause, found.was, found.now)
@@ -257,42 +291,52 @@ class Chat:
         dropped = rest.drops_thinking or in_full == THINKING
         if in_full == DROPPED or (dropped and not keep_thinking):
             said = self._decode(self._upto_stop(turn.completion))
-            return Increment(None, in_full, said, self._texts.show(rest.text[:at]))
+            return Increment(None, in_full, said, self._format.show(rest.text[:at]))
         drift = THINKING if dropped else ""
         if turn.completion and turn.completion[-1] in self._only_last:
             if not keep_thinking:
-                end = self._texts.show(rest.text[at : at + _ENDING])
+                end = self._format.show(rest.text[at : at + _ENDING])
                 return Increment(None, REWRITTEN, self.text_of(turn.completion[-1]), end)
             drift = drift or REWRITTEN
         return Increment(ids, drift, rendered=rest.written)
 
-    def _end_of_answer(self, rest: str, turn: Turn) -> tuple[int, str]:
+    def _end_of_answer(self, rest: str, turn: Turn, tools: Sequence[Message]) -> tuple[int, str]:
         """Where the answer ends in the text after its prompt, and what of the answer is missing there: nothing,
         `THINKING`, or more (`DROPPED`)."""
         texts = [text.strip() for text in self._in_full(turn)]
-        ends = self._texts.ends(rest)
-        if not ends or (self._template and not (self._template.ending.token or self._template.ending.header)):
+        ends, ending = self._format.ends(rest), self._ending
+        if not ends or not (ending.token or ending.header):
             content = self._shown_content(turn.answer)
             ends = [max(rest.find(content), 0) + len(content)]
-        if self._template and not self._template.ending.token and self._template.ending.text:
-            written = self._template.ending.text  # the turn's end is plain text
-            before = {end - len(written) for end in ends if rest[:end].endswith(written)}
+        if not ending.token and ending.text:  # the turn's end is plain text
+            before = {end - len(ending.text) for end in ends if rest[:end].endswith(ending.text)}
             ends = sorted({*ends, *before})
         if (
-            self._texts.show(rest[: ends[0]]).strip() in texts
-        ):  # the usual case, and cheaper to test than equal words
+            self._format.show(rest[: ends[0]]).strip() in texts
+        ):  # the usual case, and cheaper than equal words
             return ends[0], ""
         said = [text.split() for text in texts]
         for end in ends:
-            words = self._texts.show(rest[:end]).split()
+            words = self._format.show(rest[:end]).split()
             if words in said:
                 return end, ""
             if len(words) > max(map(len, said)):
                 break
         if self._harmony:
             ends = [end for end in ends if rest.startswith(self._harmony.closing, end)]
-        missing = [(end, self._missing(rest[:end], turn)) for end in ends[:_ENDS_TRIED]]
+        elif ending.token in self._turn_ends:
+            ends = [end for end in ends if rest.startswith(tuple(self._turn_ends), end)] or ends
+        missing = [(end, self._missing(rest[:end], turn, tools)) for end in ends[:_ENDS_TRIED]]
         return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
+
+    @cached_property
+    def _ending(self) -> Ending:
+        return self._shape.ending if self._template else Ending(token="<|stop|>")
+
+    @cached_property
+    def _turn_ends(self) -> list[str]:
+        """Texts of the tokens that end a turn in a history."""
+        return [t for t in (self._shape.ending.token, *(map(self.text_of, self.stop_token_ids))) if t]
 
     def _in_full(self, turn: Turn) -> list[str]:
         """The texts that count as the full answer, up to white space: what was sampled, and for an answer that is only
@@ -308,12 +352,18 @@ class Chat:
         content = str(answer.get("content") or "").strip()
         return str(self._template.encoder.hide(content)) if self._template else content
 
-    def _missing(self, written: str, turn: Turn) -> str:
+    def _missing(self, written: str, turn: Turn, tools: Sequence[Message]) -> str:
         """What the template left out of an answer; the written text is read as if it had been sampled."""
-        ids = self._texts.ids(written)
-        # In Harmony a tool call without its end counts as cut off, and the header is part of the text.
-        harmony = self._harmony
-        found = self.parse([*ids, harmony.call], []) if harmony else self.parse(ids, turn.prompt_tail)
+        text = self._format.show(written)
+        if isinstance(self._answers, MarkedAnswers):
+            # The longer chat may not begin the thought that the prompt began.
+            ends = self._shape.thoughts is not None and self._shape.thoughts[1] in text
+            opened = ends and self._answers.opened(self._decode(turn.prompt_tail))
+            found = self._answers.parse_text(text, opened, tools)[0]
+        else:
+            # In Harmony a tool call without its end counts as cut off, and the header is part of the text.
+            assert self._harmony
+            found = self._harmony.parse([*self._format.ids(written), self._harmony.call], [], tools)
         answer = turn.answer
         calls = [(c["function"]["name"], c["function"]["arguments"]) for c in answer.get("tool_calls") or ()]
         if (
@@ -327,7 +377,7 @@ class Chat:
 
     def _following(self, rest: str, at: int, turn: Turn) -> list[int]:
         """Ids of what follows the answer, without the token that ends it if that was sampled."""
-        ids = self._texts.ids(rest[at:])
+        ids = self._format.ids(rest[at:])
         last = turn.completion[-1] if turn.completion else None
         if self._template is None:
             return ids[1:] if last in self.stop_token_ids else ids
@@ -335,42 +385,30 @@ class Chat:
         if marker is None:
             return ids
         end = self._template.encoder.ids[marker[0]]
-        ending = self._template.ending
-        ends = last in self.stop_token_ids and (end in self.stop_token_ids or last in self._only_last)
-        if last == end or (ends and ending.token):
+        ending = self._ending
+        own = end in self.stop_token_ids or marker[0] == ending.token or last in self._only_last
+        if last == end or (last in self.stop_token_ids and own and ending.token):
             return ids[1:]
         space = ending.closing if not ending.closing.strip() and rest[:at].endswith(ending.closing) else ""
-        return self._texts.ids(space + rest[at:]) if space else ids
+        return self._format.ids(space + rest[at:]) if space else ids
 
     # ---------------------------------------------------------------- ids to messages
 
-    def parse(self, completion: list[int], prompt: list[int]) -> Parsed:
-        """An answer's ids as a message. Raises nothing, whatever was sampled."""
-        ids = self._harmony.turn(completion) if self._harmony else self._upto_stop(completion)
-        try:
-            return self._read(ids, prompt)
-        except Exception:  # in a tool call: deep nesting, numbers of thousands of digits, …
-            return self._read_upto_fault(ids, prompt)
+    def parse(self, completion: list[int], prompt: list[int], tools: Sequence[Message] = ()) -> Parsed:
+        """An answer's ids as a message, with calls of the ``tools`` that the request offers. ``prompt`` are the last ids
+        before it. Raises nothing, whatever was sampled."""
+        if self._harmony:
+            return self._harmony.parse(self._harmony.turn(completion), prompt, tools)
+        return self._answers.parse(self._upto_stop(completion), prompt, tools)
 
-    def reader(self, prompt: list[int]) -> Reader | None:
+    def reader(self, prompt: list[int], tools: Sequence[Message] = ()) -> Reader | None:
         """Reads an answer while it is sampled, with the result that `parse` gives at the end; None if nothing is
         known before the end. Raises nothing."""
-        known = self._family is None or self._family.writer.config.name in _STREAMED
-        if (
-            not known
-            or self._cleans_up
-            or (self._family and self._rules.thinks and not self._rules.think_ids)
-        ):
-            return None
-        if self._harmony:
-            return self._harmony.reader(prompt)
-        opened = self._rules.thinks and self.parse(self._ids("a"), prompt).reasoning is not None
-        return AnswerReader(self.tokenizer, self._rules, opened)
+        return None if self._cleans_up else self._answers.reader(prompt, tools)
 
-    def text_reader(self) -> AnswerReader | None:
+    def text_reader(self) -> Reader | None:
         """Reads a text that is not a chat's answer, up to the token that ends it."""
-        rules = Rules(frozenset(self.stop_token_ids), frozenset())
-        return None if self._cleans_up else AnswerReader(self.tokenizer, rules, False)
+        return None if self._cleans_up else self._text.reader([], ())
 
     def text(self, completion: list[int]) -> str:
         """A text that is not a chat's answer, up to the token that ends it."""
@@ -388,130 +426,95 @@ class Chat:
     @cached_property
     def shows_tools(self) -> bool:
         """Whether prompts contain the tools of a call. Some chat templates leave them out without an error."""
-        question = [{"role": "user", "content": "?"}]
         try:
-            return self.render(question, [STUB_TOOL]) != self.render(question, [])
+            return self._format.stub([QUESTION], [STUB_TOOL], True) != self._format.stub([QUESTION], [], True)
         except AjetError:  # refused, so not left out without an error
             return True
 
     @cached_property
-    def _rules(self) -> Rules:
-        """How `_read` reads answers, found by probing it."""
-        stops = frozenset(self.stop_token_ids)
-        added = frozenset(self.tokenizer.added_tokens_decoder) - stops
-        if self._harmony:
-            return Rules(stops, frozenset({self._harmony.start}))
-        if self._family is None:
-            parser, thinks = self._call_parser, bool(self._template and self._template.thinks)
-            calls = frozenset(i for i in added if parser and parser.extract([i])[0] != [i])
-            return Rules(stops, calls, thinks=thinks)
-        read = self._family.reader.parse_response
-        a, b = self._ids("a"), self._ids("b")
-        calls = frozenset(i for i in added if read([i]).tool_calls)
-        think_ids = [self._ids(mark) for mark in (OPEN, CLOSE)]
-        thinks = bool(read([*think_ids[0], *a, *think_ids[1], *b]).reasoning_content)
-        # Headers of a turn: some readers do not count what is before one as part of the answer.
-        forgets = frozenset(i for i in added - calls if not read([*a, i, *b]).content.startswith("a"))
-        return Rules(
-            stops,
-            calls,
-            holds=forgets,
-            first_holds=added - calls - {i for ids in think_ids for i in ids},
-            thinks=thinks,
-            think_ids=(think_ids[0][0], think_ids[1][0])
-            if thinks and max(map(len, think_ids)) == 1
-            else None,
-            strips=True,
-            json_calls=bool(read(self._ids('{"name": "probe", "parameters": {}}')).tool_calls),
+    def calls_fault(self) -> str:
+        """Why a request with tools cannot be answered: the model's calls cannot be read. Empty if they can, or if the user
+        wants them as text."""
+        _, _, _, _, reads = self._made_of
+        if self._harmony or self._found.reader or not reads or not self.shows_tools:
+            return ""
+        return (
+            f"AgentJet cannot read how {self.name} writes tool calls; tried: {'; '.join(self._found.tried)}. Show one call in "
+            "rollout.call_example, or set rollout.tool_calls: text to get calls as text"
         )
+
+    @property
+    def found(self) -> FoundReader:
+        """How tool calls are read."""
+        return self._found
+
+    @property
+    def shape(self) -> Shape:
+        """What surrounds answers."""
+        return self._shape
+
+    # ---------------------------------------------------------------- parts
+
+    def _find_reader(self, example: str, control: Any) -> FoundReader:
+        shape = self._shape
+
+        def write(calls: Sequence[ReadCall], said: str) -> str:
+            functions = [
+                {
+                    "id": c.id or f"call{n:05}",
+                    "type": "function",
+                    "function": {"name": c.name, "arguments": dict(c.arguments)},
+                }
+                for n, c in enumerate(calls)
+            ]
+            tools = [{**STUB_TOOL, "function": {**STUB_TOOL["function"], "name": c.name}} for c in calls]
+            message = {"role": "assistant", "content": said, "tool_calls": functions}
+            text = self._format.stub([QUESTION, message], tools, False).partition(ASKED)[2]
+            return shape.upto_end(text, control)
+
+        def parse(reader: CallReader, text: str, tools: Sequence[Message]) -> Calls:
+            text = without_header(text, shape.header, control)
+            answers = self._marked(shape, reader)
+            opened = shape.thoughts is not None and shape.thoughts[1] in text and answers.opened(shape.header)
+            parsed = answers.parse_text(text, opened, tools)[0]
+            calls = (ReadCall(name, json.loads(arguments)) for name, arguments in parsed.tool_calls)
+            return Calls(parsed.content, tuple(calls))
+
+        return find_reader(self.tokenizer, write, shape.header, control, example, self.shows_tools, parse)
+
+    def _marked(self, shape: Shape, reader: CallReader | None) -> MarkedAnswers:
+        return MarkedAnswers(self._decode, self.tokenizer, shape, reader, self.stop_token_ids)
 
     @cached_property
     def _cleans_up(self) -> bool:
         """Whether decoding removes spaces that it produced before."""
-        ids = self._ids("a .")
+        ids = list(self.tokenizer.encode("a .", add_special_tokens=False))
         return self._decode(ids) != str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
-    def _read(self, ids: list[int], prompt: list[int]) -> Parsed:
-        """Like `parse`, but may raise whatever readers of tool calls raise."""
-        if self._harmony:
-            found, thoughts = self._harmony.parse(ids, prompt)
-            parsed = _parsed(found.content, found.reasoning_content, found.tool_calls)
-            return replace(parsed, reasoning_tokens=thoughts if parsed.reasoning else 0)
-        if self._family is None:
-            return self._parse(ids, prompt)
-        end = _first(self._rules.holds, ids)
-        found = self._family.reader.parse_response(ids[:end], prompt_ids=prompt)
-        parsed = _parsed(found.content, found.reasoning_content, found.tool_calls)
-        if parsed.reasoning:
-            parsed = replace(parsed, reasoning_tokens=self._thought_end(ids[:end]))
-        return parsed if end == len(ids) else parsed.and_text(self._decode(ids[end:]))
-
-    def _read_upto_fault(self, ids: list[int], prompt: list[int]) -> Parsed:
-        """Reads up to the tool call that cannot be read; from there on everything is text."""
-        for end in reversed([n for n, i in enumerate(ids) if i in self._rules.calls]):
-            try:
-                return self._read(ids[:end], prompt).and_text(self._decode(ids[end:]), malformed=1)
-            except Exception:
-                continue
-        return Parsed(self._decode(ids), None, (), 1)
-
-    def _parse(self, ids: list[int], prompt: list[int]) -> Parsed:
-        """Reads by what the template shows: its reasoning, and tool calls as it writes them."""
-        thought, end = None, 0
-        if self._template and self._template.thinks:
-            opened = self._decode(prompt[-16:]).rstrip().endswith("<think>")
-            if opened or self._decode(ids).lstrip().startswith("<think>"):
-                end = self._thought_end(ids)
-                thought = self._decode(ids[:end]).partition("</think>")[0]
-                thought = thought.lstrip().removeprefix("<think>").strip()
-                ids = ids[end:]
-        calls: list[Any] = []
-        if self._call_parser:
-            ids, calls = self._call_parser.extract(ids)
-        content = self._decode(ids)
-        content = content if thought is None else content.lstrip("\n")
-        parsed = _parsed(content.rstrip() if calls else content, thought, calls)
-        return replace(parsed, reasoning_tokens=end if parsed.reasoning else 0)
-
-    def _thought_end(self, ids: list[int]) -> int:
-        """How many of the first ids are an answer's reasoning, including the marker that ends it."""
-        if self._rules.think_ids:
-            close = self._rules.think_ids[1]
-            return ids.index(close) + 1 if close in ids else _first(self._rules.calls, ids)
-        end = bisect_left(range(len(ids) + 1), True, key=lambda n: CLOSE in self._decode(ids[:n]))
-        return min(end, len(ids))
-
     def _upto_stop(self, ids: list[int]) -> list[int]:
-        return ids[: _first(self._rules.stops, ids)]
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        stops = set(self.stop_token_ids)
+        return ids[: next((n for n, i in enumerate(ids) if i in stops), len(ids))]
 
     def _decode(self, ids: list[int]) -> str:
         known = self.vision.plain(ids) if self.vision else ids
         return str(self.tokenizer.decode(known, skip_special_tokens=False)) if ids else ""
 
 
-def _first(wanted: frozenset[int], ids: list[int]) -> int:
-    """The index of the first of some tokens, or the length."""
-    return min(map(ids.index, wanted.intersection(ids)), default=len(ids))
+def _eos(tokenizer: Any) -> list[int]:
+    eos = getattr(tokenizer, "eos_token_id", None)
+    return [i for i in (eos if isinstance(eos, list | tuple) else [eos]) if i is not None]
+
+
+def _generation_stops(tokenizer: Any) -> list[int]:
+    """The tokens that end an answer by the model's ``generation_config.json``, if it is beside the tokenizer."""
+    path = Path(getattr(tokenizer, "name_or_path", "") or "/", "generation_config.json")
+    try:
+        eos = json.loads(path.read_text()).get("eos_token_id")
+    except (OSError, ValueError, AttributeError):
+        return []
+    ids = eos if isinstance(eos, list) else [eos]
+    return [i for i in ids if isinstance(i, int)]
 
 
 def _spelled(calls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, canonical_tool_arguments(arguments)) for name, arguments in calls]
-
-
-def _parsed(content: str, reasoning: str | None, calls: Sequence[Any]) -> Parsed:
-    good: list[Any] = []
-    bad: list[Any] = []
-    for call in calls:
-        # Arguments that are not JSON are texts in formats that do not quote them.
-        readable = call.status == "ok" or (call.status == "invalid_json" and isinstance(call.arguments, dict))
-        (good if readable and isinstance(call.name, str) and call.name else bad).append(call)
-    content += "".join(c.raw for c in bad if c.raw not in content)
-    reasoning = (reasoning or "").strip()  # also if it was cut off
-    return Parsed(content, reasoning or None, tuple((c.name, _as_json(c.arguments)) for c in good), len(bad))
-
-
-def _as_json(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -1,0 +1,84 @@
+"""A chat template, compiled once, with transformers' rules for chat templates.
+
+`tokenizer.apply_chat_template` copies every message of every chat. A conversation renders its growing chat again and
+again, so here the caller keeps its messages, and Jinja reads their fields directly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_METHODS = frozenset(dir(dict))
+_KEPT_JSON = 4096
+
+
+class ChatTemplate:
+    """A template's source, ready to render. Raises jinja2's TemplateError for a source that is not a template."""
+
+    def __init__(self, source: str) -> None:
+        self._template = _Environment().from_string(source)
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], variables: Mapping[str, Any]
+    ) -> str:
+        """A chat as text. ``messages`` and ``tools`` are plain dictionaries and lists, which the caller no longer changes.
+        Raises whatever the template raises."""
+        return self._template.render(messages=messages, tools=tools or None, documents=None, **variables)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
+        self._json: dict[tuple[int, str], tuple[Any, str]] = {}
+        self.filters["tojson"] = self._tojson
+        self.globals["raise_exception"] = _raise
+        self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Like Jinja's; at once for the fields of a message."""
+        if obj.__class__ is dict and attribute not in _METHODS:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def _tojson(
+        self,
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: Any = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
+        """transformers' filter, which escapes no HTML. The text of a tool or of arguments is kept, because each
+        rendering of a conversation writes it again."""
+        options: Any = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+        key = id(value), repr((ensure_ascii, indent, separators, sort_keys))
+        held, text = self._json.get(key, (None, ""))
+        if held is not value or value is None:
+            text = json.dumps(value, ensure_ascii=ensure_ascii, **options)
+            if value.__class__ is dict:
+                if len(self._json) >= _KEPT_JSON:
+                    self._json.clear()
+                self._json[key] = value, text
+        return text
+
+
+class _Generation(Extension):
+    """The block ``{% generation %}``, which marks what the assistant says and writes nothing itself."""
+
+    tags = {"generation"}  # noqa: RUF012 - its type in Jinja
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
