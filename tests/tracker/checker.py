@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,10 @@ class SentCall:
     prompt_ids: list[int]
     completion_ids: list[int]
     reply: Mapping[str, Any]
+    continues: bool = False
+    """Whether the reply was to continue the last message."""
+    said: Mapping[str, Any] | None = None
+    """What of the reply follows the prompt, if not all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,8 @@ class Origin:
     messages: tuple[Mapping[str, Any], ...]
     continues: int | None
     rendered: int
+    text: str
+    """What the template writes for them: the text of the prompt."""
 
 
 @dataclass
@@ -191,12 +197,24 @@ class PromptJudge:
 
     def judge(self, call: SentCall) -> str:
         """What is wrong with a call's prompt; empty if nothing is. Calls come in the order of their numbers."""
-        origin = self._continued(call) or self._rendered(call)
-        self.calls[call.number] = call
+        earlier = next(self._within(call), None) if call.continues else None
+        if earlier:
+            origin: Origin | None = replace(self.origins[earlier.number], continues=earlier.number)
+        else:
+            origin = self._continued(call) or self._rendered(call)
         if origin is None:
             return f"call {call.number}: no chat that the client sent is written so: {self._shown(call.prompt_ids)!r}"
         self.origins[call.number] = origin
+        self.calls[call.number] = _as_one_reply(call, earlier) if call.continues else call
         return ""
+
+    def _within(self, call: SentCall) -> Iterator[SentCall]:
+        """Earlier calls whose reply is the client's last message, and whose ids, without the end of the turn, are the prompt."""
+        for earlier in self._parents(call):
+            stored = earlier.prompt_ids + _unended(earlier.completion_ids, self.stops)
+            whole = len(earlier.messages) + 1 == len(call.messages)
+            if whole and stored == call.prompt_ids and self._same_before(call, self.origins[earlier.number]):
+                yield earlier
 
     def could_continue(self, call: SentCall) -> bool:
         """Whether the client sent a recorded reply back after the same chat, which is rendered anew."""
@@ -212,20 +230,24 @@ class PromptJudge:
             for earlier in self._parents(call)
         )
 
-    def text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+    def text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        continues: bool = False,
+    ) -> str:
         """What the template writes."""
         given = [_with_objects(message) for message in messages]
+        end = {"continue_final_message": True} if continues else {"add_generation_prompt": True}
         return str(
-            self.tokenizer.apply_chat_template(
-                given, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
-            )
+            self.tokenizer.apply_chat_template(given, tools=list(tools) or None, tokenize=False, **end)
         )
 
     def _rendered(self, call: SentCall) -> Origin | None:
-        text = self.text(call.messages, call.tools)
-        if self._ids(text) != call.prompt_ids:
-            return None
-        return Origin(tuple(call.messages), None, len(call.messages))
+        text = self.text(call.messages, call.tools, call.continues)
+        same = self._shown(call.prompt_ids) == text if call.continues else self._ids(text) == call.prompt_ids
+        before = call.messages[: len(call.messages) - call.continues]
+        return Origin(tuple(before), None, len(before), text) if same else None
 
     def _parents(self, call: SentCall) -> Iterable[SentCall]:
         """Earlier calls of which the client's chat holds the prompt and the reply."""
@@ -240,15 +262,17 @@ class PromptJudge:
         for earlier in self._parents(call):
             stored = earlier.prompt_ids + earlier.completion_ids
             origin = self.origins[earlier.number]
-            if call.prompt_ids[: len(stored)] != stored or not self._same_before(call, earlier, origin):
+            if call.prompt_ids[: len(stored)] != stored or not self._same_before(call, origin):
                 continue
             place = len(earlier.messages)
             whole = (*origin.messages, earlier.reply, *call.messages[place + 1 :])
-            if self._is_written(call, earlier, origin, whole, call.prompt_ids[len(stored) :]):
-                return Origin(whole, earlier.number, origin.rendered)
+            text = self.text(whole, call.tools, call.continues)
+            if self._is_written(call, earlier, origin.text, text, call.prompt_ids[len(stored) :]):
+                before = whole[: len(whole) - call.continues]
+                return Origin(before, earlier.number, origin.rendered, text)
         return None
 
-    def _same_before(self, call: SentCall, earlier: SentCall, origin: Origin) -> bool:
+    def _same_before(self, call: SentCall, origin: Origin) -> bool:
         """Whether the client sent the earlier call's messages again: those that were rendered, unchanged; of
         those that follow stored ids, the replies at least as the same replies."""
         for place, message in enumerate(origin.messages):
@@ -265,12 +289,11 @@ class PromptJudge:
         self,
         call: SentCall,
         earlier: SentCall,
-        origin: Origin,
-        whole: Sequence[Mapping[str, Any]],
+        before: str,
+        text: str,
         rest: list[int],
     ) -> bool:
         """Whether the template writes the earlier prompt, then the reply in full, then the rest."""
-        before, text = self.text(origin.messages, call.tools), self.text(whole, call.tools)
         last = earlier.completion_ids[-1] if earlier.completion_ids else None
         tails = [self._shown(rest)]
         if last in self.stops:
@@ -280,8 +303,8 @@ class PromptJudge:
                 written = text[len(before) : len(text) - len(tail)]
                 ids = self._ids(tail)
                 ends = {len(ids) - len(rest), 0}
-                if ids[len(ids) - len(rest) :] == rest and max(ends) <= 1:
-                    return says_in_full(written, earlier.reply)
+                if call.continues or (ids[len(ids) - len(rest) :] == rest and max(ends) <= 1):
+                    return says_in_full(written, earlier.said or earlier.reply)
         return False
 
     def _ids(self, text: str) -> list[int]:
@@ -289,6 +312,38 @@ class PromptJudge:
 
     def _shown(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _as_one_reply(call: SentCall, earlier: SentCall | None) -> SentCall:
+    """A call whose reply continues a message as one whose reply is both. ``earlier``: the call that sampled that message."""
+    *before, begun = call.messages
+    whole = {
+        **begun,
+        **call.reply,
+        "content": (begun.get("content") or "") + (call.reply.get("content") or ""),
+    }
+    if earlier is None:
+        return replace(call, messages=before, reply=whole, said=call.reply)
+    at = len(earlier.prompt_ids)
+    return replace(
+        earlier,
+        number=call.number,
+        completion_ids=[*call.prompt_ids[at:], *call.completion_ids],
+        reply=whole,
+        said=whole
+        if earlier.said is None
+        else {**whole, "content": whole["content"].removeprefix(_prefix(earlier))},
+    )
+
+
+def _prefix(call: SentCall) -> str:
+    """The beginning of a reply that was in the prompt."""
+    assert call.said is not None
+    return str(call.reply["content"]).removesuffix(call.said.get("content") or "")
+
+
+def _unended(ids: list[int], stops: frozenset[int]) -> list[int]:
+    return ids[:-1] if ids and ids[-1] in stops else ids
 
 
 def is_reply(sent: Mapping[str, Any], reply: Mapping[str, Any]) -> bool:

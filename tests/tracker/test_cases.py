@@ -513,7 +513,8 @@ def test_31_a_prefill_is_context_and_its_continuation_trained(family: Family) ->
     assert "answer is" in script.tokenizer.decode(before)
     whole = {"role": "assistant", "content": prefill["content"] + x["content"]}
     script.call([S, U, whole, U2], "four")
-    assert len(script.lines()) == 1, "recognised as one message"
+    # Recognised as one message. Qwen3's template has written empty thoughts before the prefill, and later does not.
+    assert len(script.lines()) == 1 + (script.family == "qwen3")
 
 
 @families

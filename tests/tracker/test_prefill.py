@@ -11,8 +11,8 @@ import pytest
 from ajet.capture.wires import Refused
 from ajet.chat.renderer import Chat
 from ajet.tracker.breaks import find_breaks
-from tests import harmony
-from tests.tracker.harness import ADD, U2, S, Script, U
+from tests import harmony, templates
+from tests.tracker.harness import ADD, U2, S, Script, U, user
 
 BEGUN = {"role": "assistant", "content": "The answer is"}
 THOUGHT = "one and one"
@@ -201,3 +201,63 @@ def test_A6_the_whole_answer_is_recognised_after_a_prefill() -> None:
     assert x["content"].strip() == "two"
     script.call([S, U, {**x, "content": BEGUN["content"] + x["content"]}, U2], harmony.answer("four"))
     assert script.record.calls[1].parent == 0 and len(script.lines()) == 1
+
+
+ENDS_WITH_USER = (
+    "{%- if messages[-1].role == 'user' -%}{{- '<|system|>Answer the user.<|end|>\n' -}}{%- endif -%}"
+)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "template ends_with_user"])
+def test_after_a_prefill_the_next_prompt_is_what_the_template_writes_or_a_break(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These templates write the chat with a prefill at its end in another way than the longer one: Qwen3's has empty thoughts
+    before the prefill."""
+    monkeypatch.setitem(templates.TEMPLATES, "ends_with_user", ENDS_WITH_USER + templates.PLAIN)
+    script = Script(family)
+    x = script.call([U, BEGUN], " two", continues=True)
+    chat = [U, {**x, "content": BEGUN["content"] + x["content"]}, U2]
+    script.call(chat, "four")
+    assert engine_saw(script) == new_turn(script, chat)
+    (found,) = find_breaks(script.record)
+    assert (found.call, found.after) == (1, 0) and found.cause.startswith("template ")
+    assert found.before != found.now
+
+
+@pytest.mark.parametrize("family", ["llama3", "plain", "thinker", "base"])
+def test_after_a_prefill_the_stored_ids_go_on_where_the_template_writes_them(family: str) -> None:
+    script = Script(family)
+    x = script.call([S, U, BEGUN], " two; or not", continues=True, stop=(";",))
+    chat = [S, U, {**x, "content": BEGUN["content"] + x["content"]}, U2]
+    y = script.call(chat, "four")
+    script.call([*chat, y, U], "two")
+    assert [c.parent for c in script.record.calls] == [None, 0, 1] and not find_breaks(script.record)
+
+
+def test_an_answer_that_is_continued_twice_is_one_turn_of_its_stored_ids() -> None:
+    script = Script("thinker")
+    pieces = [script.ids(text) for text in (f"<think>\n{THOUGHT}\n</think>\n\nIt", " is", " two.")]
+    chat = [S, U]
+    whole = {**script.call(chat, pieces[0])}
+    for piece in pieces[1:]:
+        y = script.call([*chat, whole], piece, continues=True)
+        whole = {**whole, "content": whole["content"] + y["content"]}
+    assert whole["content"] == "It is two."
+    script.call([*chat, whole, U2], "four")
+    calls = script.record.calls
+    assert [c.parent for c in calls[:3]] == [None, 0, 1] and len(script.lines()) <= 2
+    assert {b.cause for b in find_breaks(script.record)} <= {"template drops thinking"}
+    assert calls[2].prompt.ids()[-3:].tolist() == [*pieces[0], *pieces[1]][-3:]
+
+
+def test_a_prefill_before_which_the_template_drops_a_message_is_a_break() -> None:
+    script = Script("template trimmed")  # writes the last eight messages
+    shots = [m for n in range(2) for m in (user(f"no. {n}?"), {"role": "assistant", "content": f"it is {n}"})]
+    x = script.call([S, *shots, U], "two")
+    chat = [S, *shots, U, x, U2, BEGUN]
+    script.call(chat, " four", continues=True)
+    assert engine_saw(script) == template(script, chat) and "Be brief" not in engine_saw(script)
+    (found,) = find_breaks(script.record)
+    assert (found.call, found.cause) == (1, "template rewrites history")
+    assert script.record.calls[1].parent is None

@@ -32,6 +32,7 @@ TOOLS: list[Message] = [
 ]
 USERS = ["Go on.", "Go on.", "Why?", "What is <think>this</think> for?", "And twice that?"]
 REPLIES = ["two", "two", "It is four.", "yes \n", "<b>bold</b> and long enough to be known again"]
+BEGUN = ["The answer is", "Sure"]
 THOUGHTS = ["one and one", "hm", "so"]
 
 
@@ -76,6 +77,7 @@ class Agents:
     def play(self, steps: int) -> None:
         """So many calls."""
         moves = [self._turn, self._turn, self._turn, self._fork, self._edit, self._choices, self._by_id]
+        moves += [self._again, self._prefill]
         for _ in range(steps):
             place = self.random.randrange(len(self.histories))
             self.random.choice(moves)(place)
@@ -84,6 +86,26 @@ class Agents:
         history = self.histories[place]
         if (reply := self._ask(history)) is not None:
             history.append(self._sent_back(reply))
+            self._go_on(history)
+
+    def _again(self, place: int) -> None:
+        """Two answers in a row, as of two agents in one chat."""
+        history = self.histories[place]
+        if (reply := self._ask(history)) is not None:
+            history.append(self._sent_back(reply))
+            self._turn(place)
+
+    def _prefill(self, place: int) -> None:
+        """An answer that continues a message: the client's own, or a recorded one."""
+        history = self.histories[place]
+        begun = {"role": "assistant", "content": self.random.choice(BEGUN)}
+        if self.random.random() < 0.4:
+            begun = self._ask(history) or begun
+        replies = self._call([*history, begun], [], [self._model(self._answer())], continues=True)
+        if replies:
+            content = (begun.get("content") or "") + (replies[0].get("content") or "")
+            whole = {**begun, **replies[0], "content": content}
+            history += [begun, replies[0]] if self.random.random() < 0.2 else [self._sent_back(whole)]
             self._go_on(history)
 
     def _fork(self, place: int) -> None:
@@ -193,26 +215,30 @@ class Agents:
         *,
         name: bool = False,
         after: str | None = None,
+        continues: bool = False,
     ) -> Any:
         """A request, judged; its replies (with ``name`` the first and its id), None if it was refused.
         ``before``: the chat of the reply that it names by ``after``."""
         script, asked = self.script, len(self.script.engine.requests)
         try:
-            found, reply_id = script.named(messages, *answers, tools=self.tools, after=after)
+            found, reply_id = script.named(
+                messages, *answers, tools=self.tools, after=after, continues=continues
+            )
         except Refused:
             script.answers.clear()
             return None
         replies = found if isinstance(found, list) else [found]
         sent = [dict(m) for m in (before or messages)] if not before else [*before, *messages]
         for request, reply in zip(script.engine.requests[asked:], replies, strict=True):
-            self._judge(request, sent, reply)
+            self._judge(request, sent, reply, continues)
         return (replies[0], reply_id) if name else replies
 
-    def _judge(self, request: GenerateRequest, sent: list[Message], reply: Message) -> None:
+    def _judge(self, request: GenerateRequest, sent: list[Message], reply: Message, continues: bool) -> None:
         number = request.key[1]
         recorded = next(c for c in self.script.record.calls if c.number == number)
         ids = recorded.generation.token_ids.tolist()
-        call = SentCall(number, sent, list(self.tools), request.prompt_ids.tolist(), ids, dict(reply))
+        prompt = request.prompt_ids.tolist()
+        call = SentCall(number, sent, list(self.tools), prompt, ids, dict(reply), continues)
         if wrong := self.judge.judge(call):
             self.wrong.append(wrong)
         elif self.judge.could_continue(call):

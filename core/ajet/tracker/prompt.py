@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ajet.chat.continuing import REWRITTEN
 from ajet.chat.renderer import Chat, Increment, Turn
 from ajet.tracker.call import Basis, Call, Message, MessageNode
 from ajet.tracker.conversations import Recognised
@@ -82,16 +83,19 @@ def _within_turn(
             return Prompt(node, chat_end, call.number, drift=client_chat.recognised.drift, basis=basis)
     before = _new_turn(record, chat, key, client_chat, chat_end.parent, tools)
     begun = chat.prefill(as_sent(chat_end, sent), tools, before.node.ids().tolist())
+    node, held = tree.extend(tree.root, as_ids(begun.ids or [])), chat_end.parent.held()
+    kept = before.parent is None or (held and any(node.starts_with(call.end) for call in held.ends))
+    rewritten = begun.cause or ("" if kept else REWRITTEN)
     hidden = HIDDEN if _replies(chat_end, client_chat) else APART if chat_end.ends else ""
-    cause = hidden or begun.cause
-    basis = Basis(None, chat_end.depth - 1, sent, begun.was, begun.now) if begun.cause else before.basis
+    cause = hidden or rewritten
+    basis = Basis(None, chat_end.depth - 1, sent, begun.was, begun.now) if rewritten else before.basis
     return Prompt(
-        tree.extend(tree.root, as_ids(begun.ids or [])),
+        node,
         chat_end,
         None if cause else before.parent,
         before.cause or cause,
         before.drift,
-        replace(basis, rendered=begun.rendered, begun=chat_end.message["content"] if begun.rendered else ""),
+        replace(basis, rendered=begun.rendered, begun=chat_end.message["content"]),
     )
 
 
@@ -109,6 +113,8 @@ def _new_turn(
         call = replies[0] if replies else held.ends[0]
         basis, drift = call.basis or Basis(), client_chat.recognised.drift
         refused = _unlike(basis, held, client_chat) if replies else Increment(None, APART)
+        if call.continues and basis.rendered is None and not refused.cause:
+            refused = Increment(None, REWRITTEN)  # what the prompt's text was is not known
         if refused.cause == REASONING and client_chat.by_text:
             refused, drift = Increment(None), drift + 1
         if not refused.cause:
@@ -173,7 +179,7 @@ def as_sent(chat_end: MessageNode, sent: Mapping[int, Message]) -> list[Message]
 def _shows_all(chat: Chat, call: Call, answer: MessageNode) -> bool:
     """Whether the message has all that the call sampled: a stop string, and everything after it, is hidden."""
     begun = call.chat_end.message["content"] if call.continues and call.chat_end else ""
-    parsed = chat.parse(call.generation.token_ids.tolist(), _tail(call))
+    parsed = chat.parse(call.generation.token_ids.tolist(), _tail(call), ())
     return bool(begun + parsed.content == answer.message["content"])
 
 
