@@ -166,7 +166,8 @@ def test_a_prefilled_answer_goes_on() -> None:
 def test_tools_and_choices_are_those_of_chat_completions() -> None:
     assert parse(tools=[TOOL]).tools == [CHAT_TOOL]
     assert parse(tools=[TOOL | {"type": "custom", "cache_control": {}}]).tools == [CHAT_TOOL]
-    assert parse(tools=[TOOL], tool_choice={"type": "none"}).tools == []
+    none = parse(tools=[TOOL], tool_choice={"type": "none"})
+    assert none.tools == [CHAT_TOOL] and not none.may_call
     assert parse(tools=[TOOL], tool_choice={"type": "any"}).must_call == ""
     assert parse(tools=[TOOL], tool_choice={"type": "tool", "name": "add"}).must_call == "add"
     auto = parse(tools=[TOOL], tool_choice={"type": "auto", "disable_parallel_tool_use": True})

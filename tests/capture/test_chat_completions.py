@@ -380,6 +380,7 @@ SCHEMA: Any = {
 }
 REQUIRED: Any = {"tool_choice": "required", "tools": [TOOL]}
 NAMED: Any = {"tool_choice": {"type": "function", "function": {"name": "add"}}, "tools": [TOOL]}
+SUB = {**TOOL, "function": {**TOOL["function"], "name": "sub"}}
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 OTHER = ADD.replace("add", "sub")
 
@@ -397,7 +398,8 @@ OTHER = ADD.replace("add", "sub")
         (REQUIRED, ADD, ""),
         (REQUIRED, "2", "must call a tool"),
         (NAMED, ADD, ""),
-        (NAMED, OTHER, "must call 'add', but calls 'sub'"),
+        (NAMED, OTHER, "must call a tool, but is text"),  # it was not offered
+        ({**NAMED, "tools": [TOOL, SUB]}, OTHER, "must call 'add', but calls 'sub'"),
         ({"parallel_tool_calls": False, "tools": [TOOL]}, ADD, ""),
         ({"parallel_tool_calls": False, "tools": [TOOL]}, f"{ADD}\n{ADD}", "may call one tool, but calls 2"),
         ({"tool_choice": "none", "tools": [TOOL]}, "2", ""),

@@ -137,7 +137,8 @@ def test_tools_and_choices_are_those_of_chat_completions() -> None:
     null = TOOL | {"strict": None, "description": None}
     assert parse(tools=[null]).tools == [CHAT_TOOL]
     assert parse(tools=[TOOL | {"strict": True}]).tools[0]["function"]["strict"] is True
-    assert parse(tools=[TOOL], tool_choice="none").tools == []
+    none = parse(tools=[TOOL], tool_choice="none")
+    assert none.tools == [CHAT_TOOL] and not none.may_call
     assert parse(tools=[TOOL], tool_choice="required").must_call == ""
     assert parse(tools=[TOOL], tool_choice={"type": "function", "name": "add"}).must_call == "add"
     assert parse(tools=[TOOL], parallel_tool_calls=False).one_call

@@ -167,7 +167,8 @@ def test_the_last_piece_of_the_reasoning_is_what_nodes_client_sends_back(
     said = "<think>\nOne, two, three.\n</think>\n\n" + calling("add", a=1)
     with bench(ScriptedEngine(tokenizer, lambda r, p: said)).session() as session:
         deltas = [
-            c.choices[0].delta for c in sdk.chat.completions.create(model="m", messages=USER, stream=True)
+            c.choices[0].delta
+            for c in sdk.chat.completions.create(model="m", messages=USER, tools=[TOOL], stream=True)
         ]
         thoughts = [t for d in deltas if (t := getattr(d, "reasoning_content", None))]
         calls = [call.model_dump(exclude={"index"}) for d in deltas for call in d.tool_calls or ()]
@@ -175,7 +176,7 @@ def test_the_last_piece_of_the_reasoning_is_what_nodes_client_sends_back(
         assert len(thoughts) > 2
         sent = {"role": "assistant", "reasoning_content": thoughts[kept], "tool_calls": calls}
         result = {"role": "tool", "tool_call_id": calls[0]["id"], "content": "2"}
-        sdk.chat.completions.create(model="m", messages=[*USER, sent, result])
+        sdk.chat.completions.create(model="m", messages=[*USER, sent, result], tools=[TOOL])
     assert [call.parent for call in session.record.calls] == [None, parent]
 
 

@@ -27,8 +27,10 @@ def ask_all(stream: bool, *, stop: list[str] | None = None) -> tuple[Any, Any, A
     """The reply of chat completions, of Responses and of Messages to one question."""
     gpt, claude = clients()
     asked: Any = {"model": "m", "messages": [QUESTION], "tools": [TOOL], **({"stop": stop} if stop else {})}
-    items: Any = {"model": "m", "input": [QUESTION]}
-    blocks: Any = {"model": "m", "max_tokens": 99, "messages": [QUESTION]}
+    function = TOOL["function"]
+    items: Any = {"model": "m", "input": [QUESTION], "tools": [{"type": "function", **function}]}
+    tool = {"name": function["name"], "input_schema": function["parameters"]}
+    blocks: Any = {"model": "m", "max_tokens": 99, "messages": [QUESTION], "tools": [tool]}
     blocks |= {"stop_sequences": stop} if stop else {}
     if not stream:
         chat: Any = gpt.chat.completions.create(**asked)
@@ -76,7 +78,7 @@ def test_the_reasoning_of_several_choices_is_added_up(bench, tokenizer) -> None:
         ("one STOP", ["END", "STOP"], ("stop_sequence", "STOP"), "one"),
         ("one", ["END", "STOP"], ("end_turn", None), "one"),
         ("one\n", ["\n"], ("stop_sequence", "\n"), "one"),
-        (calling("f", a=1), ["STOP"], ("tool_use", None), None),
+        (calling("calculator", expression="1"), ["STOP"], ("tool_use", None), None),
     ],
     ids=["by a stop string", "by the model", "by a newline", "by a call"],
 )

@@ -104,6 +104,8 @@ class _Asked:
     agent: str
     target: Target
     key: str
+    chat: Chat | None = None
+    """The chat format with the request's variables; None if no engine answers."""
     tools: Sequence[Message] = ()
     client_chat: ClientChat | None = None
     """None for a request without messages, which continues text."""
@@ -114,6 +116,11 @@ class _Asked:
     def chat_end(self) -> MessageNode | None:
         """The last message."""
         return self.client_chat.recognised.chat_end if self.client_chat else None
+
+    @property
+    def offered(self) -> Sequence[Message]:
+        """The tools that the answer may call."""
+        return self.tools if self.request.may_call else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +198,8 @@ class Session:
             if not chosen.model and chosen.replies is None:
                 await self._refuse_oversized(request)
             request = await self._without_images(request, chosen)
-            asked = self._understand(request, agent, chosen)
+            chat = await self._chat_for(request, chosen)
+            asked = self._understand(request, agent, chosen, chat)
             first, self._numbers = self._numbers, self._numbers + request.n
             try:
                 await check_schema(request)
@@ -272,6 +280,27 @@ class Session:
             self.counters["context_overflow"] += 1
             raise
 
+    async def _chat_for(self, request: ChatRequest, target: Target) -> Chat | None:
+        """The chat format with the variables that the request sets; None if no engine answers. Raises Refused for a variable
+        that the model does not have, and for tools whose calls could not be read."""
+        chat = self.answerer.chat
+        if target.model and request.template:
+            raise Refused(
+                f"target {target.name!r} is answered by a chat model, whose chat template is not known here; remove "
+                f"{', '.join(request.template)}",
+                code="unsupported_parameter",
+            )
+        if target.model or target.replies is not None or chat is None:
+            return None
+        if request.template:
+            try:
+                chat = await off_loop(chat.with_variables, request.template)
+            except AjetError as error:
+                raise Refused(str(error), code="unsupported_parameter") from None
+        if request.tools and request.may_call and chat.calls_fault:
+            raise Refused(chat.calls_fault, code="tools_unreadable")
+        return chat
+
     async def _without_images(self, request: ChatRequest, target: Target) -> ChatRequest:
         """The request with references in the place of its images, which are checked and kept. Raises Refused."""
         taking, chat = self.answerer.images, self.answerer.chat
@@ -306,13 +335,13 @@ class Session:
     async def _render_apart(self, asked: _Asked) -> None:
         """Render a large chat that continues no conversation off the loop. The chat caches the rendering for
         `_prompt`."""
-        request, chat_end, chat = asked.request, asked.chat_end, self.answerer.chat
+        request, chat_end, chat = asked.request, asked.chat_end, asked.chat
         is_large = request.size > LARGE_BODY or len(request.tools) > MANY_TOOLS
         if chat and chat_end and asked.client_chat and request.apart and is_large and chat_end.held() is None:
             with suppress(AjetError):  # `_prompt` raises and reports it again
                 await off_loop(chat.render, as_sent(chat_end, asked.client_chat.recognised.sent), asked.tools)
 
-    def _understand(self, request: ChatRequest, agent: str, target: Target) -> _Asked:
+    def _understand(self, request: ChatRequest, agent: str, target: Target, chat: Chat | None) -> _Asked:
         """The request's place among the conversations."""
         if request.prompt is not None:
             if target.model:
@@ -320,7 +349,7 @@ class Session:
                     f"target {target.name!r} is answered by a chat model, which cannot continue text; send messages",
                     code="unsupported_target",
                 )
-            return _Asked(request, agent, target, f"{target.name}/text")
+            return _Asked(request, agent, target, f"{target.name}/text", chat)
         try:
             written = json.dumps(request.tools, default=str) if request.tools else "[]"
             # Large ones are not worth the memory.
@@ -332,7 +361,7 @@ class Session:
             client_chat = ClientChat(recognised, request.continues, named, by_text)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
-        return _Asked(request, agent, target, key, tools, client_chat)
+        return _Asked(request, agent, target, key, chat, tools, client_chat)
 
     def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The whole chat, and the number of the call whose reply it names. A system message at the start of the new
@@ -376,14 +405,14 @@ class Session:
         return prompt
 
     def _chat_prompt(self, asked: _Asked, client_chat: ClientChat) -> Prompt:
-        chat = self.answerer.chat
+        chat = asked.chat
         assert chat
-        self.counters["tools_left_out"] += bool(asked.tools) and not chat.shows_tools
+        self.counters["tools_left_out"] += bool(asked.offered) and not chat.shows_tools
         return make_prompt(self.record, chat, asked.key, client_chat, asked.tools)
 
     def _text_prompt(self, asked: _Asked) -> Prompt:
         """Text as it is, including special tokens, or token ids."""
-        chat, given = self.answerer.chat, asked.request.prompt
+        chat, given = asked.chat, asked.request.prompt
         assert chat
         ids = (
             chat.tokenizer.encode(given.encode(errors="replace").decode())
@@ -407,7 +436,7 @@ class Session:
         answering.set(self.episode)
         with passthrough():
             messages = with_data(asked.chat_end.chat(), self.record.images)
-            answer = model.complete(messages, asked.tools, sampling)
+            answer = model.complete(messages, asked.offered, sampling)
             message = dict(await self._or_refuse(answer, f"the model of target {asked.target.name!r}"))
         used = Spent.reported(message.pop("usage", None) or {})
         self.spent += used
@@ -439,7 +468,7 @@ class Session:
     async def _sample(
         self, asked: _Asked, prompt: Prompt, number: int, index: int, blocks_loop: bool, emit: Emit | None
     ) -> Choice:
-        chat = self.answerer.chat
+        chat = asked.chat
         assert chat
         sampling, overridden = self.answerer.policy.resolve(
             asked.request, self._seed(number), chat.stop_token_ids
@@ -456,7 +485,7 @@ class Session:
         wanted = GenerateRequest(ids, sampling, key, blocks_loop, asked.target.adapter, images)
         buffer = None
         if emit:
-            reader = chat.text_reader() if asked.chat_end is None else chat.reader(tail)
+            reader = chat.text_reader() if asked.chat_end is None else chat.reader(tail, asked.offered)
             buffer = StreamBuffer(emit, index, reader, asked.request.stop)
         generation = await self._or_refuse(self._generate(wanted, buffer), "the engine")
         self.spent += Spent(len(ids), len(generation.token_ids))
@@ -518,8 +547,8 @@ class Session:
             content = chat.text(ids)
             content = content[: stop_at(content, asked.request.stop)]
             return {"role": "assistant", "content": content}, generation.finish_reason, None
-        parsed = chat.parse(ids, prompt_tail)
-        self.counters["malformed_tool_calls"] += parsed.malformed
+        parsed = chat.parse(ids, prompt_tail, asked.offered)
+        self.counters.update(parsed.counts)
         content = parsed.content[: stop_at(parsed.content, asked.request.stop)]
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if parsed.reasoning:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ajet.capture.wires import Piece
-from ajet.chat.streaming import Kind, Reader, partial, stop_at
+from ajet.chat.streaming import Kind, Reader, stop_at
+from ajet.chat.texts import partial
 from ajet.types import AjetError
 
 Emit = Callable[[Piece], None]

@@ -50,7 +50,7 @@ async def misfit(request: ChatRequest, answer: Answer) -> Refused | None:
             return _misfit(f"the answer must call {request.must_call!r}, but calls {others[0]!r}")
     if request.one_call and len(calls) > 1:
         return _misfit(f"the answer may call one tool, but calls {len(calls)} (parallel_tool_calls: false)")
-    if request.json_schema is None or calls:
+    if request.json_schema is None or (calls and request.tools and request.may_call):
         return None
     content = answer.message.get("content") or ""
     if not request.json_schema:

@@ -93,6 +93,12 @@ class ExplorerSession(Session):
     ) -> list[Choice]:
         """See `Session.choices`. A conversation that is not in memory is read from the store first. Raises Refused above the
         limits of the key too."""
+        if request.template:
+            raise Refused(
+                f"the store of online training does not keep variables of a request for the chat template; remove "
+                f"{', '.join(request.template)}, and set them for the model (rollout.chat_template)",
+                code="unsupported_parameter",
+            )
         with self.explorer.limits.call(self.api_key):
             chosen = choose_target(self.answerer.targets, agent, target)
             if request.after is not None:

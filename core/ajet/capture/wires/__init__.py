@@ -45,6 +45,10 @@ class ChatRequest:
     stream: bool = False
     logprobs: bool = False
     """Whether the answer contains the logprob of each sampled token."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the model's chat template."""
+    may_call: bool = True
+    """Whether the answer may call tools. If not, they are in the prompt all the same, and the answer is text."""
     must_call: str | None = None
     """The answer must call a tool: this one, or any if empty."""
     one_call: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 
 from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
 from ajet.capture.wires.fields import (
+    VARIABLES,
     Faults,
     flag,
     forced_tool,
@@ -21,6 +22,7 @@ from ajet.capture.wires.fields import (
     read_object,
     sse,
     stops,
+    template_variables,
     text,
     with_images,
 )
@@ -31,7 +33,7 @@ _HONOURED = {
     *("model", "messages", "system", "max_tokens", "temperature", "top_p", "stop_sequences", "stream"),
     *("tools", "tool_choice", "thinking", "output_config"),
 }
-_KNOWN = _HONOURED | _HARMLESS
+_KNOWN = _HONOURED | _HARMLESS | VARIABLES
 _TOOL = {"type", "name", "description", "input_schema", "strict", "cache_control", "eager_input_streaming"}
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS = {
@@ -62,8 +64,6 @@ class AnthropicMessages:
         messages = list(_messages(data, faults))
         tools = _tools(objects(data.get("tools", []), "tools"), faults)
         choice = mapping(data, "tool_choice")
-        if choice.get("type") == "none":
-            tools = []
         must_call = _must_call(choice, tools, faults)
         json_schema = _json_schema(data, faults)
         faults.refuse(_SUPPORTED)
@@ -79,6 +79,8 @@ class AnthropicMessages:
             max_tokens=max_tokens,
             stop=stops(data.get("stop_sequences"), "stop_sequences"),
             stream=flag(data, "stream"),
+            template=template_variables(data),
+            may_call=choice.get("type") != "none",
             must_call=must_call,
             one_call=flag(choice, "disable_parallel_tool_use"),
             json_schema=json_schema,

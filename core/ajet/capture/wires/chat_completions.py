@@ -10,6 +10,7 @@ from typing import Any
 from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
 from ajet.capture.wires.fields import (
     TURN,
+    VARIABLES,
     Faults,
     continues,
     flag,
@@ -21,6 +22,7 @@ from ajet.capture.wires.fields import (
     read_object,
     sse,
     stops,
+    template_variables,
     text,
 )
 
@@ -35,7 +37,7 @@ _HONOURED = {
     *("seed", "stop", "tool_choice", "response_format", "stream", "stream_options", "logprobs"),
     *("top_logprobs", "parallel_tool_calls", "modalities", "frequency_penalty", "presence_penalty"),
 }
-_KNOWN = _HONOURED | _HARMLESS | TURN
+_KNOWN = _HONOURED | _HARMLESS | TURN | VARIABLES
 _SUPPORTED = "chat completions with text, images, tools, n, stop, max_tokens, logprobs and structured output are supported"
 
 
@@ -76,7 +78,7 @@ class ChatCompletions:
         return _Request(
             model=str(data.get("model", "")),
             messages=messages,
-            tools=[] if data.get("tool_choice") == "none" else tools,
+            tools=tools,
             n=number(data, "n", int, 1, 128) or 1,
             temperature=number(data, "temperature", float, 0, 2),
             top_p=number(data, "top_p", float, 0, 1),
@@ -85,6 +87,8 @@ class ChatCompletions:
             stop=stops(data.get("stop")),
             stream=flag(data, "stream"),
             logprobs=flag(data, "logprobs"),
+            template=template_variables(data),
+            may_call=data.get("tool_choice") != "none",
             must_call=must_call,
             one_call=not flag(data, "parallel_tool_calls", True),
             json_schema=json_schema,

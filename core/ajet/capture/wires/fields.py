@@ -16,6 +16,10 @@ MOST_VALUES = 1_000_000
 """Maximum values of a body: its commas are counted likewise."""
 MOST_STOPS = 64
 """Maximum stop texts: each is searched in every piece of an answer."""
+MOST_VARIABLES = 20
+"""Maximum variables of the chat template that a request may set."""
+_LONGEST_VALUE = 1_000
+"""Maximum characters of the text of such a variable."""
 _LONGEST = 60
 """Maximum characters of a client's value in an error, which is one line."""
 _MOST_NAMED = 10
@@ -149,6 +153,30 @@ def stops(value: Any, name: str = "stop") -> tuple[str, ...]:
     if len(found) > MOST_STOPS:
         raise invalid(f"{name} has {len(found)} texts; at most {MOST_STOPS} are allowed")
     return tuple(found)
+
+
+VARIABLES = {"chat_template_kwargs", "enable_thinking"}
+"""Fields for variables of the chat template: vLLM's for any of them, and one of Qwen and GLM."""
+
+
+def template_variables(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of the chat template that a request sets: a few plain values."""
+    found = {k: v for k, v in mapping(data, "chat_template_kwargs").items() if v is not None}
+    if "enable_thinking" in data:
+        thinking = flag(data, "enable_thinking")
+        if found.setdefault("enable_thinking", thinking) != thinking:
+            raise invalid("enable_thinking and chat_template_kwargs.enable_thinking differ")
+    for name, value in found.items():
+        is_plain = isinstance(value, str | int | float) and len(str(value)) <= _LONGEST_VALUE
+        if not (is_plain and name.isidentifier() and len(name) <= _LONGEST):
+            raise invalid(
+                f"chat_template_kwargs: {brief(name)} is not a name with a number, a flag or a short text"
+            )
+    if len(found) > MOST_VARIABLES:
+        raise invalid(
+            f"chat_template_kwargs has {len(found)} variables; at most {MOST_VARIABLES} are allowed"
+        )
+    return found
 
 
 TURN = {"continue_final_message", "add_generation_prompt"}

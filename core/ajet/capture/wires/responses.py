@@ -11,6 +11,7 @@ from typing import Any
 from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
 from ajet.capture.wires.fields import (
     TURN,
+    VARIABLES,
     Faults,
     continues,
     flag,
@@ -23,6 +24,7 @@ from ajet.capture.wires.fields import (
     openai_error,
     read_object,
     sse,
+    template_variables,
     text,
     with_images,
 )
@@ -40,7 +42,7 @@ _HONOURED = {
     *("max_output_tokens", "temperature", "top_p", "previous_response_id", "include", "top_logprobs"),
     "truncation",
 }
-_KNOWN = _HONOURED | _HARMLESS | TURN
+_KNOWN = _HONOURED | _HARMLESS | TURN | VARIABLES
 _LOGPROBS = "message.output_text.logprobs"
 # Reasoning is sent as plain text, so its encrypted form adds nothing; the others concern built-in tools.
 _INCLUDABLE = {
@@ -77,8 +79,6 @@ class Responses:
         faults.parameters(data, _KNOWN)
         messages = _messages(data, faults)
         tools = _tools(objects(data.get("tools", []), "tools"), faults)
-        if data.get("tool_choice") == "none":
-            tools = []
         include = _include(data, faults)
         json_schema = _json_schema(data, faults)
         must_call = _must_call(data.get("tool_choice", "auto"), tools, faults)
@@ -96,6 +96,8 @@ class Responses:
             max_tokens=number(data, "max_output_tokens", int, 1),
             stream=flag(data, "stream"),
             logprobs=_LOGPROBS in include,
+            template=template_variables(data),
+            may_call=data.get("tool_choice") != "none",
             must_call=must_call,
             one_call=not flag(data, "parallel_tool_calls", True),
             json_schema=json_schema,
