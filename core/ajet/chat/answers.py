@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ajet.chat.calls import CallReader, Calls, ReadCall, Tools
+from ajet.chat.bodies import ReadCall, Tools
+from ajet.chat.calls import CallReader, Calls
 from ajet.chat.shape import Shape
 from ajet.chat.streaming import Decoder, Reader, Text, Trim
 from ajet.chat.texts import partial

@@ -10,16 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ajet.chat.calls import (
+from ajet.chat.bodies import (
     ANY_KEY,
     ANY_NAME,
     ID,
     NUMBER,
-    BareCalls,
     Body,
-    CallFormat,
-    CallReader,
-    Calls,
     JsonBody,
     NamedBody,
     ObjectBody,
@@ -29,6 +25,7 @@ from ajet.chat.calls import (
     Tools,
     Unreadable,
 )
+from ajet.chat.calls import BareCalls, CallFormat, CallReader, Calls
 from ajet.chat.texts import common_end, common_start, without_header
 from ajet.types import AjetError
 
@@ -42,7 +39,7 @@ _NUMBERED = re.compile(r"functions\.(zqname|zqother):\d+")
 _PYTHON_MARKS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
 """Llama's models may or may not write these around a call."""
 _TYPED = (True, 90125, {"zqa": 1}, [90125], None)
-"""In the order of `ajet.chat.calls.TagBody.others`."""
+"""In the order of `ajet.chat.bodies.TagBody`."""
 _JSON = json.JSONDecoder()
 _ELEMENT = re.compile(r"\s*(?:<[^<>]*>|\[[^\[\]]*\]|\S)\s*")
 _OPENING = re.compile(r"(?:<[^<>]*>?|\[[^\[\]]*\]?|\S)\s*\Z")
@@ -110,7 +107,6 @@ class _Derivation:
         return self._format(body, *literals)
 
     def _format(self, body: Body, before: str, between: str, after: str) -> CallReader:
-        kind = _kind(body)
         marks = tuple(mark for mark in _PYTHON_MARKS if self._control.fullmatch(mark))
         bare = re.sub("|".join(map(re.escape, marks)) or "(?!)", "", before)
         if not bare.strip(" \n[{(") and isinstance(body, JsonBody | PythonBody):
@@ -118,14 +114,14 @@ class _Derivation:
         if not before.strip():
             raise Underivable("the chat template writes nothing that begins a call")
         if not between:
-            return CallFormat(kind, body, *_sections(before, after.rstrip()))
+            return CallFormat(body, *_sections(before, after.rstrip()))
         opens = common_end(before, between, self._control)
         closes = common_start(between, after, self._control)
         if len(opens) + len(closes) > len(between):
             closes = between[: len(between) - len(opens)]
         middle = between[len(closes) : len(between) - len(opens)]
         section = before[: len(before) - len(opens)], after[len(closes) :].rstrip()
-        return CallFormat(kind, body, section, (opens, closes), middle)
+        return CallFormat(body, section, (opens, closes), middle)
 
     # ---------------------------------------------------------------- texts of marked calls
 
@@ -223,7 +219,7 @@ class _Derivation:
         quote = string[len(others[1]) :] if len(others) > 1 and string.startswith(others[1]) else ""
         if quote and last.startswith(quote) and last[len(quote) :].lstrip().startswith("}"):
             comma = following.removeprefix(quote).strip()
-            return ObjectBody(first, quote, others[1], comma if comma in (",", ";") else ",", "}")
+            return ObjectBody(first, quote, others[1], comma if comma in (",", ";") else ",")
         after_value = common_start(following, last, self._control)
         before_key = following[len(after_value) :]
         if not before_key.strip() or not first.rstrip().endswith(before_key.strip()):
@@ -276,17 +272,6 @@ def _sections(before: str, after: str) -> tuple[tuple[str, str], tuple[str, str]
     if opens.strip() == "[" and closes.strip() == "]":
         return (before, after), ("", ""), ", "
     return (section, (opens, closes), "\n") if all(section) else (("", ""), (before, after), "\n")
-
-
-def _kind(body: Body) -> str:
-    names = {
-        JsonBody: "JSON",
-        NamedBody: "name and JSON",
-        TagBody: "tags",
-        ObjectBody: "name and object",
-        PythonBody: "Python calls",
-    }
-    return names[type(body)]
 
 
 def _call_object(text: str, name: str, arguments: Mapping[str, Any]) -> tuple[int, int, JsonBody] | None:

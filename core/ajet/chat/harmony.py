@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from ajet.chat.answers import Parsed
-from ajet.chat.calls import Tools
+from ajet.chat.bodies import Tools
 from ajet.chat.shape import Shape
 from ajet.chat.streaming import Decoder, Kind, Text, Trim
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ajet.chat.calls import BareCalls, CallFormat, CallReader, Calls, NamedBody, PythonBody, ReadCall, Tools
+from ajet.chat.bodies import NamedBody, PythonBody, ReadCall, Tools
+from ajet.chat.calls import BareCalls, CallFormat, CallReader, Calls
 from ajet.chat.derive import Underivable, Writer, from_example, from_template, unread
 from ajet.types import AjetError, ConfigError
 

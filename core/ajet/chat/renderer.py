@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ajet.chat.answers import Answers, MarkedAnswers, Parsed
-from ajet.chat.calls import CallReader, Calls, ReadCall
+from ajet.chat.bodies import ReadCall
+from ajet.chat.calls import CallReader, Calls
 from ajet.chat.continuing import REWRITTEN, THINKING, TOOLS, Changed, ChatFormat, Continuing, Written
 from ajet.chat.encoding import ASKED, plain_copy
 from ajet.chat.harmony import find_harmony

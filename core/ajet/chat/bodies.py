@@ -1,0 +1,439 @@
+"""One tool call without the literals around it: JSON, a name before JSON, tags, an object with its own quotes, or Python.
+
+White space beside a value belongs to the value; elsewhere it may differ from what the format writes.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NoReturn
+
+NAME = r"[^\s\"'<>(){}\[\]|,]+"
+ID, ANY_KEY, NUMBER, ANY_NAME = "\ue0f1", "\ue0f2", "\ue0f3", "\ue0f4"
+"""In the literals of a format: the call's id, the argument's name once more, a number that counts calls, the tool's name
+once more."""
+_VARIES = {ID: r"[\w.:/-]+", NUMBER: r"\d+", ANY_NAME: rf"{NAME}(?=[\s<>\[(])"}
+_TRIES = 64
+"""Closing brackets at which the end of a Python call is looked for."""
+_SPACE = re.compile(r"\s*+")
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+
+class Unreadable(ValueError):
+    """The text is no call of this format."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """A call as it was read."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+    """The id that the model wrote; empty if the format has none."""
+
+
+class Tools:
+    """The tools that a request offers."""
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        self.offered = list(tools)
+        functions = [tool.get("function") or {} for tool in tools]
+        self.schemas = {f["name"]: _properties(f.get("parameters")) for f in functions if "name" in f}
+
+    def types(self, name: str, key: str) -> frozenset[str]:
+        """The JSON types of an argument; empty if the tool's schema does not tell."""
+        return _types(self.schemas.get(name, {}).get(key))
+
+
+class Body:
+    """How one call is written. The name comes first, except in JSON."""
+
+    kind: ClassVar[str]
+    """A few words for the user."""
+
+    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+        """The call that begins at a position, and where it ends. ``over`` matches what follows a call. Raises
+        Unreadable."""
+        raise NotImplementedError
+
+    def write(self, call: ReadCall) -> str:
+        """The call as the model writes it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class JsonBody(Body):
+    """An object with the name and the arguments: under two keys, or ``{name: arguments}`` if there are no keys."""
+
+    keys: tuple[str, str] | None
+    as_text: bool = False
+    """Whether the arguments are JSON within a string."""
+    kind: ClassVar[str] = "JSON"
+
+    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+        """See `Body`."""
+        value, end = read_json(text, skip(text, at))
+        return self.call(value), end
+
+    def call(self, value: Any) -> ReadCall:
+        """The call that a JSON value is. Raises Unreadable."""
+        if not isinstance(value, dict):
+            raise Unreadable("no object")
+        if self.keys is None:
+            if len(value) != 1:
+                raise Unreadable("more than one name")
+            ((name, arguments),) = value.items()
+            return ReadCall(name, _object(arguments))
+        inner = value.get("function")
+        value = inner if isinstance(inner, dict) and self.keys[0] not in value else value
+        name = value.get(self.keys[0], value.get("name"))
+        told = [value[key] for key in (self.keys[1], "arguments", "parameters") if key in value]
+        if not isinstance(name, str) or not name or not told:
+            raise Unreadable("no name or no arguments")
+        return ReadCall(name, _object(told[0]))
+
+    def write(self, call: ReadCall) -> str:
+        """See `Body`."""
+        arguments = _as_json(call.arguments) if self.as_text else dict(call.arguments)
+        if self.keys is None:
+            return _as_json({call.name: arguments})
+        return _as_json({self.keys[0]: call.name, self.keys[1]: arguments})
+
+
+@dataclass(frozen=True)
+class NamedBody(Body):
+    """The name, a literal, and the arguments as JSON. ``in_id``: the name is within the call's id, ``functions.NAME:0``."""
+
+    between: str
+    in_id: bool = False
+    kind: ClassVar[str] = "name and JSON"
+
+    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+        """See `Body`."""
+        name = rf"(?P<id>functions\.(?P<name>{NAME}):\d+)" if self.in_id else rf"(?P<name>{NAME})"
+        between = pattern(self.between) if self.in_id else with_id(pattern(self.between))
+        found = _match(rf"\s*+{name}\s*+{between}\s*+(?=\{{|\"|null|\Z)", text, at)
+        value, end = read_json(text, found.end())
+        return ReadCall(found["name"], _object(value), found.groupdict().get("id") or ""), end
+
+    def write(self, call: ReadCall) -> str:
+        """See `Body`."""
+        name = call.id or f"functions.{call.name}:{NUMBER}" if self.in_id else call.name
+        return name + self.between + _as_json(call.arguments)
+
+
+@dataclass(frozen=True)
+class TagBody(Body):
+    """The name, and each argument between literals of its own. Before a value stands ``string``, or in formats that tell
+    types one of ``others``: for truth values, numbers, objects, lists and null, in this order."""
+
+    after_name: str
+    before_key: str
+    string: str
+    others: tuple[str, ...]
+    after_value: str
+    without: str
+    """What follows the name if there are no arguments."""
+    kind: ClassVar[str] = "tags"
+
+    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+        """See `Body`. A value may contain what usually ends it: it ends where another argument or the call's end follows."""
+        ends = dict.fromkeys(map(pattern, (self.after_name + self.before_key, self.after_name, self.without)))
+        name = _match(rf"\s*+(?P<name>{NAME})(?={'|'.join(ends)}|\s*+\Z)", text, at)
+        begin = _match(f"(?:{pattern(self.after_name)})?", text, name.end()).end()
+        if _matches(rf"\s*+{pattern(self.before_key)}[^\s/]", text, begin):
+            for last in (over, None):
+                read = self._arguments(text, begin, name["name"], tools, last)
+                if read:
+                    return ReadCall(name["name"], read[0]), read[1]
+            raise Unreadable("no end of an argument")
+        for end in (begin, _match(f"(?:{pattern(self.without)})?", text, name.end()).end(), name.end()):
+            if over.match(text, end):
+                return ReadCall(name["name"], {}), end
+        raise Unreadable("no end")
+
+    def _arguments(
+        self, text: str, at: int, name: str, tools: Tools, over: re.Pattern[str] | None
+    ) -> tuple[dict[str, Any], int] | None:
+        """The arguments from a position on. With ``over``, the last value ends only where that matches."""
+        values = [f"(?P<string>{pattern(self.string, beside='right')})"]
+        values += [pattern(text, beside="right") for text in self.others if text != self.string]
+        begin = _compiled(rf"\s*+{pattern(self.before_key)}(?P<key>(?!/){NAME})(?:{'|'.join(values)})")
+        known = tools.schemas.get(name)
+        read: dict[str, Any] = {}
+        while key := begin.match(text, at):
+            after = re.compile(pattern(self.after_value.replace(ANY_KEY, key["key"]), beside="left"))
+            for end in after.finditer(text, key.end()):
+                at, following = end.end(), begin.match(text, end.end())
+                more = following is not None and (not known or following["key"] in known)
+                if more or (over.match(text, at) if over else not following):
+                    break
+            else:
+                return None
+            read[key["key"]] = self._value(text[key.end() : end.start()], key, tools.types(name, key["key"]))
+            if not more:
+                return read, at
+        return None
+
+    def _value(self, raw: str, key: re.Match[str], types: frozenset[str]) -> Any:
+        """A value by its format, where that tells types; else text where the schema wants text, else JSON or Python."""
+        if raw.startswith("<![CDATA[") and raw.endswith("]]>"):
+            return raw[9:-3]
+        is_typed = self.string not in self.others
+        is_nothing = raw.strip() in ("null", "None") and "null" in types
+        is_text = key["string"] is not None if is_typed else "string" in types and not is_nothing
+        return raw if is_text else _literal_of(raw)
+
+    def write(self, call: ReadCall) -> str:
+        """See `Body`."""
+        if not call.arguments:
+            return call.name + self.without
+        texts = []
+        for key, value in call.arguments.items():
+            kinds = (bool, int | float, dict, list, type(None))
+            kind = next(n for n, kind in enumerate((*kinds, str)) if isinstance(value, kind))
+            before = (
+                self.string
+                if isinstance(value, str) or not self.others
+                else self.others[min(kind, len(self.others) - 1)]
+            )
+            said = value if isinstance(value, str) else _as_json(value)
+            texts.append(self.before_key + key + before + said + self.after_value.replace(ANY_KEY, key))
+        return call.name + self.after_name + "".join(texts)
+
+
+@dataclass(frozen=True)
+class ObjectBody(Body):
+    """The name and an object whose strings have quotes of their own, and whose keys have none."""
+
+    open: str
+    quote: str
+    colon: str
+    comma: str
+    kind: ClassVar[str] = "name and object"
+
+    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+        """See `Body`."""
+        found = _match(rf"\s*+(?P<name>{NAME}){pattern(self.open)}", text, at)
+        try:
+            value, end = self._items(text, found.end(), "}")
+        except IndexError:
+            raise Unreadable("no end") from None
+        return ReadCall(found["name"], value), end
+
+    def _items(self, text: str, at: int, close: str) -> tuple[Any, int]:
+        pairs: dict[str, Any] = {}
+        items: list[Any] = []
+        at = skip(text, at)
+        while not text.startswith(close, at):
+            key = ""
+            if close == "}":
+                key, at = self._key(text, at)
+            value, at = self._value(text, at)
+            items.append(value)
+            pairs[key] = value
+            at = skip(text, at)
+            if text.startswith(self.comma, at):
+                at = skip(text, at + len(self.comma))
+            elif not text.startswith(close, at):
+                raise Unreadable("no end of an object")
+        return pairs if close == "}" else items, at + 1
+
+    def _key(self, text: str, at: int) -> tuple[str, int]:
+        if text.startswith(self.quote, at):
+            key, at = self._string(text, at)
+        else:
+            key, at = text[at : text.index(self.colon, at)].strip(), text.index(self.colon, at)
+        return key, skip(text, at) + len(self.colon)
+
+    def _string(self, text: str, at: int) -> tuple[str, int]:
+        begin = at + len(self.quote)
+        end = _compiled(rf"{re.escape(self.quote)}(?=\s*+[,:}}\]])").search(text, begin)
+        if not end:
+            raise Unreadable("no end of a string")
+        return text[begin : end.start()], end.end()
+
+    def _value(self, text: str, at: int) -> tuple[Any, int]:
+        at = skip(text, at)
+        if text.startswith(self.quote, at):
+            return self._string(text, at)
+        if text[at] in "{[":
+            return self._items(text, at + 1, {"{": "}", "[": "]"}[text[at]])
+        word = re.compile(r"None|True|False").match(text, at)
+        return (ast.literal_eval(word[0]), word.end()) if word else read_json(text, at)
+
+    def write(self, call: ReadCall) -> str:
+        """See `Body`."""
+        return call.name + self.open + self._said(call.arguments)[1:]
+
+    def _said(self, value: Any) -> str:
+        if isinstance(value, str):
+            return self.quote + value + self.quote
+        if isinstance(value, Mapping):
+            return "{" + self.comma.join(f"{k}{self.colon}{self._said(v)}" for k, v in value.items()) + "}"
+        return (
+            "[" + self.comma.join(map(self._said, value)) + "]"
+            if isinstance(value, list)
+            else _as_json(value)
+        )
+
+
+@dataclass(frozen=True)
+class PythonBody(Body):
+    """A call with keyword arguments, as in Python; the words of JSON count, too."""
+
+    kind: ClassVar[str] = "Python calls"
+
+    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+        """See `Body`."""
+        found = _match(rf"\s*+(?P<name>{NAME})\(", text, at)
+        for _, end in zip(range(_TRIES), re.finditer(r"\)", text[found.end() :]), strict=False):
+            code = f"f({text[found.end() : found.end() + end.end()]}"
+            try:
+                call = ast.parse(code, mode="eval").body
+            except (SyntaxError, ValueError, MemoryError):
+                continue
+            if not isinstance(call, ast.Call) or call.args:
+                break
+            arguments = {
+                k.arg: _python(k.value, code, tools.types(found["name"], k.arg))
+                for k in call.keywords
+                if k.arg
+            }
+            return ReadCall(found["name"], arguments), found.end() + end.end()
+        raise Unreadable("no Python call")
+
+    def write(self, call: ReadCall) -> str:
+        """See `Body`."""
+        return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
+
+
+# --------------------------------------------------------------------------- literals
+
+
+def pattern(literal: str, beside: str = "") -> str:
+    """A literal as a regular expression. White space may differ, and stand between two tags, but directly ``beside`` a
+    value, on the ``left`` or ``right`` end of the literal, it is exactly what the format writes, or missing."""
+    inner = literal.lstrip() if beside == "left" else literal.rstrip() if beside == "right" else literal
+    at = literal.index(inner)
+    parts = []
+    for part in re.findall(rf"\s+|[{''.join(_VARIES)}]|[^\s{''.join(_VARIES)}]+", inner):
+        tags = re.split(r"(?<=[>\]])(?=[<\[])", part)
+        parts.append(r"\s*+" if part.isspace() else _VARIES.get(part) or r"\s*+".join(map(re.escape, tags)))
+    before, after = (f"(?:{re.escape(s)})?" if s else "" for s in (literal[:at], literal[at + len(inner) :]))
+    return before + "".join(parts) + after
+
+
+def with_id(written: str) -> str:
+    """A pattern whose first id is its group ``id``."""
+    return written.replace(_VARIES[ID], f"(?P<id>{_VARIES[ID]})", 1)
+
+
+def skip(text: str, at: int) -> int:
+    """Where the white space from a position on ends."""
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def read_json(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that begins at a position, and where it ends. Raises Unreadable."""
+    try:
+        return _JSON.raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(str(error)) from None
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+_compiled = cache(re.compile)
+
+
+def _matches(expression: str, text: str, at: int) -> re.Match[str] | None:
+    return _compiled(expression).match(text, at)
+
+
+def _match(expression: str, text: str, at: int) -> re.Match[str]:
+    found = _matches(expression, text, at)
+    if not found:
+        raise Unreadable("no name")
+    return found
+
+
+# --------------------------------------------------------------------------- values
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value, ensure_ascii=False)
+
+
+def _literal_of(raw: str) -> Any:
+    """What a text means as JSON or as a Python literal; itself if it is neither."""
+    try:
+        return json.loads(raw, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(raw.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return raw
+
+
+def _object(arguments: Any) -> Mapping[str, Any]:
+    """Arguments: an object, its JSON text, or nothing. Raises Unreadable."""
+    if isinstance(arguments, str):
+        arguments = read_json(arguments or "{}", skip(arguments, 0))[0]
+    if arguments is not None and not isinstance(arguments, dict):
+        raise Unreadable("the arguments are no object")
+    return arguments or {}
+
+
+def _python(node: ast.expr, code: str, types: frozenset[str] = frozenset()) -> Any:
+    """The value of an expression. A name is a word of JSON, or a text without quotes, as some templates write it."""
+    if isinstance(node, ast.Name):
+        if "string" not in types and node.id.lower() in _WORDS:
+            return _WORDS[node.id.lower()]
+        if "string" in types:
+            return node.id
+        raise Unreadable(f"the name {node.id}")
+    if isinstance(node, ast.Dict):
+        return {_python(k, code): _python(v, code) for k, v in zip(node.keys, node.values, strict=True) if k}
+    if isinstance(node, ast.List):
+        return [_python(v, code) for v in node.elts]
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise Unreadable(str(error)) from None
+    is_text = isinstance(value, str) or types != {"string"}
+    return value if is_text else ast.get_source_segment(code, node)
+
+
+def _properties(parameters: Any) -> Mapping[str, Any]:
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _types(schema: Any) -> frozenset[str]:
+    """The JSON types that a schema names, also in a choice."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else set(filter(lambda k: isinstance(k, str), kind or ()))
+    return frozenset(found.union(*map(_types, _choices(schema))))
+
+
+def _choices(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for key in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(key)
+        yield from options if isinstance(options, list) else ()
+    values = schema.get("enum")
+    if "type" not in schema and isinstance(values, list) and all(isinstance(v, str) for v in values):
+        yield {"type": "string"}
