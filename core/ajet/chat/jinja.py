@@ -14,9 +14,12 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 _METHODS = frozenset(dir(dict))
+_FORMATTING = ("format", "format_map")
 _KEPT_JSON = 4096
 
 
@@ -43,9 +46,17 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Like Jinja's; at once for the fields of a message."""
-        if obj.__class__ is dict and attribute not in _METHODS:
+        """Like Jinja's; at once for fields of messages, loops and namespaces, and methods of texts that the sandbox allows."""
+        kind = obj.__class__
+        if kind is dict and attribute not in _METHODS:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if attribute[0] != "_" and (
+            kind is LoopContext or kind is Namespace or (kind is str and attribute not in _FORMATTING)
+        ):
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
     def _tojson(
