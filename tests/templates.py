@@ -283,9 +283,6 @@ TEMPLATES: dict[str, str] = {
 }
 """Templates by name."""
 
-PROVEN = ("plain", "numbered", "reminded", "sorted", "named", "gemma", "qwen3", "llama3")
-"""Those that only append, or whose changes the proof of `ajet.chat.proof` covers."""
-
 _CONTROL = re.compile(r"<\|[a-zA-Z_]+\|>|\[/?[A-Z_]+\]|<start_of_turn>|<end_of_turn>")
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|tools|>")
 _ENDS = {

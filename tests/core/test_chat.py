@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-
 from ajet.chat.renderer import CAUSES, Chat, Increment, Turn
+from ajet.chat.template import Template
 from ajet.types import AjetError
 from tests import templates, tokenizers
 
@@ -538,24 +537,27 @@ def test_what_the_caller_gives_stays_as_it_was(chat: Chat) -> None:
     assert chat.next_turn(turn, given[1]) == first
 
 
-@pytest.mark.parametrize("name", [*WITH_TOOLS, "base"])
+@pytest.mark.parametrize("name", [*FAMILIES, "thinker", "base"])
 def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is encoded, decoded and prepared. Each call also runs the template once, over the whole chat."""
     chat = chat_of(name)
     tools = [] if name == "base" else [ADD]
     counts: Counter[str] = Counter()
 
-    def counted(method: str, texts: bool) -> None:
-        original = getattr(PreTrainedTokenizerFast, method)
+    def counted(owner: type, method: str) -> None:
+        original = getattr(owner, method)
 
         def count(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
             counts[method] += 1
-            counts["messages" if not texts else "characters"] += len(first)
+            counts[f"{method}: lengths"] += len(first)
             return original(self, first, *args, **kwargs)
 
-        monkeypatch.setattr(PreTrainedTokenizerFast, method, count)
+        monkeypatch.setattr(owner, method, count)
 
-    for method, texts in (("encode", True), ("__call__", True), ("apply_chat_template", False)):
-        counted(method, texts)
+    for method in ("encode", "decode", "__call__"):
+        counted(PreTrainedTokenizerFast, method)
+    for method in ("prepared", "write"):
+        counted(Template, method)
 
     def converse(turns: int) -> Counter[str]:
         counts.clear()
@@ -569,13 +571,16 @@ def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.Monke
             completion = sampled(chat, f"It is {n}.")
             messages += [answer, *new]
             turn = Turn(ids[-64:], completion, answer, new, len(messages), messages.copy, rendered)
+            before = counts["write"]
             increment = chat.next_turn(turn, tools)
-            assert increment.ids is not None
+            assert increment.ids is not None and counts["write"] == before + 1
             rendered = increment.rendered
             ids += increment.ids
+        del counts["write: lengths"]  # the messages that are rendered
         return counts.copy()
 
     few, many = converse(50), converse(200)
+    assert few["encode: lengths"] and few["decode: lengths"] and few["prepared: lengths"]
     assert {k: many[k] <= 5 * few[k] for k in many} == dict.fromkeys(many, True), (few, many)
 
 
