@@ -5,32 +5,43 @@
 Rows and tokens are compared with optima that the tests' independent checker computes from the raw log; it also counts
 tokens that are lost, doubled or out of context. CPU is compared in the same run with a merger that compares message lists
 pairwise, and with a floor: a radix tree that records nothing. If the floor is too slow relative to the merger, the
-ratios would look better than they are, so the benchmark fails. Each call verifies that its prompt is what the chat
-template writes; the cost is compared with parsing the request's JSON. Last line: one JSON object.
+ratios would look better than they are, so the benchmark fails. Each call renders its chat and compares it with the
+earlier prompt; this is compared with transformers' rendering alone, and with parsing the request's JSON. Last line: one
+JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import functools
 import gc
-import itertools
+import importlib.resources
 import json
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from call_logs import SCENARIOS, Log, LoggedCall, generations, grow, make_log, mixed, recorded, versions
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from call_logs import (
+    SCENARIOS,
+    WORDS,
+    Log,
+    LoggedCall,
+    generations,
+    grow,
+    make_log,
+    mixed,
+    recorded,
+    versions,
+)
 
 from ajet.chat.messages import normalise
 from ajet.chat.renderer import Chat, Turn
-from ajet.chat.templates import Template, plain_copy
+from ajet.chat.template import given
 from ajet.tracker.call import Call, new_root
 from ajet.tracker.conversations import Recognised, recognise
 from ajet.tracker.forest import forest
@@ -54,6 +65,12 @@ PATIENCE = 5.0
 PAIRWISE_LINEAR = 100
 """Maximum calls of a linear conversation for the pairwise merger, whose work grows with N³."""
 RECOGNISED_TURNS = 300
+TURNS = (200, 1000)
+"""Turns of the conversations whose cost is compared. Each call renders its chat, so the cost grows with their square."""
+CHATS = (20, 100, 200, 1000)
+"""Messages of the chats that a call continues."""
+TEMPLATES = {"qwen3": "qwen3", "llama3": "llama3_1"}
+"""Chat templates of the tests, and TRL's files of the published ones, which take their place where TRL is installed."""
 
 
 def main() -> None:
@@ -65,7 +82,7 @@ def main() -> None:
         **cpu(seed),
         **memory(seed),
         **conversations(seed),
-        **verification(seed),
+        **continuing(seed),
     }
     print(json.dumps(found))
 
@@ -211,11 +228,12 @@ def measured(
     return ours, floor, merger
 
 
-def fastest(*works: Callable[[], object]) -> list[float]:
+def fastest(*works: Callable[[], object], repetitions: int = REPETITIONS) -> list[float]:
     """CPU seconds of each function: the minimum of several alternating runs (fewer if they are slow), without garbage
     collection."""
     runs: list[list[float]] = []
-    while len(runs) < REPETITIONS and (not runs or sum(map(sum, runs)) < PATIENCE):
+    gc.freeze()  # so that collecting what a run leaves is quick
+    while len(runs) < repetitions and (not runs or sum(map(sum, runs)) < PATIENCE):
         runs.append([])
         for work in works:
             gc.collect()
@@ -225,6 +243,7 @@ def fastest(*works: Callable[[], object]) -> list[float]:
             runs[-1].append(time.process_time() - start)
             gc.enable()
             del result
+    gc.unfreeze()
     return [min(seconds) for seconds in zip(*runs, strict=True)]
 
 
@@ -255,14 +274,14 @@ def conversations(seed: int) -> dict[str, float]:
     from ajet_local.starter.calculator import Calculator
 
     chat = Chat(Calculator().tokenizer(0)[0], "qwen3")
-    short, long = (min(continued(chat, turns, seed) for _ in range(2)) for turns in (1000, 5000))
-    print(f"\nprompts and records of 1,000 turns: {short:.2f} s of CPU; of 5,000: {long:.2f} s")
+    short, long = (min(continued(chat, turns, seed) for _ in range(2)) for turns in TURNS)
+    print(f"\nprompts and records of {TURNS[0]:,} turns: {short:.2f} s of CPU; of {TURNS[1]:,}: {long:.2f} s")
     recognising, parsing = recognised(seed)
     print(
         f"recognising the messages of {RECOGNISED_TURNS} turns: {recognising:.3f} s; json.loads of the same bodies: {parsing:.3f} s"
     )
     return {
-        "turns_growth_1000_to_5000": round(long / short, 2),
+        f"turns_growth_{TURNS[0]}_to_{TURNS[1]}": round(long / short, 2),
         "recognise_ratio_to_json": round(recognising / parsing, 2),
     }
 
@@ -324,123 +343,87 @@ def recognised(seed: int) -> tuple[float, float]:
     return recognising, parsing
 
 
-# --------------------------------------------------------------------------- verification
+# --------------------------------------------------------------------------- continuing a chat
 
 
-COMMON = ("qwen3", "llama3")
-"""Templates with a target for the ratio. They are proven, so a call costs its new messages."""
-COMPARED = "not proven"
-"""A template that reads the chat's length, so it is not proven and each call renders two whole chats."""
-AGENTS = ("tool30", "fanout", "grow")
-"""Conversations of one agent: many short messages, a long shared beginning, very many turns."""
-VERIFIED_CALLS, REPEATED = 12, 25
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search the library.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+            "required": ["query"],
+        },
+    },
+}
+WORDS_A_MESSAGE, REPEATED = 48, 25
 
 
-def verification(seed: int) -> dict[str, float]:
-    """CPU of verifying a prompt, relative to parsing its request's JSON: the cost of continuing a chat minus that of only
-    rendering and encoding the answer and the new messages. The tokenizer's own work is in neither. Verifying adds the
-    decoding of the answer, which is a separate column."""
-    columns = f"{'JSON':>8}{'continue':>10}{'render new':>12}{'verify':>8}{'ratio':>7}{'decode':>8}"
-    print(f"\n{'us a call':24}{columns}")
-    ratios = {
-        (template, log): verified(template, log, seed) for template in (*COMMON, COMPARED) for log in AGENTS
-    }
-    mean = {t: sum(ratios[t, log] for log in AGENTS) / len(AGENTS) for t in (*COMMON, COMPARED)}
-    return {
-        "verify_ratio_to_json": round(max(mean[template] for template in COMMON), 2),
-        "verify_ratio_to_json_not_proven": round(mean[COMPARED], 1),
-    }
-
-
-def verified(template: str, name: str, seed: int) -> float:
-    """The ratio on some calls of a conversation, spread over its length."""
-    chat, log = Chat(with_memory(tokenizer_of(template))), make_log(SCENARIOS[name], seed)
-    log = [call for call in log if call.conversation is log[0].conversation]
-    messages = [normalise(m, 0) for m in log[-1].messages]
-    rendered = chat.begin(messages[: log[0].length], ())[1]
-    chosen = set(range(0, len(log) - 1, max(1, len(log) // VERIFIED_CALLS)))
-    raw, spent = tokenizer_of(template), np.zeros(4)
-    for index, (call, later) in enumerate(itertools.pairwise(log)):
-        turn = turn_of(chat, messages[: later.length], call.length, rendered)
-        if index in chosen:
-            body = json.dumps({"model": "policy", "messages": later.prompt_messages})
-            spent += [
-                least(lambda body=body: json.loads(body)),
-                least(lambda turn=turn: chat.next_turn(turn, ())),
-                least(alone(chat, turn)),
-                least(lambda turn=turn: raw.decode(turn.completion)),
-            ]
-        rendered = chat.next_turn(turn, ()).rendered
-    reading, continuing, new, decoding = 1e6 * spent / len(chosen)
-    ratio = float((continuing - new) / reading)
-    print(
-        f"{template:12}{name:12}{reading:8.1f}{continuing:10.1f}{new:12.1f}{continuing - new:8.1f}{ratio:7.2f}"
-        f"{decoding:8.1f}"
-    )
-    return ratio
-
-
-def tokenizer_of(template: str) -> Any:
-    if template != COMPARED:
-        return templates.tokenizer(template)
-    found = copy.copy(templates.tokenizer("plain"))
-    found.chat_template = found.chat_template.replace(
-        "m in messages -%}", "m in messages -%}{{- '' if loop.length -}}"
-    )
+def continuing(seed: int) -> dict[str, float]:
+    """CPU milliseconds of one prompt in a tool loop, for the slower template, and the largest ratio to what transformers
+    takes only to render the chat."""
+    columns = f"{'messages':>8}{'ours':>8}{'transformers':>14}{'ratio':>7}{'JSON':>8}"
+    print(f"\n{'CPU ms a call':14}{columns}")
+    found: dict[str, float] = {}
+    for template in TEMPLATES:
+        for count in CHATS:
+            ours, rendering, parsing = (1e3 * seconds for seconds in one_prompt(template, count, seed))
+            ratio = ours / rendering
+            print(f"{template:14}{count:8,}{ours:8.2f}{rendering:14.2f}{ratio:7.2f}{parsing:8.2f}")
+            for key, value in (("ms", ours), ("ratio_to_transformers", ratio)):
+                name = f"continue_{key}_{count}"
+                found[name] = max(found.get(name, 0.0), round(value, 2))
     return found
 
 
-def with_memory(tokenizer: Any) -> Any:
-    """A copy that caches encoding and decoding, so that repeated runs exclude their cost."""
-    found = copy.copy(tokenizer)
-    encode = functools.cache(lambda text: tokenizer.encode(text, add_special_tokens=False))
-    found.encode = lambda text, **options: encode(text)
-    decoded: dict[tuple[Any, ...], tuple[Any, str]] = {}
-
-    def decode(ids: Any, **options: Any) -> str:
-        key = (len(ids), ids[0], ids[-1], options.get("skip_special_tokens"))
-        if key not in decoded:
-            decoded[key] = list(ids), tokenizer.decode(ids, **options)
-        same, text = decoded[key]
-        return text if same == ids else tokenizer.decode(ids, **options)
-
-    found.decode = decode
-    return found
-
-
-def turn_of(chat: Chat, messages: Sequence[Any], before: int, rendered: Any) -> Turn:
-    """The turn that the prompt of these messages continues: its answer follows the first ``before`` messages."""
-    answer, new = messages[before], messages[before + 1 :]
-    completion = [*chat.prefill_ids(answer["content"]), chat.stop_token_ids[0]]
-    return Turn([], completion, answer, new, len(messages), lambda: messages, rendered)
-
-
-def alone(chat: Chat, turn: Turn) -> Callable[[], object]:
-    """A function that renders the answer and the new messages of a turn after a question, and encodes the new text. It
-    uses the template as transformers does, but compiled once."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = json.dumps
-    template = environment.from_string(chat.tokenizer.chat_template)
-    variables = {**chat.tokenizer.special_tokens_map, "add_generation_prompt": True, "tools": None}
-    question = {"role": "user", "content": "?"}
-    own = Template(chat.tokenizer, plain_copy(chat.tokenizer))
-    new = str(chat.tokenizer.decode(chat.next_turn(turn, ()).ids))
+def one_prompt(template: str, count: int, seed: int) -> list[float]:
+    """CPU seconds of continuing a chat to ``count`` messages, of rendering these with transformers, and of parsing them."""
+    chat, messages, tools = chat_of(template), tool_loop(count, seed), [TOOL]
+    *earlier, answer, result = messages
+    prompt, rendered = chat.begin(earlier, tools)
+    completion = [*chat.prefill_ids(chat.written(answer)), chat.stop_token_ids[0]]
+    turn = Turn(prompt[-64:].tolist(), completion, answer, [result], count, messages.copy, rendered)
+    assert chat.next_turn(turn, tools).ids is not None, f"the template {template!r} breaks a tool loop"
+    body, objects = json.dumps({"messages": messages, "tools": tools}), given(messages)
 
     def render() -> object:
-        messages = [question, *own.prepared([turn.answer, *turn.new])]
-        return template.render(messages=messages, **variables), own.encoder.encode(new, inside=True)
+        return chat.tokenizer.apply_chat_template(
+            objects, tools=tools, tokenize=False, add_generation_prompt=True
+        )
 
-    return render
+    return fastest(
+        lambda: chat.next_turn(turn, tools), render, lambda: json.loads(body), repetitions=REPEATED
+    )
 
 
-def least(work: Callable[[], object]) -> float:
-    """CPU seconds of a short function: the minimum of many runs."""
-    times = []
-    for _ in range(REPEATED):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
+def chat_of(template: str) -> Chat:
+    tokenizer = copy.copy(templates.tokenizer(template))
+    with suppress(ModuleNotFoundError):
+        folder = importlib.resources.files("trl") / "chat_templates"
+        tokenizer.chat_template = (folder / f"{TEMPLATES[template]}.jinja").read_text()
+    return Chat(tokenizer)
+
+
+def tool_loop(count: int, seed: int) -> list[dict[str, Any]]:
+    """A chat whose messages have some 240 characters each: system, user, then calls of a tool and their results."""
+    rng = np.random.default_rng(seed)
+
+    def text() -> str:
+        return " ".join(rng.choice(WORDS, WORDS_A_MESSAGE))
+
+    chat: list[dict[str, Any]] = [{"role": role, "content": text()} for role in ("system", "user")]
+    for number in range(count // 2 - 1):
+        arguments = json.dumps({"query": text(), "limit": number})
+        call = {
+            "id": f"call{number:05}",
+            "type": "function",
+            "function": {"name": "search", "arguments": arguments},
+        }
+        chat.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        chat.append({"role": "tool", "tool_call_id": call["id"], "name": "search", "content": text()})
+    return [normalise(message, index) for index, message in enumerate(chat)]
 
 
 if __name__ == "__main__":
