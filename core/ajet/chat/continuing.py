@@ -28,6 +28,16 @@ _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 class ChatFormat(Protocol):
     """Renders chats as text that distinguishes what the format wrote from what the messages contained."""
 
+    @property
+    def control(self) -> re.Pattern[str]:
+        """Matches the texts of special tokens."""
+        ...
+
+    @property
+    def stop_token_ids(self) -> Sequence[int]:
+        """Tokens of which the format itself says that they end an answer."""
+        ...
+
     def prepared(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Messages in the form that `write` takes. They depend on nothing else, so a conversation keeps them."""
         ...

@@ -86,7 +86,7 @@ class _Derivation:
             )
             one = self._text(1)
         if _NAMES[0] not in one:
-            raise Underivable("the chat template writes no names of tools")
+            raise Underivable("no names of tools are written")
         body = self._body(one)
         start, end = self._span(body, one, 0)
         before, after = self._lead(one[:start], start, body), one[end:]
@@ -112,7 +112,7 @@ class _Derivation:
         if not bare.strip(" \n[{(") and isinstance(body, JsonBody | PythonBody):
             return BareCalls(body, marks, (before, between or "; ", after.rstrip()))
         if not before.strip():
-            raise Underivable("the chat template writes nothing that begins a call")
+            raise Underivable("nothing begins a call")
         if not between:
             return CallFormat(body, *_sections(before, after.rstrip()))
         opens = common_end(before, between, self._control)
@@ -172,7 +172,7 @@ class _Derivation:
             if not keys or any(key > place for key in keys):
                 return place - len("functions.") * self._numbered_ids
         if not places:
-            raise Underivable("the chat template writes no names of tools")
+            raise Underivable("no names of tools are written")
         return places[-1]
 
     def _span(self, body: Body, text: str, number: int) -> tuple[int, int]:
@@ -180,7 +180,7 @@ class _Derivation:
         if isinstance(body, JsonBody):
             found = _call_object(text, _NAMES[number], {_KEYS[0]: _VALUES[0]})
             if not found:
-                raise Underivable("the chat template writes no JSON for a second call")
+                raise Underivable("a second call is not written as JSON")
             return found[:2]
         at = self._name_at(text, number)
         if number == 0 and _NAMES[1] in text:
@@ -200,7 +200,7 @@ class _Derivation:
             for mark in marks:
                 before, hit, text = text.partition(mark)
                 if not hit:
-                    raise Underivable("the chat template does not write an argument as it is")
+                    raise Underivable("an argument is not written as it is")
                 found.append(before)
             return [*found, text]
 
@@ -223,10 +223,10 @@ class _Derivation:
         after_value = common_start(following, last, self._control)
         before_key = following[len(after_value) :]
         if not before_key.strip() or not first.rstrip().endswith(before_key.strip()):
-            raise Underivable("the chat template writes the first argument otherwise than the next one")
+            raise Underivable("the first argument is written otherwise than the next one")
         after_name = first[: first.rindex(before_key.strip())]
         if not after_value.strip() or not string.strip():
-            raise Underivable("the chat template writes nothing that ends an argument")
+            raise Underivable("nothing ends an argument")
         close = last[len(after_value) :]
         try:
             nothing = parts(self._text(1, {}))[0]

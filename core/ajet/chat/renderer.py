@@ -11,7 +11,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from ajet.chat.harmony import find_harmony
 from ajet.chat.library import ByRenderer, find_renderer
 from ajet.chat.messages import canonical_tool_arguments
 from ajet.chat.reading import FoundReader, find_reader
-from ajet.chat.shape import Ending, Prober, Shape
+from ajet.chat.shape import Prober, Shape
 from ajet.chat.streaming import Reader
 from ajet.chat.template import QUESTION, STUB_TOOL, Template, check_variables, given
 from ajet.chat.texts import without_header
@@ -114,31 +114,27 @@ class Chat:
         """None if the model reads only text."""
         self._plain = plain_copy(tokenizer)
         self._made_of = (model_type, dict(variables), stops, call_example, reads_calls)
+        self._reads_calls = reads_calls
         check_variables(tokenizer, variables)
-        self._template: Template | None = None
+        self._format: ChatFormat
         if getattr(tokenizer, "chat_template", None):
-            self._template = Template(tokenizer, self._plain, variables, vision)
-            self._format: ChatFormat = self._template
-            control = self._template.encoder.control
-            written_stops: list[int] = []
+            self._format = Template(tokenizer, self._plain, variables, vision)
+        elif renderer := find_renderer(tokenizer, self._plain, model_type):
+            self._format = ByRenderer(renderer, tokenizer)
         else:
-            renderer = find_renderer(tokenizer, self._plain, model_type)
-            if renderer is None:
-                raise AjetError(
-                    f"the tokenizer of {self.name!r} has no chat template, so chats cannot be rendered. Use an instruction-tuned model "
-                    "or set tokenizer.chat_template."
-                )
-            by_renderer = ByRenderer(renderer, tokenizer)
-            self._format, control, written_stops = (
-                by_renderer,
-                by_renderer.control,
-                by_renderer.stop_token_ids,
+            raise AjetError(
+                f"the tokenizer of {self.name!r} has no chat template, so chats cannot be rendered. Use an instruction-tuned model "
+                "or set tokenizer.chat_template."
             )
+        self._template = self._format if isinstance(self._format, Template) else None
+        control = self._format.control
         prober = Prober(self._format, control, str(getattr(tokenizer, "chat_template", None) or ""))
         self._shape: Shape = prober.shape()
         ids = [tokenizer.convert_tokens_to_ids(token) for token in self._shape.stop_tokens()]
         self.stop_token_ids: tuple[int, ...] = tuple(
-            dict.fromkeys([*ids, *written_stops, *_eos(tokenizer), *_generation_stops(tokenizer), *stops])
+            dict.fromkeys(
+                [*ids, *self._format.stop_token_ids, *_eos(tokenizer), *_generation_stops(tokenizer), *stops]
+            )
         )
         """Tokens that end an answer, the format's own turn end first."""
         self._only_last = frozenset(map(tokenizer.convert_tokens_to_ids, self._shape.only_last()))
@@ -152,8 +148,7 @@ class Chat:
             if reads_calls:
                 self._found = self._find_reader(call_example, control)
             self._answers = self._marked(self._shape, self._found.reader)
-        plain = Shape("", self._shape.ending, None, None, ("", ""))
-        self._text = self._marked(plain, None)
+        self._text = self._marked(replace(self._shape, thoughts=None, said=("", "")), None)
         self._continuing = Continuing(self._format, self._shape.unopened)
         self._rendered: dict[bytes, tuple[Int32, Written]] = {}
         self._variants: dict[str, Chat] = {}
@@ -305,7 +300,7 @@ class Chat:
         """Where the answer ends in the text after its prompt, and what of the answer is missing there: nothing,
         `THINKING`, or more (`DROPPED`)."""
         texts = [text.strip() for text in self._in_full(turn)]
-        ends, ending = self._format.ends(rest), self._ending
+        ends, ending = self._format.ends(rest), self._shape.ending
         if not ends or not (ending.token or ending.header):
             content = self._shown_content(turn.answer)
             ends = [max(rest.find(content), 0) + len(content)]
@@ -323,21 +318,17 @@ class Chat:
                 return end, ""
             if len(words) > max(map(len, said)):
                 break
-        if self._harmony:
-            ends = [end for end in ends if rest.startswith(self._harmony.closing, end)]
-        elif ending.token in self._turn_ends:
-            ends = [end for end in ends if rest.startswith(tuple(self._turn_ends), end)] or ends
+        if self._template:
+            ends = [end for end in ends if rest.startswith(self._turn_ends, end)] or ends
         missing = [(end, self._missing(rest[:end], turn, tools)) for end in ends[:_ENDS_TRIED]]
         return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
 
     @cached_property
-    def _ending(self) -> Ending:
-        return self._shape.ending if self._template else Ending(token="<|stop|>")
-
-    @cached_property
-    def _turn_ends(self) -> list[str]:
+    def _turn_ends(self) -> tuple[str, ...]:
         """Texts of the tokens that end a turn in a history."""
-        return [t for t in (self._shape.ending.token, *(map(self.text_of, self.stop_token_ids))) if t]
+        if self._harmony:
+            return self._harmony.closing
+        return tuple(t for t in (self._shape.ending.token, *map(self.text_of, self.stop_token_ids)) if t)
 
     def _in_full(self, turn: Turn) -> list[str]:
         """The texts that count as the full answer, up to white space: what was sampled, and for an answer that is only
@@ -386,7 +377,7 @@ class Chat:
         if marker is None:
             return ids
         end = self._template.encoder.ids[marker[0]]
-        ending = self._ending
+        ending = self._shape.ending
         own = end in self.stop_token_ids or marker[0] == ending.token or last in self._only_last
         if last == end or (last in self.stop_token_ids and own and ending.token):
             return ids[1:]
@@ -398,14 +389,13 @@ class Chat:
     def parse(self, completion: list[int], prompt: list[int], tools: Sequence[Message] = ()) -> Parsed:
         """An answer's ids as a message, with calls of the ``tools`` that the request offers. ``prompt`` are the last ids
         before it. Raises nothing, whatever was sampled."""
-        if self._harmony:
-            return self._harmony.parse(self._harmony.turn(completion), prompt, tools)
-        return self._answers.parse(self._upto_stop(completion), prompt, tools)
+        ids = completion if self._harmony else self._upto_stop(completion)
+        return self._answers.parse(ids, prompt, tools if self._reads_calls else ())
 
     def reader(self, prompt: list[int], tools: Sequence[Message] = ()) -> Reader | None:
         """Reads an answer while it is sampled, with the result that `parse` gives at the end; None if nothing is
         known before the end. Raises nothing."""
-        return None if self._cleans_up else self._answers.reader(prompt, tools)
+        return None if self._cleans_up else self._answers.reader(prompt, tools if self._reads_calls else ())
 
     def text_reader(self) -> Reader | None:
         """Reads a text that is not a chat's answer, up to the token that ends it."""
@@ -436,8 +426,7 @@ class Chat:
     def calls_fault(self) -> str:
         """Why a request with tools cannot be answered: the model's calls cannot be read. Empty if they can, or if the user
         wants them as text."""
-        _, _, _, _, reads = self._made_of
-        if self._harmony or self._found.reader or not reads or not self.shows_tools:
+        if self._harmony or self._found.reader or not self._reads_calls or not self.shows_tools:
             return ""
         return (
             f"AgentJet cannot read how {self.name} writes tool calls; tried: {'; '.join(self._found.tried)}. Show one call in "

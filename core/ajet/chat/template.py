@@ -114,6 +114,14 @@ class Template:
             self.encoder = Encoder(tokenizer, plain, self._control_tokens(), vision)
         self._learn_what_it_takes()
 
+    stop_token_ids: Sequence[int] = ()
+    """See `ChatFormat`: probing finds those of a template."""
+
+    @property
+    def control(self) -> re.Pattern[str]:
+        """See `ChatFormat`."""
+        return self.encoder.control
+
     # ---------------------------------------------------------------- chats to text
 
     def text(self, messages: Sequence[Message], tools: Sequence[Message], *, generate: bool = True) -> str:
