@@ -1,4 +1,4 @@
-"""docs/models.md: what the programme found, a row for each family."""
+"""docs/models.md: what `tests.chat.programme` found, a row for each family."""
 
 from __future__ import annotations
 
@@ -14,23 +14,54 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 SHARE = 0.9
 """How many of the families have to be complete."""
 
-_HEAD = """# Models
+_HEAD = """# Families of models
 
-This page shows with which families of models AgentJet works, and what is different in each.
-`make test-templates` asks each of them for tool calls of many kinds, tool loops, chats, thoughts, stop tokens and streams.
-The chat templates come from the TRL package or have the shape of the published ones; no weights were tried.
+AgentJet renders chats with a model's own chat template, and finds out from that template how the model writes tool
+calls and thoughts, and which tokens end its answers. This page shows for {all} families of models what it found. Your
+own model need not be among them: `ajet doctor --model MODEL` prints the same for any model, and `ajet check` for that
+of a job.
 
-{complete} of {all} families are complete; {lose} of them lose calls without an error. A family is complete if
+`make test-templates` tries each family with tool calls of many kinds, tool loops, chats, thoughts, stop tokens and
+streams. The answers are written by hand as the model writes them; no weights were run. Chat templates are files of
+the TRL package (TRL) or have the shape of the published ones (own).
+
+{complete} of {all} families are complete; {lose} of them loses calls without an error. A family is complete if
 
 - the first prompt is what the tokenizer's template gives;
 - every call is read exactly, as the model samples it and as the template writes it;
-- each new timeline of a tool loop or a chat is one that the template enforces, because it writes earlier messages anew;
-- thoughts become `reasoning_content`, every stop token ends an answer, and a stream gives what the whole answer gives.
+- each new timeline of a tool loop or a chat is one that the template enforces, because it writes earlier messages in
+  another way;
+- thoughts become `reasoning_content`, every stop token ends an answer, and a stream gives what the whole answer
+  gives.
 
-*Timelines* are those of a tool loop of four calls, and of a chat of four answers whose thoughts the client drops: 1 means that
-all of it is trained as one sequence. A dash means that there is none. If a request with tools is refused, set
-`rollout.call_example`, which shows how the model writes calls. A note says *unseen* if nobody had looked at the family when the
-readers were made.
+## If a request with tools is refused
+
+If AgentJet cannot read a model's tool calls, it refuses requests that offer tools. Otherwise the agent would get each
+call as text, and never run it. The error says what was tried. There are two remedies:
+
+- Show one call as the model writes it, with `NAME`, `KEY` and `VALUE` in the places of the tool's name, an argument's
+  name and its text. It is often in the model's documentation:
+
+```yaml
+rollout:
+  call_example: '<call>{{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}</call>'
+```
+
+- Set `rollout.tool_calls: text` if the agent reads calls from the text itself.
+
+## The families
+
+- **How calls are read**: the form of a call, and what showed it: the chat template, or a token of the vocabulary
+  where the template writes no calls. *not read* stands for models without tools, and for those whose requests with
+  tools are refused.
+- **Timelines**: first those of a tool loop of four calls, then those of a chat of four answers whose thoughts the
+  client drops. 1 means that all of it is trained as one sequence; 4 means that every answer is trained with a history
+  of its own, which costs time but is as exact ([the context tracker](tracker.md)).
+- **Complete**: *refused; read with an example* means that requests with tools are refused until
+  `rollout.call_example` is set. If the template raises an error, transformers cannot render such a chat either.
+- **Notes**: *unseen* families were added after the readers were written. A variable such as
+  `thinking: true` is set in `rollout.chat_template`.
+- A dash means that there is none.
 
 | Family | Template | A call | How calls are read | Thoughts | Stops | Timelines: tools, chat | Complete | Notes |
 |---|---|---|---|---|---|---|---|---|
