@@ -101,6 +101,15 @@ def test_what_follows_a_prefill_is_the_same_in_memory_and_from_the_store(
     assert text.count("<|im_start|>assistant") == (3 if apart else 2)
 
 
+def test_variables_of_the_chat_template_are_refused_because_the_store_does_not_keep_them(
+    serve: Callable[[], Server],
+) -> None:
+    server = serve()
+    with pytest.raises(openai.BadRequestError, match="remove enable_thinking, and set them for the model"):
+        server.ask([user("hi")], extra_body={"enable_thinking": False})
+    assert not list(server.store.all())
+
+
 def test_no_other_key_continues_it(serve: Callable[[], Server]) -> None:
     server = serve()
     messages = [user("one")]
