@@ -554,9 +554,12 @@ class Session:
         if parsed.reasoning:
             message["reasoning_content"] = parsed.reasoning
         if parsed.tool_calls:
+            used = {c["id"] for m in asked.chat_end.chat() for c in m.get("tool_calls") or ()}
+            ids_written = [i if i not in used else "" for i in parsed.call_ids]
             message["tool_calls"] = [
                 {
-                    "id": _mint(f"{self.episode}/{number}/{i}"),
+                    # Kimi's chat templates write the id where other templates write the name.
+                    "id": ids_written[i] or _mint(f"{self.episode}/{number}/{i}"),
                     "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 }

@@ -31,7 +31,7 @@ class Parsed:
     tool_calls: tuple[tuple[str, str], ...] = ()
     """(name, arguments as JSON text)"""
     call_ids: tuple[str, ...] = ()
-    """The ids that the model wrote for its calls; empty texts where it wrote none."""
+    """The ids that the model wrote in the place of names; empty texts in other formats."""
     reasoning_tokens: int = 0
     """How many ids are the reasoning, including its markers."""
     counts: Mapping[str, int] = field(default_factory=dict)

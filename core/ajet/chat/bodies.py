@@ -35,7 +35,7 @@ class ReadCall:
     name: str
     arguments: Mapping[str, Any]
     id: str = ""
-    """The id that the model wrote; empty if the format has none."""
+    """The id that the model wrote, if the name is within it; else empty."""
 
 
 class Tools:
@@ -117,8 +117,7 @@ class NamedBody(Body):
     def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
         """See `Body`."""
         name = rf"(?P<id>functions\.(?P<name>{NAME}):\d+)" if self.in_id else rf"(?P<name>{NAME})"
-        between = pattern(self.between) if self.in_id else with_id(pattern(self.between))
-        found = _match(rf"\s*+{name}\s*+{between}\s*+(?=\{{|\"|null|\Z)", text, at)
+        found = _match(rf"\s*+{name}\s*+{pattern(self.between)}\s*+(?=\{{|\"|null|\Z)", text, at)
         value, end = read_json(text, found.end())
         return ReadCall(found["name"], _object(value), found.groupdict().get("id") or ""), end
 
@@ -328,11 +327,6 @@ def pattern(literal: str, beside: str = "") -> str:
         parts.append(r"\s*+" if part.isspace() else _VARIES.get(part) or r"\s*+".join(map(re.escape, tags)))
     before, after = (f"(?:{re.escape(s)})?" if s else "" for s in (literal[:at], literal[at + len(inner) :]))
     return before + "".join(parts) + after
-
-
-def with_id(written: str) -> str:
-    """A pattern whose first id is its group ``id``."""
-    return written.replace(_VARIES[ID], f"(?P<id>{_VARIES[ID]})", 1)
 
 
 def skip(text: str, at: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -25,7 +25,6 @@ from ajet.chat.bodies import (
     pattern,
     read_json,
     skip,
-    with_id,
 )
 from ajet.chat.texts import partial
 
@@ -94,12 +93,8 @@ class CallFormat:
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
-        (opens, ends), (begins, closes) = (tuple(map(pattern, pair)) for pair in (self.section, self.call))
-        begins, between, both = (
-            with_id(begins),
-            pattern(self.between),
-            all(s.strip() for s in (self.section[0], self.call[0])),
-        )
+        opens, ends, begins, closes = map(pattern, (*self.section, *self.call))
+        between, both = pattern(self.between), all(text.strip() for text in (self.section[0], self.call[0]))
         again = rf"(?:\s*+{ends}\s*+{opens})?" if both else ""
         following = rf"{again}\s*+(?:{between})?\s*+{begins}" if between.strip() else rf"{again}\s*+{begins}"
         more = following if self.call[0].strip() else rf"\s*+{between}"
@@ -163,7 +158,6 @@ class CallFormat:
                     raise
                 break
             at = _end(self._patterns["close"], text, end)
-            call = replace(call, id=start.groupdict().get("id") or call.id)
             group.append((call, start.start(), at))
             start = self._patterns["next"].match(text, at)
         return group, _end(self._patterns["end"], text, at)
