@@ -24,7 +24,7 @@ FAULTS = ("malformed_tool_calls", "unoffered_tool_calls", "calls_in_thoughts", "
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """An answer as a message. What is no call of an offered tool is part of ``content``."""
+    """An answer as a message. What does not call an offered tool is part of ``content``."""
 
     content: str
     reasoning: str | None = None

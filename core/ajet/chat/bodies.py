@@ -25,7 +25,7 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 class Unreadable(ValueError):
-    """The text is no call of this format."""
+    """The text is not a call in this format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +344,7 @@ def read_json(text: str, at: int) -> tuple[Any, int]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _JSON = json.JSONDecoder(parse_constant=_no_number)

@@ -223,7 +223,7 @@ class _Derivation:
         after_value = common_start(following, last, self._control)
         before_key = following[len(after_value) :]
         if not before_key.strip() or not first.rstrip().endswith(before_key.strip()):
-            raise Underivable("the first argument is written otherwise than the next one")
+            raise Underivable("the first argument is written differently from the next one")
         after_name = first[: first.rindex(before_key.strip())]
         if not after_value.strip() or not string.strip():
             raise Underivable("nothing ends an argument")

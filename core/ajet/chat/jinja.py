@@ -20,7 +20,7 @@ from jinja2.utils import Namespace
 
 _METHODS = frozenset(dir(dict))
 _FORMATTING = ("format", "format_map")
-_KEPT_JSON = 4096
+_KEPT_JSON = 1 << 16
 
 
 class ChatTemplate:
@@ -40,7 +40,7 @@ class ChatTemplate:
 class _Environment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-        self._json: dict[tuple[int, str], tuple[Any, str]] = {}
+        self._json: dict[tuple[Any, ...], tuple[Any, str]] = {}
         self.filters["tojson"] = self._tojson
         self.globals["raise_exception"] = _raise
         self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -50,7 +50,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         kind = obj.__class__
         if kind is dict and attribute not in _METHODS:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if attribute[0] != "_" and (
+        if attribute[:1] != "_" and (
             kind is LoopContext or kind is Namespace or (kind is str and attribute not in _FORMATTING)
         ):
             try:
@@ -70,14 +70,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         """transformers' filter, which escapes no HTML. The text of a tool or of arguments is kept, because each
         rendering of a conversation writes it again."""
         options: Any = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
-        key = id(value), repr((ensure_ascii, indent, separators, sort_keys))
+        if value.__class__ is not dict:
+            return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+        key = id(value), ensure_ascii, indent, separators and tuple(separators), sort_keys
         held, text = self._json.get(key, (None, ""))
-        if held is not value or value is None:
+        if held is not value:
             text = json.dumps(value, ensure_ascii=ensure_ascii, **options)
-            if value.__class__ is dict:
-                if len(self._json) >= _KEPT_JSON:
-                    self._json.clear()
-                self._json[key] = value, text
+            if len(self._json) >= _KEPT_JSON:
+                self._json.clear()
+            self._json[key] = value, text
         return text
 
 

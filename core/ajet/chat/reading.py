@@ -52,7 +52,7 @@ class FoundReader:
     """What was tried before, and why it does not read this model's calls."""
 
     def __str__(self) -> str:
-        return f"{self.reader.kind}, as in {self.source}" if self.reader else self.source or "not read"
+        return f"{self.reader.kind}, from {self.source}" if self.reader else self.source or "not read"
 
 
 def find_reader(
@@ -95,7 +95,7 @@ def find_reader(
         is_sure = token in source or not shows_tools or token not in _AMBIGUOUS
         if token in vocabulary and not writes and is_sure:
             reader = from_example(known, control)
-            return FoundReader(reader, f"the token {token} of the vocabulary", tried=tuple(tried))
+            return FoundReader(reader, f"the format that the token {token} stands for", tried=tuple(tried))
     tried.append("formats of known tokens (none is in vocabulary and chat template)")
     return FoundReader(None, tried=tuple(tried))
 

@@ -130,7 +130,10 @@ class Template:
         return self.write(self.prepared(messages), self.hidden(tools), generate)
 
     def prepared(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages in the form that the template gets, with marks for special tokens' texts."""
+        """Messages in the form that the template gets, with marks for special tokens' texts. Raises AjetError for images
+        without vision."""
+        if self._vision is None and any(map(images_of, messages)):
+            raise AjetError("the model has no vision, so the chat's images cannot be rendered")
         return self._changed(self.encoder.hide(given(messages)))
 
     def stub(self, messages: Sequence[Message], tools: Sequence[Message], generate: bool) -> str:
@@ -159,7 +162,7 @@ class Template:
                 text = self._by_tokenizer(prepared, tools, generate)
         except Exception as error:  # the template is foreign code
             raise refusal(error) from error
-        return self._with_references(text, prepared)
+        return self._with_references(text, prepared, self._vision) if self._vision else text
 
     def show(self, text: str) -> str:
         """See `ChatFormat`."""
@@ -237,23 +240,19 @@ class Template:
             )
         )
 
-    def _with_references(self, text: str, messages: Sequence[Message]) -> str:
+    def _with_references(self, text: str, messages: Sequence[Message], vision: Vision) -> str:
         """What the template wrote, with the reference of each image after the text that marks it, so that texts of different
         images differ. Raises AjetError if the template does not write every image of the chat."""
         refs = [ref for message in messages for ref in images_of(message)]
         if not refs:
             return text
-        if self._vision is None:
-            raise AjetError("the model has no vision, so the chat's images cannot be rendered")
-        first, *others = text.split(self._vision.token)
+        first, *others = text.split(vision.token)
         if len(others) != len(refs):
             raise AjetError(
                 f"the chat template writes {len(others)} of the chat's {len(refs)} images. Send images in messages of the roles that "
                 "it supports, such as user."
             )
-        marks = (
-            f"{self._vision.token}{IMAGE}{ref}{IMAGE}{after}" for ref, after in zip(refs, others, strict=True)
-        )
+        marks = (f"{vision.token}{IMAGE}{ref}{IMAGE}{after}" for ref, after in zip(refs, others, strict=True))
         return first + "".join(marks)
 
     # ---------------------------------------------------------------- what the template wants
