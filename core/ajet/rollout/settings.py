@@ -124,6 +124,16 @@ class RolloutSettings(Settings):
         {},
         description="Variables for the model's chat template, such as {enable_thinking: false}. Templates differ in theirs.",
     )
+    call_example: str = Field(
+        "",
+        description="One tool call as the model writes it, with NAME, KEY and VALUE in the places of the tool's name, an argument's "
+        "name and its text; for models whose calls AgentJet cannot read otherwise.",
+    )
+    tool_calls: Literal["read", "text"] = Field(
+        "read",
+        description="text: the model's tool calls stay in the text of its answers. Otherwise requests with tools are refused if "
+        "the model's calls cannot be read.",
+    )
     merge: Literal["token", "text"] = Field(
         "token",
         description="A call continues a conversation if its messages equal the recorded ones (token), or also if they differ only "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -170,7 +171,39 @@ def chat_of(engine: Engine, settings: RolloutSettings) -> Chat:
         raise ConfigError(
             f"rollout.context_length: {asked} tokens are more than the model's {engine.context_length}. Lower it, or remove it."
         )
-    return Chat(engine.tokenizer, engine.model_type, settings.chat_template, vision_of_engine(engine))
+    return make_chat(engine.tokenizer, engine.model_type, settings, vision_of_engine(engine))
+
+
+def make_chat(
+    tokenizer: Any, model_type: str, settings: RolloutSettings, vision: Vision | None = None
+) -> Chat:
+    """The chats of a model as a job wants them. Raises ConfigError for a variable that its chat template does not read, and for
+    an example of a call from which no reader can be derived."""
+    return Chat(
+        tokenizer,
+        model_type,
+        settings.chat_template,
+        vision,
+        stops=_hub_stops(str(getattr(tokenizer, "name_or_path", ""))),
+        call_example=settings.call_example,
+        reads_calls=settings.tool_calls == "read",
+    )
+
+
+def _hub_stops(name: str) -> list[int]:
+    """The tokens that end an answer by the ``generation_config.json`` of a model on the Hugging Face Hub; none for anything
+    else. `Chat` reads those of a folder."""
+    if name.count("/") != 1 or Path(name).exists():
+        return []
+    from huggingface_hub import errors, hf_hub_download
+
+    try:
+        path = hf_hub_download(name, "generation_config.json")
+        found = json.loads(Path(path).read_text()).get("eos_token_id")
+    except (errors.EntryNotFoundError, errors.RepositoryNotFoundError, errors.HFValidationError):
+        return []
+    ids = found if isinstance(found, list) else [found]
+    return [i for i in ids if isinstance(i, int)]
 
 
 def vision_of_engine(engine: Engine) -> Vision | None:
@@ -265,7 +298,7 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
     plugin = _engine_plugin(job, own.name)
     tokenizer, model_type = plugin.tokenizer(job.model, job.config.run.seed)
     vision = plugin.vision(job.model, tokenizer)
-    chat = Chat(tokenizer, model_type, vision=vision)
+    chat = make_chat(tokenizer, model_type, job.config.rollout, vision)
 
     def answer(request: GenerateRequest, prompt: str) -> str:
         turn = request.key[1]

@@ -28,6 +28,7 @@ from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from ajet.runs.restarts import run_job
 from ajet.runs.run_dir import new_run_dir
+from ajet.runs.runtime import make_chat
 from ajet.types import AjetError, ConfigError, Metrics
 from ajet.utils.files import write_whole
 from ajet_online.database import StoreFailed
@@ -261,7 +262,7 @@ class OnlineTrainer:
             AutoTokenizer.from_pretrained(source),
             AutoConfig.from_pretrained(source).model_type,
         )
-        return Chat(tokenizer, model_type, self.job.config.rollout.chat_template)
+        return make_chat(tokenizer, model_type, self.job.config.rollout)
 
     # ---------------------------------------------------------------- versions and checkpoints
 

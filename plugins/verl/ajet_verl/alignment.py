@@ -160,6 +160,8 @@ OURS: Mapping[str, str] = {
     "rollout.context_length": "vLLM's max_model_len, unless `actor_rollout_ref.rollout.max_model_len` is set; also by capture, in the "
     "episode runners",
     "rollout.chat_template": "by the episode runners, which render all chats",
+    "rollout.call_example": "by the episode runners, which read all answers",
+    "rollout.tool_calls": "by the episode runners, which read all answers",
     "rollout.images": "by capture, in the episode runners",
     "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
     "`actor_rollout_ref.rollout.full_determinism` is set in mode `sync`",

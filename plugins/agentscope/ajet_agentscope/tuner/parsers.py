@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ajet.chat.renderer import Chat, Parsed
+from ajet.chat.answers import Parsed
 from ajet.job.models import check_model
 from ajet.plugins import load_plugins, validated
-from ajet.runs.runtime import own_engine
+from ajet.rollout.settings import RolloutSettings
+from ajet.runs.runtime import make_chat, own_engine
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
 from ajet_agentscope.tuner.config import TunerModelConfig
@@ -22,6 +23,7 @@ CALLS: Mapping[str, str] = {
     "llama3_json": '{"name": "probe", "parameters": {"n": 1}}',
 }
 """A tool call as each parser of vLLM expects it."""
+_TOOL = {"type": "function", "function": {"name": "probe"}}
 _THOUGHT = "<think>\nwhy\n</think>\n\nyes"
 THOUGHTS: Mapping[str, str] = {"deepseek_r1": _THOUGHT, "qwen3": _THOUGHT}
 """An answer with reasoning as each reasoning parser of vLLM expects it."""
@@ -43,10 +45,10 @@ def check_parsers(config: TunerModelConfig, seed: int = 0) -> None:
     check_model(config.model_path, "TunerModelConfig.model_path")
     engine = own_engine(load_plugins(), "")
     tokenizer, model_type = validated(engine, {}, "TunerModelConfig").tokenizer(config.model_path, seed)
-    chat = Chat(tokenizer, model_type)
+    chat = make_chat(tokenizer, model_type, RolloutSettings())
     for field, known in asked.items():
         name = getattr(config, field)
-        read = chat.parse(tokenizer.encode(known[name], add_special_tokens=False), [])
+        read = chat.parse(tokenizer.encode(known[name], add_special_tokens=False), [], [_TOOL])
         if not _reads(field, read):
             raise ConfigError(
                 f"TunerModelConfig.{field}: the chat template of {config.model_path} does not write what {name!r} reads. Remove the "
