@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr
 from ajet.interfaces.engine import ChatModelPlugin
 from ajet.services.llm_client import BaseUrl, Endpoint, Usage
 from ajet.types import AjetError, ConfigError, Sampling
+from ajet.utils.suggest import nearest
 
 
 class OpenAIChatModel(ChatModelPlugin):
@@ -97,7 +98,7 @@ class ScriptChatModel(ChatModelPlugin):
 
 
 def read_script(path: Path) -> list[Mapping[str, Any]]:
-    """The rules of a script file. Raises ConfigError."""
+    """The rules of a script file. Raises ConfigError that names the rule and the key."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such script file.")
     from ajet.utils.yaml_file import read_yaml
@@ -107,7 +108,29 @@ def read_script(path: Path) -> list[Mapping[str, Any]]:
         isinstance(r, dict) and ("say" in r) != ("call" in r) for r in rules
     ):
         raise ConfigError(f"{path}: a script is a list of rules, each with either `say` or `call`.")
+    for number, rule in enumerate(rules, 1):
+        _check_keys(f"{path}, rule {number}", rule, "", ("say", "call", "when", "turn"))
+        if "call" in rule:
+            _check_call(f"{path}, rule {number}", rule["call"])
     return rules
+
+
+def _check_call(where: str, call: Any) -> None:
+    if not isinstance(call, dict):
+        raise ConfigError(f"{where}: call: is not a mapping. Write call: {{name: …, arguments: {{…}}}}.")
+    _check_keys(where, call, "call.", ("name", "arguments"))
+    if not call.get("name"):
+        raise ConfigError(f"{where}: call.name is missing. Name the tool.")
+    if not isinstance(call.get("arguments", {}), dict):
+        raise ConfigError(f"{where}: call.arguments: is not a mapping. Write one, such as {{text: a}}.")
+
+
+def _check_keys(where: str, given: Mapping[str, Any], prefix: str, known: Sequence[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"{where}: {prefix}{key}: no such key{nearest(str(key), known)}. The keys are {', '.join(known)}."
+            )
 
 
 def scripted(rule: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
