@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ajet.chat.answers import FAULTS
+from ajet.reports.run_summary import MEANINGS
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
 
@@ -86,6 +88,106 @@ def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     assert "does not see" not in check(folder, "equipped", *options)
     page = check(folder, "equipped", *options, "--model", "thinker")
     assert "! 1 calls have tools that the model does not see: its chat template writes no tools" in page
+
+
+UNREADABLE = """
+{%- for tool in tools or [] -%}<|system|>{{ tool | tojson }}<|stop|>{%- endfor -%}
+{%- for m in messages -%}
+{{- '<|' ~ m.role ~ '|>' ~ (m.content or '') ~ ('[a tool is called]' if m.tool_calls else '') ~ '<|stop|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
+"""
+
+
+@pytest.fixture
+def unreadable(folder: Folder) -> Path:
+    """A model whose chat template shows tools, and writes calls that cannot be read."""
+    model = save_tiny_model(folder.path / "unreadable", thinker())
+    (model / "chat_template.jinja").write_text(UNREADABLE)
+    return model
+
+
+@pytest.mark.parametrize(
+    "answers", [("--answers", "answers.yaml"), ("--set", "rollout.sampling.max_tokens=4")]
+)
+def test_a_model_whose_calls_cannot_be_read_is_told_in_the_first_lines(
+    folder: Folder, unreadable: Path, answers: tuple[str, str]
+) -> None:
+    options = ("--first", "1", "--group-size", "1", "--model", "unreadable", *answers)
+    outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:equipped", *options)
+    assert outcome.code == 1
+    title, first, *_ = outcome.out.splitlines()
+    assert title.startswith("ajet check · ")
+    assert first.startswith(
+        f"AgentJet cannot read how {unreadable} writes tool calls; tried: the chat template"
+    )
+    assert "rollout.call_example" in first and "rollout.tool_calls: text" in first
+    before_the_episodes = outcome.err.splitlines()[:2]
+    assert any(first in line for line in before_the_episodes), outcome.err
+    text = ("--set", "rollout.tool_calls=text")
+    assert folder.ajet("check", "job.yaml", "--workflow", "agent.py:equipped", *options, *text).code == 0
+    example = ("--set", 'rollout.call_example=[call NAME {"KEY": "VALUE"}]')
+    outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:equipped", *options, *example)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[1].startswith("tool calls: ")
+
+
+def test_how_chats_are_read_and_what_breaks_them_are_the_first_lines(folder: Folder) -> None:
+    _, first, broken, *_ = check(folder, "clean", "--first", "1", "--group-size", "1").splitlines()
+    assert first.startswith("tool calls: JSON, ")
+    assert first.endswith("; thoughts: <think> … </think>; stops: <|im_end|>")
+    assert broken == (
+        "chats with thoughts: a turn begins a new timeline (template drops thinking); set rollout.merge: text"
+    )
+
+
+SAMPLED = {
+    "malformed_tool_calls": ("<tool_call>\n{oops}\n</tool_call>", "unreadable tool calls"),
+    "cut_calls": ('<tool_call>\n{"name": "add", "argum', "cut calls"),
+    "unoffered_tool_calls": (
+        '<tool_call>\n{"name": "sub", "arguments": {}}\n</tool_call>',
+        "unoffered tool calls",
+    ),
+    "calls_in_thoughts": (
+        '<think>\nhm <tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>',
+        "calls in thoughts",
+    ),
+    "cut_thoughts": ("<think>\nhm", "cut thoughts"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_went_wrong_in_answers_is_counted_and_told_with_what_helps(folder: Folder, fault: str) -> None:
+    sampled, words = SAMPLED[fault]
+    folder.write("answers.yaml", json.dumps([{"say": sampled}]))
+    page = check(folder, "equipped", "--first", "1", "--group-size", "2")
+    assert re.search(rf"^answers .*\b2 {words}", page, re.MULTILINE)
+    assert re.search(r"^! 2 .*\n  -> (Look at one|Raise)", page, re.MULTILINE)
+    assert MEANINGS[fault]
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (
+            {"call": {"nam": "add"}},
+            "rule 1: call.nam: no such key; did you mean 'name'. The keys are name, arguments.",
+        ),
+        ({"call": {"arguments": {}}}, "rule 1: call.name is missing. Name the tool."),
+        ({"call": "add"}, "rule 1: call: is not a mapping."),
+        ({"call": {"name": "add", "arguments": "{}"}}, "rule 1: call.arguments: is not a mapping."),
+        (
+            {"say": "4", "trun": 0},
+            "rule 1: trun: no such key; did you mean 'turn'. The keys are say, call, when, turn.",
+        ),
+    ],
+)
+def test_a_misspelt_key_of_a_rule_is_named_with_file_and_rule(
+    folder: Folder, rule: object, said: str
+) -> None:
+    folder.write("answers.yaml", json.dumps([rule]))
+    outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--answers", "answers.yaml")
+    assert outcome.code == 2 and outcome.err.startswith(f"error: answers.yaml, {said}"), outcome.err
 
 
 def test_failures_are_told_by_cause_with_the_first_error(folder: Folder) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
+import re
 
 import pytest
 
@@ -10,6 +12,7 @@ import ajet
 import ajet_verl
 import ajet_vllm
 from ajet.cli import doctor
+from tests.tokenizers import thinker
 
 from .conftest import Folder
 
@@ -91,3 +94,31 @@ def test_plugins_of_another_version_than_the_core_are_problems() -> None:
 )
 def test_transformers_before_5_10_are_too_old(version: str, fine: bool) -> None:
     assert (doctor.too_old("transformers", version) == "") is fine
+
+
+def test_how_chats_with_a_model_are_read_is_told_without_its_weights(folder: Folder) -> None:
+    folder.write("model/config.json", '{"model_type": "qwen3"}')
+    thinker().save_pretrained(folder.path / "model")
+    outcome = folder.ajet("doctor", "--model", "model")
+    assert outcome.code == 0, outcome.err
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in outcome.out.splitlines())
+    assert rows["thoughts"] == "<think> … </think>" and rows["stop tokens"] == "<|stop|>, <|eos|>"
+    assert rows["tools in prompts"].startswith("no")
+    assert rows["breaks"].endswith("set rollout.merge: text")
+
+
+def test_a_model_whose_calls_cannot_be_read_is_a_problem(folder: Folder) -> None:
+    folder.write("model/config.json", '{"model_type": "qwen3"}')
+    tokenizer = copy.deepcopy(thinker())
+    tokenizer.chat_template = (
+        "{{ tools | tojson if tools }}{% for m in messages %}{{ m.content }}<|stop|>{% endfor %}"
+    )
+    tokenizer.save_pretrained(folder.path / "model")
+    outcome = folder.ajet("doctor", "--model", "model")
+    assert outcome.code == 1
+    assert "cannot read" in outcome.out and "rollout.call_example" in outcome.out
+
+
+def test_a_model_that_is_not_there_is_named(folder: Folder) -> None:
+    outcome = folder.ajet("doctor", "--model", "./nowhere")
+    assert outcome.code == 2 and outcome.err.startswith("error: --model ./nowhere: no such folder")

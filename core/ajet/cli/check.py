@@ -81,6 +81,8 @@ def page(job: Job, report: Report) -> str:
     calls = sum(report.agents.values())
     answers = [len(c.generation.token_ids) for e in episodes for c in e.record.calls]
     n = len(episodes)
+    faults = {"malformed_tool_calls": 0, **report.faults}
+    told = ", ".join(f"{count} {_named(name)}" for name, count in faults.items())
     rows = [
         ("episodes", f"{n} run in {report.seconds:.1f} s, {failed} failed"),
         ("reward", f"{spread(report.rewards)}{_accuracy(report)}"),
@@ -90,7 +92,7 @@ def page(job: Job, report: Report) -> str:
         ),
         (
             "answers",
-            f"{spread(answers)} tokens; {report.cut} cut off by the length limit, {report.malformed} unreadable tool calls",
+            f"{spread(answers)} tokens; {report.cut} cut off by the length limit, {told}",
         ),
         (
             "longest call",
@@ -124,8 +126,8 @@ def page(job: Job, report: Report) -> str:
         )
     for policy, tokens in report.dropped.items():
         rows.append(("dropped", f"{tokens} sampled tokens by {policy}"))
-    parts = [f"ajet check · {job.workflow.spec} · {job.model}", table(rows)]
-    parts.append(_breaks(report))
+    parts = ["\n".join([f"ajet check · {job.workflow.spec} · {job.model}", *report.chat_format.lines()])]
+    parts += [table(rows), _breaks(report)]
     parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "no warnings")
     first = episodes[0].plan.id if episodes else ""
     parts.append(
@@ -153,6 +155,10 @@ def _breaks(report: Report) -> str:
     for episode, b in examples.values():
         lines += ["", f"in episode {episode.plan.id}", describe_break(break_report(b, text_of)).plain]
     return "\n".join(lines)
+
+
+def _named(fault: str) -> str:
+    return "unreadable tool calls" if fault == "malformed_tool_calls" else fault.replace("_", " ")
 
 
 def _accuracy(report: Report) -> str:

@@ -1,13 +1,15 @@
-"""``ajet doctor``: what is installed, and the fix for each problem. It imports none of what it reports."""
+"""``ajet doctor``: what is installed, and the fix for each problem; or how a model's chats are read. It imports none of the
+packages that it reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from ajet.runs.chat_format import ChatFormatReport
     from ajet.types import Finding
 
     Line = tuple[str, str, str] | Finding
@@ -18,12 +20,23 @@ OLDEST = {"transformers": (5, 10)}
 PLUGIN_PREFIX = "ajet-plugin-"
 
 
-def doctor() -> None:
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead, report how chats with this model are read: folder, Hugging Face id, or a recipe such as `starter`."
+        ),
+    ] = None,
+) -> None:
     """Report the environment. Exit code 1 if installed packages do not work together; optional packages that are
-    not installed are listed with the command that installs them."""
+    not installed are listed with the command that installs them. With --model: exit code 1 if its tool calls cannot be read."""
     from ajet.cli.table import table
     from ajet.types import Finding
 
+    if model is not None:
+        report = chat_format(model)
+        print(table(report.rows()))
+        raise typer.Exit(1 if report.fault else 0)
     findings = [Finding(*line) for line in (*python(), *plugins())]
     told = {finding.what for finding in findings}
     findings += [Finding(*line) for line in libraries() if line[0] not in told]
@@ -38,6 +51,19 @@ def doctor() -> None:
         print(f"\n{problem.what}: {problem.remedy}")
     if problems:
         raise typer.Exit(1)
+
+
+def chat_format(model: str) -> ChatFormatReport:
+    """How a model's chats are read, without its weights. Raises AjetError if its tokenizer cannot be loaded."""
+    from ajet.job.models import check_model
+    from ajet.plugins import load_plugins, validated
+    from ajet.rollout.settings import RolloutSettings
+    from ajet.runs.chat_format import describe
+    from ajet.runs.runtime import make_chat, own_engine
+
+    check_model(model, "--model")
+    engine = validated(own_engine(load_plugins(), ""), {}, "--model")
+    return describe(make_chat(*engine.tokenizer(model, 0), RolloutSettings()))
 
 
 def _mark(finding: Finding) -> str:

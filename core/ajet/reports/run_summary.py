@@ -18,7 +18,11 @@ MOST_ROWS = 20
 
 MEANINGS = {
     "overridden": "sampling parameters of the agent that the job's settings replaced (rollout.sampling)",
-    "malformed_tool_calls": "tool calls that did not parse and reached the agent as text",
+    "malformed_tool_calls": "tool calls that could not be read and reached the agent as text",
+    "cut_calls": "tool calls without an end, which reached the agent as text",
+    "unoffered_tool_calls": "calls of tools that the request does not offer, which reached the agent as text",
+    "calls_in_thoughts": "tool calls in a thought without an end, which they ended",
+    "cut_thoughts": "answers with a thought that has no end",
     "tools_left_out": "calls with tools that the model's chat template does not write into the prompt",
     "rendered_anew": "prompts that could not continue stored tokens, so the chat was rendered again",
     "drift": "stored tokens used for text that the agent sent back in another form (rollout.merge: text)",

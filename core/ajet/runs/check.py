@@ -12,6 +12,7 @@ from pathlib import Path
 from ajet.capture.process.install import Installed
 from ajet.capture.process.uncaptured import REMEDY, Missed
 from ajet.capture.refusals import Refused
+from ajet.chat.answers import FAULTS
 from ajet.interfaces.engine import Engine
 from ajet.job.job import Job
 from ajet.learning.batch import Selection
@@ -20,6 +21,7 @@ from ajet.learning.rollouts import plan_step
 from ajet.rollout.episode import Episode
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import failures, summarize
+from ajet.runs.chat_format import ChatFormatReport, describe
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import open_runtime, training_policy
 from ajet.tracker.breaks import CAUSES, Break
@@ -29,6 +31,19 @@ from ajet.utils.asyncrun import run
 
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""
+_LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens, unless the model rambles."
+_LEARN = "Look at one with `ajet show`: a model that does not know the tool format must learn it first (`ajet sft`)."
+_FAULTS = {
+    "malformed_tool_calls": ("tool calls could not be read, so they stayed text", _LEARN),
+    "cut_calls": ("tool calls have no end, so they stayed text", _LONGER),
+    "unoffered_tool_calls": (
+        "calls are of tools that the request does not offer, so they stayed text",
+        "Look at one with `ajet show`: the agent's prompt may name other tools than its requests.",
+    ),
+    "calls_in_thoughts": ("tool calls stand in thoughts without an end; they ended the thought", _LEARN),
+    "cut_thoughts": ("answers have a thought without an end, so they may have no text", _LONGER),
+}
+"""What went wrong in answers, and what helps, by counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +75,8 @@ class Report:
     """LLM calls that were not answered, of all attempts and of no episode."""
     cut: int
     """Answers that ended at their length."""
-    malformed: int
+    faults: Mapping[str, int]
+    """What went wrong in answers with thoughts and tool calls, by the counters' names; without those that are 0."""
     tools_left_out: int
     """Calls with tools that the prompt does not contain."""
     breaks: Sequence[tuple[Episode, Break]]
@@ -74,6 +90,7 @@ class Report:
     """Tokens of the longest call."""
     context_length: int
     dropped: Mapping[str, int]
+    chat_format: ChatFormatReport
     warnings: Sequence[tuple[str, str]] = ()
     """(what is wrong, what helps)"""
 
@@ -100,6 +117,10 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
 
     try:
         async with open_runtime(job, engine=engine) as runtime:
+            assert runtime.chat
+            chat_format = describe(runtime.chat)
+            if chat_format.fault:
+                job.progress.say(chat_format.fault)
             context_length = job.config.rollout.context_length or engine.context_length
             episodes = await runtime.rollout(training_policy(job)).run(plans, done)
         unseen = runtime.installed
@@ -107,7 +128,7 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
         recorder.metrics("check", 1, summarize(episodes, seconds))
     finally:
         recorder.close()
-    report = examine(job, run_dir, episodes, seconds, context_length, unseen)
+    report = examine(job, run_dir, episodes, seconds, context_length, unseen, chat_format)
     return replace(report, warnings=warnings_of(report))
 
 
@@ -118,6 +139,7 @@ def examine(
     seconds: float,
     context_length: int,
     unseen: Installed,
+    chat_format: ChatFormatReport,
 ) -> Report:
     """The numbers of a report."""
     calls = [c for e in episodes for c in e.record.calls]
@@ -137,7 +159,7 @@ def examine(
         overridden=_below(counters, "overridden:"),
         refused=unseen.capture.refusals.found(),
         cut=sum(c.generation.finish_reason == "length" for c in calls),
-        malformed=counters["malformed_tool_calls"],
+        faults={name: counters[name] for name in FAULTS if counters[name]},
         tools_left_out=counters["tools_left_out"],
         breaks=[(e, b) for e in episodes for b in e.breaks],
         missed=unseen.missed.found(),
@@ -150,6 +172,7 @@ def examine(
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,
+        chat_format=chat_format,
     )
 
 
@@ -199,7 +222,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         found.append(
             (
                 f"{report.cut} of {answers} answers ended at their length",
-                "Raise the agent's max_tokens or rollout.sampling.max_tokens, unless the model rambles.",
+                _LONGER,
             )
         )
     if report.tools_left_out:
@@ -209,13 +232,10 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
                 "Use a model whose chat template does, or describe the tools in the agent's prompt.",
             )
         )
-    if report.malformed > MUCH * answers:
-        found.append(
-            (
-                f"{report.malformed} tool calls could not be read",
-                "Look at one with `ajet show`: a model that does not know the tool format must learn it first (`ajet sft`).",
-            )
-        )
+    for name, count in report.faults.items():
+        if count > MUCH * answers:
+            what, remedy = _FAULTS[name]
+            found.append((f"{count} {what}", remedy))
     if report.longest > 0.8 * report.context_length:
         found.append(
             (
