@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import threading
@@ -14,8 +15,18 @@ from werkzeug import Request, Response
 
 from ajet import AjetError, ConfigError, Recipe
 from ajet.interfaces.progress import Progress, Silent
-from ajet.job.models import cached, check_model, check_reference, find_recipe, model_source
+from ajet.job.models import (
+    cached,
+    check_model,
+    check_reference,
+    find_recipe,
+    generation_config,
+    model_source,
+)
+from ajet.rollout.settings import RolloutSettings
 from ajet.runs.run_dir import checkpoint_step
+from ajet.runs.runtime import make_chat
+from tests import tokenizers
 
 
 class Counted(Recipe):
@@ -227,3 +238,32 @@ def test_a_reference_is_no_recipe() -> None:
         check_reference("starter")
     with pytest.raises(ConfigError, match=r"^train\.reference \./none: no such folder"):
         check_reference("./none")
+
+
+def test_the_stops_of_a_generation_config_are_found_for_folders_and_ids_of_the_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, snapshot = tmp_path / "model", tmp_path / "hub" / "models--owner--name" / "snapshots" / "a1"
+    tokenizer = copy.deepcopy(tokenizers.qwen3())
+    more = tokenizer.convert_tokens_to_ids("</tool_response>")
+    for place in (folder, snapshot):
+        place.mkdir(parents=True)
+        (place / "generation_config.json").write_text(json.dumps({"eos_token_id": [more]}))
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("a1")
+    for name, wanted in ((str(folder), True), ("owner/name", True), (str(tmp_path), False), ("", False)):
+        tokenizer.name_or_path = name
+        assert (more in make_chat(tokenizer, "qwen3", RolloutSettings()).stop_token_ids) is wanted, name
+
+
+def test_a_model_of_the_hub_need_not_have_a_generation_config(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub.url}/{{repo_id}}/{{revision}}/{{filename}}"
+    )
+    hub.status = 404
+    assert generation_config("owner/name") is None
+    assert [line.split()[1] for line in hub.requests] == ["/owner/name/main/generation_config.json"]

@@ -118,6 +118,23 @@ def check_available(model: str) -> None:
     raise AjetError(f"model {model}: {fault}")
 
 
+def generation_config(source: str) -> Path | None:
+    """The ``generation_config.json`` of a model folder, or of a Hugging Face id, which is downloaded unless it is in the cache;
+    None if there is none."""
+    file = Path(source, "generation_config.json")
+    if Path(source).is_dir() or not _HUB_ID.fullmatch(source):
+        return file if source and file.is_file() else None
+    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+
+    found = try_to_load_from_cache(source, file.name)
+    if found is not None:
+        return Path(found) if isinstance(found, str) else None  # else it is known that there is none
+    try:
+        return Path(hf_hub_download(source, file.name))
+    except (errors.EntryNotFoundError, errors.RepositoryNotFoundError):
+        return None
+
+
 def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
     """The folder of a recipe's model in ``$AJET_CACHE`` (default ``~/.cache/ajet``), built if it is not there.
 

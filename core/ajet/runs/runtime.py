@@ -28,6 +28,7 @@ from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.job import Job
+from ajet.job.models import generation_config
 from ajet.plugins import Plugins, validated
 from ajet.rollout.deterministic_batching import DeterministicBatching
 from ajet.rollout.episode import EpisodeRunner
@@ -184,24 +185,17 @@ def make_chat(
         model_type,
         settings.chat_template,
         vision,
-        stops=_hub_stops(str(getattr(tokenizer, "name_or_path", ""))),
+        stops=_stops(generation_config(getattr(tokenizer, "name_or_path", ""))),
         call_example=settings.call_example,
         reads_calls=settings.tool_calls == "read",
     )
 
 
-def _hub_stops(name: str) -> list[int]:
-    """The tokens that end an answer by the ``generation_config.json`` of a model on the Hugging Face Hub; none for anything
-    else. `Chat` reads those of a folder."""
-    if name.count("/") != 1 or Path(name).exists():
+def _stops(config: Path | None) -> list[int]:
+    """The tokens that end an answer by a ``generation_config.json``."""
+    if config is None:
         return []
-    from huggingface_hub import errors, hf_hub_download
-
-    try:
-        path = hf_hub_download(name, "generation_config.json")
-        found = json.loads(Path(path).read_text()).get("eos_token_id")
-    except (errors.EntryNotFoundError, errors.RepositoryNotFoundError, errors.HFValidationError):
-        return []
+    found = json.loads(config.read_text()).get("eos_token_id")
     ids = found if isinstance(found, list) else [found]
     return [i for i in ids if isinstance(i, int)]
 

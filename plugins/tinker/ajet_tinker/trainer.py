@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from ajet.interfaces.backbone import CheckpointDamaged
+from ajet.job.models import generation_config
 from ajet.types import Batch, Float32, Metrics, Sample
 from ajet_tinker.datums import TrainedTokens, datum, length
 from ajet_tinker.engine import TinkerEngine
@@ -217,6 +219,8 @@ class TinkerTrainer:
         )
         path.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save_pretrained(path)
+        if config := generation_config(self.tokenizer.name_or_path):  # it names tokens that end an answer
+            shutil.copyfile(config, path / config.name)
         saved.write(path)
 
     def load(self, path: Path) -> None:

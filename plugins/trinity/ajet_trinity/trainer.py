@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ajet.interfaces.backbone import CheckpointDamaged
+from ajet.job.models import generation_config
 from ajet.types import AjetError, Batch, Metrics, Need
 from ajet_trinity import weights
 from ajet_trinity.batches import Layout, Rows, rows_of, write_rows
@@ -195,6 +196,8 @@ class TrinityTrainer:
         path.mkdir(parents=True, exist_ok=True)
         AutoConfig.from_pretrained(self.model).save_pretrained(path)
         self.engine.tokenizer.save_pretrained(path)
+        if config := generation_config(str(self.model)):  # it names tokens that end an answer
+            shutil.copyfile(config, path / config.name)
         if self._step:
             shutil.copyfile(self.spool.kept(self._step), path / WEIGHTS)
             self._save_shards(path / SHARDS)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from ajet.interfaces.backbone import CheckpointDamaged  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
+from ajet.job.models import generation_config  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.types import AjetError, Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
@@ -199,6 +200,7 @@ def test_save_and_load_are_bit_exact_and_training_continues_equally(trainer, tok
     other.load(tmp_path / "saved")
     assert equal(at_save, weights(other)) and other.version == 1
     assert loaded_tokenizer.get_vocab() == tokenizer.get_vocab()
+    assert generation_config(loaded_tokenizer.name_or_path), "which names tokens that end an answer"
     other.update(batch(SAMPLES[:2]))
     assert equal(expected, weights(other))
 

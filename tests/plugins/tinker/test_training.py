@@ -1,6 +1,7 @@
 """A run at Tinker learns, and each step has the gradient of the job's own loss."""
 
 import copy
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -207,7 +208,10 @@ def test_a_loss_that_is_not_finite_takes_no_step(folder, service, section):
 
 
 def test_a_checkpoint_is_evaluated(folder, service, section, tmp_path):
+    folder = shutil.copytree(folder, tmp_path / "model")
+    (folder / "generation_config.json").write_text('{"eos_token_id": [0]}')
     trained = ajet.run(**job(folder, section, tmp_path), steps=1)
+    assert (trained.checkpoint / "generation_config.json").read_text() == '{"eos_token_id": [0]}'
     found = ajet.evaluate(
         workflow=talk,
         tasks=TASKS,
