@@ -166,7 +166,9 @@ class MarkedAnswers:
             before, _, after = text.partition(end)
             closing = self._shape.ending.closing.strip()
             text = before if after.strip() in ("", closing.removeprefix(end)) else before + after
-        return text
+        # In some formats the token that ends a turn also ends a thought, so it does not end an answer.
+        token = self._shape.ending.token
+        return text.removesuffix(token) if token and token in (self._shape.thoughts or ("", ""))[1] else text
 
 
 class _MarkedReader:

@@ -139,6 +139,8 @@ class TagBody(Body):
     after_value: str
     without: str
     """What follows the name if there are no arguments."""
+    separator: str = ""
+    """What stands between two arguments only."""
     kind: ClassVar[str] = "tags"
 
     def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
@@ -146,12 +148,10 @@ class TagBody(Body):
         ends = dict.fromkeys(map(pattern, (self.after_name + self.before_key, self.after_name, self.without)))
         name = _match(rf"\s*+(?P<name>{NAME})(?={'|'.join(ends)}|\s*+\Z)", text, at)
         begin = _match(f"(?:{pattern(self.after_name)})?", text, name.end()).end()
-        if _matches(rf"\s*+{pattern(self.before_key)}[^\s/]", text, begin):
-            for last in (over, None):
-                read = self._arguments(text, begin, name["name"], tools, last)
-                if read:
-                    return ReadCall(name["name"], read[0]), read[1]
-            raise Unreadable("no end of an argument")
+        for last in (over, None):
+            read = self._arguments(text, begin, name["name"], tools, last)
+            if read:
+                return ReadCall(name["name"], read[0]), read[1]
         for end in (begin, _match(f"(?:{pattern(self.without)})?", text, name.end()).end(), name.end()):
             if over.match(text, end):
                 return ReadCall(name["name"], {}), end
@@ -163,7 +163,8 @@ class TagBody(Body):
         """The arguments from a position on. With ``over``, the last value ends only where that matches."""
         values = [f"(?P<string>{pattern(self.string, beside='right')})"]
         values += [pattern(text, beside="right") for text in self.others if text != self.string]
-        begin = _compiled(rf"\s*+{pattern(self.before_key)}(?P<key>(?!/){NAME})(?:{'|'.join(values)})")
+        before = rf"(?:{pattern(self.separator)})?\s*+{pattern(self.before_key)}"
+        begin = _compiled(rf"\s*+{before}(?P<key>(?!/){NAME})(?:{'|'.join(values)})")
         known = tools.schemas.get(name)
         read: dict[str, Any] = {}
         while key := begin.match(text, at):
@@ -204,7 +205,7 @@ class TagBody(Body):
             )
             said = value if isinstance(value, str) else _as_json(value)
             texts.append(self.before_key + key + before + said + self.after_value.replace(ANY_KEY, key))
-        return call.name + self.after_name + "".join(texts)
+        return call.name + self.after_name + self.separator.join(texts)
 
 
 @dataclass(frozen=True)
@@ -351,12 +352,8 @@ _JSON = json.JSONDecoder(parse_constant=_no_number)
 _compiled = cache(re.compile)
 
 
-def _matches(expression: str, text: str, at: int) -> re.Match[str] | None:
-    return _compiled(expression).match(text, at)
-
-
 def _match(expression: str, text: str, at: int) -> re.Match[str]:
-    found = _matches(expression, text, at)
+    found = _compiled(expression).match(text, at)
     if not found:
         raise Unreadable("no name")
     return found
@@ -406,8 +403,9 @@ def _python(node: ast.expr, code: str, types: frozenset[str] = frozenset()) -> A
         value = ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise Unreadable(str(error)) from None
-    is_text = isinstance(value, str) or types != {"string"}
-    return value if is_text else ast.get_source_segment(code, node)
+    if isinstance(value, str):
+        return value if not types or "string" in types else _literal_of(value)
+    return value if types != {"string"} else ast.get_source_segment(code, node)
 
 
 def _properties(parameters: Any) -> Mapping[str, Any]:

@@ -93,7 +93,8 @@ class CallFormat:
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
-        opens, ends, begins, closes = map(pattern, (*self.section, *self.call))
+        ends, begins, closes = map(pattern, (self.section[1], *self.call))
+        opens = _with_less(self.section[0])
         between, both = pattern(self.between), all(text.strip() for text in (self.section[0], self.call[0]))
         again = rf"(?:\s*+{ends}\s*+{opens})?" if both else ""
         following = rf"{again}\s*+(?:{between})?\s*+{begins}" if between.strip() else rf"{again}\s*+{begins}"
@@ -137,6 +138,8 @@ class CallFormat:
                     kept.append(text[start:stop])
             at = end
         kept.append(text[at:])
+        if not (calls or malformed or unoffered) and any(mark in text for mark in self.begins):
+            malformed, unread = 1, 0  # it begins like a call, and goes on in another way
         mark = (self.call[1].split() or self.section[1].split() or [""])[0]
         cut = unread >= 0 and not (mark and mark in text[unread:])
         rest = "".join(kept).rstrip() if calls else text
@@ -216,7 +219,11 @@ class BareCalls:
                     continue
                 if all(call.name in tools.schemas for call in calls):
                     begin = next((m.start() for m in marked if not text[m.end() : place].strip()), place)
-                    return Calls(text[:begin].rstrip(), tuple(calls), begin=begin)
+                    before = re.sub(self._mark, "", text[:begin])
+                    before = (
+                        re.sub(r"\w+\Z", "", before) if text[begin] == "[" else before
+                    )  # such as functools[…]
+                    return Calls(before.rstrip(), tuple(calls), begin=begin)
         names = "|".join(map(re.escape, tools.schemas))
         begun = re.search(
             rf'\{{\s*+"\w+"\s*+:\s*+"(?:{names})"|\[\s*+(?:{names})\(|\A\s*+(?:{names})\(', text
@@ -257,6 +264,14 @@ class BareCalls:
         """See `CallReader`."""
         first, between, last = self.several
         return first + between.join(map(self.body.write, calls)) + last
+
+
+def _with_less(literal: str) -> str:
+    """A pattern of a literal of several tags: those before the last one may be missing, the first ones first."""
+    found = ""
+    for part in re.split(r"(?=<[^<>]*>|\[/?[A-Z_ ]+\])", literal):
+        found = rf"(?:{found}\s*+)?{pattern(part)}" if found else pattern(part)
+    return found
 
 
 def _end(of: re.Pattern[str], text: str, at: int) -> int:

@@ -36,8 +36,8 @@ Writer = Callable[[Sequence[ReadCall], str], str]
 _NAMES, _KEYS, _VALUES, SAID = ("zqname", "zqother"), ("zqkey", "zqkez"), ("zqval", "zqvax"), "zqsaid"
 _IDS = ("zqidaaaa1", "zqidaaaa2")
 _NUMBERED = re.compile(r"functions\.(zqname|zqother):\d+")
-_PYTHON_MARKS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
-"""Llama's models may or may not write these around a call."""
+_MARKS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>", "<|tool_call|>", "<|/tool_call|>")
+"""Models may or may not write these around a call whose format has no marker."""
 _TYPED = (True, 90125, {"zqa": 1}, [90125], None)
 """In the order of `ajet.chat.bodies.TagBody`."""
 _JSON = json.JSONDecoder()
@@ -107,7 +107,7 @@ class _Derivation:
         return self._format(body, *literals)
 
     def _format(self, body: Body, before: str, between: str, after: str) -> CallReader:
-        marks = tuple(mark for mark in _PYTHON_MARKS if self._control.fullmatch(mark))
+        marks = tuple(mark for mark in _MARKS if self._control.fullmatch(mark))
         bare = re.sub("|".join(map(re.escape, marks)) or "(?!)", "", before)
         if not bare.strip(" \n[{(") and isinstance(body, JsonBody | PythonBody):
             return BareCalls(body, marks, (before, between or "; ", after.rstrip()))
@@ -118,7 +118,7 @@ class _Derivation:
         opens = common_end(before, between, self._control)
         closes = common_start(between, after, self._control)
         if len(opens) + len(closes) > len(between):
-            closes = between[: len(between) - len(opens)]
+            opens = between[len(closes) :]
         middle = between[len(closes) : len(between) - len(opens)]
         section = before[: len(before) - len(opens)], after[len(closes) :].rstrip()
         return CallFormat(body, section, (opens, closes), middle)
@@ -222,9 +222,13 @@ class _Derivation:
             return ObjectBody(first, quote, others[1], comma if comma in (",", ";") else ",")
         after_value = common_start(following, last, self._control)
         before_key = following[len(after_value) :]
-        if not before_key.strip() or not first.rstrip().endswith(before_key.strip()):
-            raise Underivable("the first argument is written differently from the next one")
-        after_name = first[: first.rindex(before_key.strip())]
+        separator = ""
+        if not before_key.strip():
+            raise Underivable("nothing begins an argument")
+        if first.rstrip().endswith(before_key.strip()):
+            after_name = first[: first.rindex(before_key.strip())]
+        else:
+            after_name, before_key, separator = first, "", before_key
         if not after_value.strip() or not string.strip():
             raise Underivable("nothing ends an argument")
         close = last[len(after_value) :]
@@ -240,7 +244,8 @@ class _Derivation:
         if counts:
             after_name, without = (re.sub(r"\d+", NUMBER, text) for text in (after_name, without))
         after_value = after_value.replace(_KEYS[0], ANY_KEY)
-        return TagBody(after_name, before_key, string, tuple(others) or (string,), after_value, without)
+        values = tuple(others) or (string,)
+        return TagBody(after_name, before_key, string, values, after_value, without, separator)
 
     def _counts_calls(self, after_name: str) -> bool:
         """Whether what follows the name of a second call has another number."""

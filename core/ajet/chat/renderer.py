@@ -128,7 +128,9 @@ class Chat:
             )
         self._template = self._format if isinstance(self._format, Template) else None
         control = self._format.control
-        prober = Prober(self._format, control, str(getattr(tokenizer, "chat_template", None) or ""))
+        known_stops = [*_eos(tokenizer), *_generation_stops(tokenizer), *stops]
+        source = str(getattr(tokenizer, "chat_template", None) or "")
+        prober = Prober(self._format, control, source, set(map(self.text_of, known_stops)))
         self._shape: Shape = prober.shape()
         ids = [tokenizer.convert_tokens_to_ids(token) for token in self._shape.stop_tokens()]
         self.stop_token_ids: tuple[int, ...] = tuple(

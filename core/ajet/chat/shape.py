@@ -6,7 +6,8 @@ All of it is found by rendering stub chats with marks that no real chat contains
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,19 +90,20 @@ class Shape:
 class Prober:
     """Renders stub chats; a chat that the format refuses is an empty text."""
 
-    def __init__(self, format: ChatFormat, control: re.Pattern[str], source: str = "") -> None:
-        self._format, self.control, self._source = format, control, source
+    def __init__(
+        self, format: ChatFormat, control: re.Pattern[str], source: str = "", stops: Collection[str] = ()
+    ) -> None:
+        self._format, self.control, self._source, self._stops = format, control, source, stops
         self.header = self.written([QUESTION], generate=True)
 
     def written(
         self, messages: Sequence[Message], tools: Sequence[Message] = (), *, generate: bool = False
     ) -> str:
         """What the format writes after the question."""
-        try:
-            text = self._format.stub(messages, tools, generate)
-        except AjetError:
-            return ""
-        return text.partition(ASKED)[2]
+        for offered in (tools, [STUB_TOOL]):  # some templates refuse chats without tools
+            with suppress(AjetError):
+                return self._format.stub(messages, offered, generate).partition(ASKED)[2]
+        return ""
 
     def shape(self) -> Shape:
         """What surrounds answers in this format."""
@@ -124,6 +126,7 @@ class Prober:
         first = self.control.match(end)
         again = end.find(first[0], first.end()) if first else -1
         end = end[:again] if again > 0 else end  # the markers of other things follow
+        begin = "" if begin in self.header else begin
         return (begin if self.control.search(begin) else ""), (end if self.control.search(end) else "")
 
     def _ending(
@@ -145,7 +148,7 @@ class Prober:
         tokens = list(self.control.finditer(text))
         if of_text is None and not tokens and earlier and last and not alone[last.end() :].strip():
             return Ending(text + earlier[0], text, earlier[0], last[0])
-        token = tokens[-1] if tokens else None
+        token = next((t for t in tokens if t[0] in self._stops), tokens[-1] if tokens else None)
         if of_text and tokens:
             token = next((t for t in tokens if t[0] == of_text.token), None) or self._of_turn(tokens)
         if token:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ajet.chat.vision import Vision
 
 Message = Mapping[str, Any]
+Change = Callable[[dict[str, Any]], None]
 
 _CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
 _SET_BY_US = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -104,7 +105,7 @@ class Template:
         self._vision = vision
         self._variables = dict(variables)
         self._clock_forms = [form for _, form in _CLOCK.findall(str(tokenizer.chat_template))]
-        self._changes: list[Callable[[dict[str, Any]], None]] = []
+        self._changes: list[Change] = []
         """How messages in normal form are changed for this template."""
         self._compiled: ChatTemplate | None = None
         self._compile()
@@ -312,18 +313,19 @@ class Template:
         def both() -> bool:
             return bool(written(_reasoned(STUB_CALL, content="a"))) or not written(_reasoned(STUB_CALL))
 
-        wanted: list[tuple[list[Callable[[dict[str, Any]], None]], Callable[[], bool]]] = [
-            ([_arguments_as_text], lambda: bool(written(STUB_CALL)) and "{'n': 1}" not in written(STUB_CALL)),
-            ([_without_content, _with_null_content], calls),
-            ([_as_reasoning, _thought_in_parts], thinks),
-            ([_text_or_thoughts], both),
+        wanted: list[tuple[Callable[[], bool], list[list[Change]]]] = [
+            (lambda: "{'n': 1}" not in written(STUB_CALL), [[_arguments_as_text]]),
+            (calls, [[_arguments_as_text], [_without_content], [_arguments_as_text, _without_content]]),
+            (thinks, [[_as_reasoning], [_as_tool_plan], [_thought_in_parts]]),
+            (both, [[_text_or_thoughts]]),
         ]
-        for changes, works in wanted:
-            for change in changes:
+        for works, choices in wanted:
+            for changes in choices:
                 if not works():
-                    self._changes.append(change)
+                    kept = list(self._changes)
+                    self._changes += changes
                     if not works():
-                        self._changes.remove(change)
+                        self._changes = kept
 
 
 def _reasoned(
@@ -380,15 +382,15 @@ def _without_content(message: dict[str, Any]) -> None:
         message.pop("content", None)
 
 
-def _with_null_content(message: dict[str, Any]) -> None:
-    """For templates that write calls only where the content is null."""
-    if message.get("tool_calls") and not message.get("content"):
-        message["content"] = None
-
-
 def _as_reasoning(message: dict[str, Any]) -> None:
     if message.get("reasoning_content"):
         message["reasoning"] = message["reasoning_content"]
+
+
+def _as_tool_plan(message: dict[str, Any]) -> None:
+    """Cohere's name for reasoning before a call."""
+    if message.get("reasoning_content"):
+        message["tool_plan"] = message["reasoning_content"]
 
 
 def _thought_in_parts(message: dict[str, Any]) -> None:
