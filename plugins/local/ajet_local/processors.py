@@ -8,17 +8,27 @@ from typing import Any
 import transformers
 from transformers import AutoConfig
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+from transformers.utils import has_file
 
 from ajet.chat.vision import Vision
+from ajet.interfaces.progress import current_progress
 from ajet.types import AjetError
+
+_FILES = ("processor_config.json", "preprocessor_config.json")
 
 
 def vision_of(source: str, tokenizer: Any) -> Vision | None:
-    """The vision of a model folder or Hugging Face id; None if the model reads only text. Its processor gets ``tokenizer``. Raises
-    AjetError for a processor that cannot be loaded."""
+    """The vision of a model folder or Hugging Face id; None if the model reads only text, and, after one line that says so, if
+    there is no processor. Its processor gets ``tokenizer``. Raises AjetError for a processor that cannot be loaded."""
     try:
         config = AutoConfig.from_pretrained(source)
         if not hasattr(config, "vision_config"):
+            return None
+        if not any(has_file(source, name) for name in _FILES):
+            current_progress().say(
+                f"model {source}: there is no image processor, so the model is used for text only: requests with images are refused. "
+                "For images, save the processor there with its method save_pretrained."
+            )
             return None
         processor = images_only(_processor_class(config.model_type)).from_pretrained(source, backend="pil")
     except (OSError, ValueError, ImportError, TypeError) as error:

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ajet.chat.images import Images  # noqa: E402
+from ajet.interfaces.progress import Silent, told_to  # noqa: E402
 from ajet.learning.packing import pack  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Image, Sample, Sampling, Span  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
@@ -253,14 +254,43 @@ def test_a_placeholder_without_its_image_is_an_error_in_one_line() -> None:
         trained_tokens(model, [replace(sample, images=())])
 
 
-def test_a_saved_model_sees_again_and_one_without_its_processor_is_an_error(tmp_path: Path) -> None:
+def test_a_saved_model_sees_again_and_one_without_its_processor_reads_text(tmp_path: Path) -> None:
     model = model_of("qwen2_5_vl")
     seeing = vision("qwen2_5_vl")
     model.save_pretrained(tmp_path)
     seeing.processor.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(AjetError, match="its image processor cannot be loaded"):
-        load_model(tmp_path)
+    told: list[str] = []
+
+    class Told(Silent):
+        def say(self, text: str) -> None:
+            told.append(text)
+
+    with told_to(Told()):
+        loaded, tokenizer = load_model(tmp_path)
+    (line,) = told
+    assert "used for text only: requests with images are refused" in line
+    engine = LocalEngine(loaded, tokenizer)
+    assert engine.vision is None
+    request = GenerateRequest(np.arange(1, 9, dtype=np.int32), Sampling(max_tokens=6, temperature=0))
+
+    async def answered(engine: LocalEngine) -> list[int]:
+        await engine.start()
+        found: list[int] = (await engine.generate(request)).token_ids.tolist()
+        await engine.close()
+        return found
+
+    with_images = LocalEngine(model, tokenizer)
+    assert with_images.vision
+    assert asyncio.run(answered(engine)) == asyncio.run(answered(with_images))
     seeing.processor.save_pretrained(tmp_path)
     loaded, _ = load_model(tmp_path)
     (image, *_) = pictures()
     assert getattr(loaded, ATTRIBUTE).see(image).ids.tolist() == seeing.see(image).ids.tolist()
+
+
+def test_a_processor_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    model_of("qwen2_5_vl").save_pretrained(tmp_path)
+    vision("qwen2_5_vl").processor.tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(AjetError, match="its image processor cannot be loaded"):
+        load_model(tmp_path)
