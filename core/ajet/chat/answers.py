@@ -79,6 +79,12 @@ class MarkedAnswers:
     ) -> None:
         self._decode, self._tokenizer, self._shape, self._calls = decode, tokenizer, shape, calls
         self.stop_token_ids = tuple(stops)
+        around = "".join([shape.header, shape.ending.text, *shape.said, *(shape.thoughts or ())])
+        begins = getattr(calls, "begins", ())
+        self._only_calls = [
+            mark for mark in begins if mark[:1] in ("<", "[") and mark[1:] and mark not in around
+        ]
+        """Tags that stand before calls and nowhere else."""
 
     def parse(self, ids: list[int], prompt: list[int], tools: Sequence[Message]) -> Parsed:
         """See `Answers`."""
@@ -139,7 +145,12 @@ class MarkedAnswers:
     def _read(self, text: str, offered: Tools) -> Calls:
         if self._calls is None or not offered.schemas:
             return Calls(text)
-        return self._calls.read(text, offered)
+        found = self._calls.read(text, offered)
+        if not (found.calls or found.malformed or found.unoffered) and any(
+            m in text for m in self._only_calls
+        ):
+            return replace(found, malformed=1)  # it begins like a call and goes on in another way
+        return found
 
     def _split(self, text: str, opened: bool) -> _Split:
         if self._shape.thoughts is None:

@@ -88,8 +88,10 @@ class CallFormat:
     @property
     def begins(self) -> tuple[str, ...]:
         """Texts with which a call may begin."""
-        words = [(literal.split() or [""])[0] for literal in (self.section[0] + self.call[0], self.call[0])]
-        return tuple(dict.fromkeys(re.split(f"[{ID}{NUMBER}{ANY_NAME}]", word)[0] for word in words if word))
+        words = [part.split() for literal in (self.section[0], self.call[0]) for part in _parts(literal)]
+        return tuple(
+            dict.fromkeys(re.split(f"[{ID}{NUMBER}{ANY_NAME}]", word[0])[0] for word in words if word)
+        )
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
@@ -138,8 +140,6 @@ class CallFormat:
                     kept.append(text[start:stop])
             at = end
         kept.append(text[at:])
-        if not (calls or malformed or unoffered) and any(mark in text for mark in self.begins):
-            malformed, unread = 1, 0  # it begins like a call, and goes on in another way
         mark = (self.call[1].split() or self.section[1].split() or [""])[0]
         cut = unread >= 0 and not (mark and mark in text[unread:])
         rest = "".join(kept).rstrip() if calls else text
@@ -266,10 +266,15 @@ class BareCalls:
         return first + between.join(map(self.body.write, calls)) + last
 
 
+def _parts(literal: str) -> list[str]:
+    """The tags of a literal, each with the text that follows it."""
+    return re.split(r"(?=<[^<>]*>|\[/?[A-Z_ ]+\])", literal)
+
+
 def _with_less(literal: str) -> str:
     """A pattern of a literal of several tags: those before the last one may be missing, the first ones first."""
     found = ""
-    for part in re.split(r"(?=<[^<>]*>|\[/?[A-Z_ ]+\])", literal):
+    for part in _parts(literal):
         found = rf"(?:{found}\s*+)?{pattern(part)}" if found else pattern(part)
     return found
 

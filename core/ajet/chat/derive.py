@@ -108,7 +108,7 @@ class _Derivation:
 
     def _format(self, body: Body, before: str, between: str, after: str) -> CallReader:
         marks = tuple(mark for mark in _MARKS if self._control.fullmatch(mark))
-        bare = re.sub("|".join(map(re.escape, marks)) or "(?!)", "", before)
+        bare = re.sub(r"<\|python_\w+\|>", "", before)
         if not bare.strip(" \n[{(") and isinstance(body, JsonBody | PythonBody):
             return BareCalls(body, marks, (before, between or "; ", after.rstrip()))
         if not before.strip():

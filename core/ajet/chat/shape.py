@@ -126,7 +126,6 @@ class Prober:
         first = self.control.match(end)
         again = end.find(first[0], first.end()) if first else -1
         end = end[:again] if again > 0 else end  # the markers of other things follow
-        begin = "" if begin in self.header else begin
         return (begin if self.control.search(begin) else ""), (end if self.control.search(end) else "")
 
     def _ending(
