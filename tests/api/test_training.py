@@ -131,6 +131,14 @@ def test_wrong_pairs_of_arguments_are_errors_that_name_them(training: Arguments,
         ajet.check(workflow=agent, judge=long, context_length=5, **training)
 
 
+def test_a_served_model_is_told_how_its_calls_are_read(model: Path) -> None:
+    wrong = ajet.serve(model, engine="local", call_example="no call")
+    with pytest.raises(ConfigError, match=r"^rollout.call_example: "), wrong:
+        pass
+    with ajet.serve(model, engine="local", tool_calls="text") as server:
+        assert server.model
+
+
 @pytest.mark.parametrize("beside_a_loop", [False, True])
 def test_a_checkpoint_is_served_for_the_length_of_a_block(model: Path, beside_a_loop: bool) -> None:
     def block() -> str:

@@ -145,6 +145,8 @@ def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
         (["--engine", "nothing"], "--engine: unknown engine 'nothing'"),
         (["--set", "threds=1"], "threds: unknown key; did you mean 'threads'"),
         (["--key", "naïve"], "--key must be printable ASCII"),
+        (["--tool-calls", "parse"], "rollout.tool_calls: input should be 'read' or 'text'"),
+        (["--call-example", "no call"], "rollout.call_example: "),
     ],
 )
 def test_what_is_wrong_is_one_line(folder: Folder, model: Path, arguments: list[str], said: str) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ajet.api.calling import anywhere
 from ajet.api.jobs import argument
@@ -42,16 +42,23 @@ def serve(
     max_tokens: int | None = None,
     context_length: int | None = None,
     chat_template: Mapping[str, Any] | None = None,
+    call_example: str = "",
+    tool_calls: Literal["read", "text"] = "read",
     most_calls: int = 256,
     seed: int = 0,
     set: Mapping[str, Any] | None = None,
 ) -> Iterator[Server]:
     """A block in which a checkpoint, a Hugging Face id or a recipe is served, as by `ajet serve`; port 0 is a free one,
-    ``set`` are fields of the engine. ``context_length`` and ``chat_template`` are a job's keys of these names in ``rollout``.
-    Raises AjetError."""
+    ``set`` are fields of the engine. ``context_length``, ``chat_template``, ``call_example`` and ``tool_calls`` are a job's
+    keys of these names in ``rollout``. Raises AjetError."""
     api_key = checked_key(key, argument)
-    limits = {"context_length": context_length, "chat_template": dict(chat_template or {})}
-    settings = validated(RolloutSettings, limits, "serve")
+    keys = {
+        "context_length": context_length,
+        "chat_template": dict(chat_template or {}),
+        "call_example": call_example,
+        "tool_calls": tool_calls,
+    }
+    settings = validated(RolloutSettings, keys, "serve")
     warn_of_network(host, tell)
     what = anywhere(served)(os.fspath(checkpoint), engine, set or {}, seed, Silent(), argument)
     with serving(

@@ -42,6 +42,15 @@ def serve(
     most_calls: Annotated[
         int, typer.Option(min=1, help="Maximum concurrent calls; further calls get status 429.")
     ] = 256,
+    call_example: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT", help="A tool call as the model writes it: the key rollout.call_example."
+        ),
+    ] = "",
+    tool_calls: Annotated[
+        str, typer.Option(metavar="read|text", help="text: tool calls stay text. The key rollout.tool_calls.")
+    ] = "read",
     seed: Annotated[int, typer.Option(help="Random seed for recipes.")] = 0,
     sets: Sets = None,
 ) -> None:
@@ -52,10 +61,14 @@ def serve(
     from ajet.cli.layers import tell
     from ajet.cli.progress import make_progress
     from ajet.job.config import parse_set
+    from ajet.plugins import validated
+    from ajet.rollout.settings import RolloutSettings
     from ajet.runs.serve import checked_key, served, warn_of_network
     from ajet.runs.serve import serve as run
 
     given = checked_key(key, flag)
+    keys = {"call_example": call_example, "tool_calls": tool_calls}
+    reading = validated(RolloutSettings, keys, "rollout")
     settings = dict(parse_set(text) for text in sets or ())
     warn_of_network(host, tell)
 
@@ -75,6 +88,7 @@ def serve(
             port=port,
             most_calls=most_calls,
             policy=SamplingPolicy(False, temperature, max_tokens=max_tokens),
+            settings=reading,
             ready=ready,
         )
     print(f"{answered} calls answered")

@@ -143,8 +143,8 @@ def serving(
 def answering(
     engine: Engine, policy: SamplingPolicy, settings: RolloutSettings = DEFAULT
 ) -> Iterator[tuple[Portal, Answerer]]:
-    """A block in which an engine is started on a loop of its own; what answers calls there. Of ``settings`` the context and the
-    chat template apply. Raises ConfigError if the model does not have them."""
+    """A block in which an engine is started on a loop of its own; what answers calls there. Of ``settings`` the context, the
+    chat template and how calls are read apply. Raises ConfigError if the model does not have them."""
     portal = Portal()
     try:
         portal.submit(engine.start()).result()
@@ -167,12 +167,20 @@ def serve(
     most_calls: int,
     policy: SamplingPolicy,
     ready: Callable[[str], None],
+    settings: RolloutSettings = DEFAULT,
 ) -> int:
     """Answer calls until Ctrl-C or SIGTERM, which end the process within seconds; how many were answered.
     ``ready`` is told the URL."""
     with (
         serving(
-            engine, models=models, key=key, host=host, port=port, most_calls=most_calls, policy=policy
+            engine,
+            models=models,
+            key=key,
+            host=host,
+            port=port,
+            most_calls=most_calls,
+            policy=policy,
+            settings=settings,
         ) as (url, gateway),
         stopped() as stop,
     ):
