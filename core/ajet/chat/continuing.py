@@ -192,6 +192,8 @@ class Continuing:
     ) -> str | None:
         """What follows the prompt if no message has reasoning; None if there is some other difference."""
         thoughtless = [_without_thoughts(message) for message in whole]
+        if thoughtless == list(whole):
+            return None
         before = self._unopened(self._text(thoughtless[:count], tools))
         after = self._text(thoughtless, tools)
         return after[len(before) :] if after.startswith(before) else None

@@ -168,20 +168,19 @@ class Chat:
         model_type, own, stops, example, reads = self._made_of
         check_variables(self.tokenizer, variables, "chat_template_kwargs")
         key = json.dumps(variables, sort_keys=True, default=str)
-        with self._remembering:
-            found = self._variants.get(key)
-            if found is None:
-                merged = {**own, **variables}
-                found = Chat(
-                    self.tokenizer,
-                    model_type,
-                    merged,
-                    self.vision,
-                    stops=stops,
-                    call_example=example,
-                    reads_calls=reads,
-                )
-                if len(self._variants) == _VARIANTS:
+        found = self._variants.get(key)
+        if found is None:
+            found = Chat(
+                self.tokenizer,
+                model_type,
+                {**own, **variables},
+                self.vision,
+                stops=stops,
+                call_example=example,
+                reads_calls=reads,
+            )
+            with self._remembering:
+                if len(self._variants) >= _VARIANTS:
                     del self._variants[next(iter(self._variants))]
                 self._variants[key] = found
         return found
@@ -234,10 +233,12 @@ class Chat:
         """Ids of the whole prompt after which the answer continues the chat's last message. ``prompt`` is the prompt
         of the messages before it, with stored ids: they are kept, unless the template rewrites them. Raises
         AjetError if the template does not write such a message in full."""
-        if self._template is None:
-            return Increment([*prompt, *self.prefill_ids(messages[-1].get("content") or "")])
-        usual, begun, at = self._template.prefill(messages, tools)
         before = self._continuing.begin(messages[:-1], tools)
+        if self._template is None:
+            said = self.prefill_ids(messages[-1].get("content") or "")
+            rendered = before.prefilled(before.text + "".join(map(chr, said)))
+            return Increment([*prompt, *said], rendered=rendered)
+        usual, begun, at = self._template.prefill(messages, tools)
         rendered = before.prefilled(begun)
         end, ids = self._format.ids(usual[at:]), self._format.ids(begun[at:])
         kept = len(prompt) - len(end)
