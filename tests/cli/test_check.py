@@ -137,7 +137,7 @@ def test_how_chats_are_read_and_what_breaks_them_are_the_first_lines(folder: Fol
     assert first.startswith("tool calls: JSON, ")
     assert first.endswith("; thoughts: <think> … </think>; stops: <|im_end|>")
     assert broken == (
-        "chats with thoughts: a turn begins a new timeline (template drops thinking); set rollout.merge: text"
+        "chats with thoughts would break (template drops thinking): rollout.merge: text avoids it"
     )
 
 

@@ -104,7 +104,7 @@ def test_how_chats_with_a_model_are_read_is_told_without_its_weights(folder: Fol
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in outcome.out.splitlines())
     assert rows["thoughts"] == "<think> … </think>" and rows["stop tokens"] == "<|stop|>, <|eos|>"
     assert rows["tools in prompts"].startswith("no")
-    assert rows["breaks"].endswith("set rollout.merge: text")
+    assert rows["breaks"].endswith("rollout.merge: text avoids it")
 
 
 def test_a_model_whose_calls_cannot_be_read_is_a_problem(folder: Folder) -> None:

@@ -64,7 +64,9 @@ def test_the_setting_is_named_with_which_a_chat_with_thoughts_continues(conditio
     (broken,) = report(keeps=condition).broken
     assert (broken.what, broken.cause) == ("chats with thoughts", "template drops thinking")
     assert broken.setting == setting
-    assert report(keeps=condition).lines()[1].endswith(f"(template drops thinking); set {setting}")
+    assert report(keeps=condition).lines()[1] == (
+        f"chats with thoughts would break (template drops thinking): {setting} avoids it"
+    )
 
 
 def test_a_setting_that_avoids_the_break_is_not_told_once_it_is_set() -> None:

@@ -58,8 +58,7 @@ class Broken:
     def __str__(self) -> str:
         if self.cause not in CAUSES:
             return f"{self.what}: {self.cause}"
-        helps = f"set {self.setting}" if self.setting else "no setting avoids it"
-        return f"{self.what}: a turn begins a new timeline ({self.cause}); {helps}"
+        return f"{self.what} would break ({self.cause}): {self.setting or 'no setting'} avoids it"
 
 
 @dataclass(frozen=True, slots=True)
