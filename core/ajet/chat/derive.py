@@ -110,7 +110,8 @@ class _Derivation:
         marks = tuple(mark for mark in _MARKS if self._control.fullmatch(mark))
         bare = re.sub(r"<\|python_\w+\|>", "", before)
         if not bare.strip(" \n[{(") and isinstance(body, JsonBody | PythonBody):
-            return BareCalls(body, marks, (before, between or "; ", after.rstrip()))
+            between = between or (", " if "[" in before else "; ")
+            return BareCalls(body, marks, (before, between, after.rstrip()))
         if not before.strip():
             raise Underivable("nothing begins a call")
         if not between:

@@ -15,6 +15,7 @@ from typing import Any
 from ajet.chat.bodies import NamedBody, PythonBody, ReadCall, Tools
 from ajet.chat.calls import BareCalls, CallFormat, CallReader, Calls
 from ajet.chat.derive import Underivable, Writer, from_example, from_template, unread
+from ajet.chat.shape import Shape
 from ajet.types import AjetError, ConfigError
 
 _BY_TOKEN = {
@@ -58,7 +59,7 @@ class FoundReader:
 def find_reader(
     tokenizer: Any,
     write: Writer,
-    header: str,
+    shape: Shape,
     control: re.Pattern[str],
     example: str,
     shows_tools: bool,
@@ -82,13 +83,14 @@ def find_reader(
         return FoundReader(reader, "rollout.call_example")
     tried, writes = [], False
     try:
-        reader = from_template(write, header, control)
+        reader = from_template(write, shape.header, control)
         return FoundReader(reader, "the chat template", _proved(reader, write, parse))
     except AjetError as error:
         tried.append(f"the chat template ({error})")
         writes = isinstance(error, Unread)
     if getattr(tokenizer, "response_template", None):
-        return FoundReader(ByTokenizer(tokenizer), "the tokenizer's response template", tried=tuple(tried))
+        reader = ByTokenizer(tokenizer, shape.unopened(shape.header))
+        return FoundReader(reader, "the tokenizer's response template", tried=tuple(tried))
     tried.append("the tokenizer's response template (it has none)")
     vocabulary, source = tokenizer.get_vocab(), str(tokenizer.chat_template)
     for token, known in _BY_TOKEN.items():
@@ -133,8 +135,8 @@ class ByTokenizer:
 
     kind = "transformers' response template"
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, prompt: str) -> None:
+        self._tokenizer, self._prompt = tokenizer, prompt
 
     def holds(self, text: str, first: bool, tools: Tools) -> int:
         """Nothing is known before the end of the answer."""
@@ -143,7 +145,7 @@ class ByTokenizer:
     def read(self, text: str, tools: Tools) -> Calls:
         """See `CallReader`."""
         try:
-            message = self._tokenizer.parse_response(text, prefix="", tools=tools.offered)
+            message = self._tokenizer.parse_response(text, prefix=self._prompt, tools=tools.offered)
         except Exception:  # foreign code, on whatever was sampled
             return Calls(text, malformed=1)
         calls, unoffered = [], 0

@@ -473,7 +473,7 @@ class Chat:
             calls = (ReadCall(name, json.loads(arguments)) for name, arguments in parsed.tool_calls)
             return Calls(parsed.content, tuple(calls))
 
-        return find_reader(self.tokenizer, write, shape.header, control, example, self.shows_tools, parse)
+        return find_reader(self.tokenizer, write, shape, control, example, self.shows_tools, parse)
 
     def _marked(self, shape: Shape, reader: CallReader | None) -> MarkedAnswers:
         return MarkedAnswers(self._decode, self.tokenizer, shape, reader, self.stop_token_ids)
