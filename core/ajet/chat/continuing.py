@@ -10,9 +10,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ajet.types import AjetError
+
+if TYPE_CHECKING:
+    from ajet.chat.shape import Shape
 
 Message = Mapping[str, Any]
 
@@ -145,11 +148,10 @@ class Changed(Exception):
 
 
 class Continuing:
-    """Renders chats, and finds what longer ones have after shorter ones. ``unopened`` removes the beginning of a thought
-    at the end of a prompt."""
+    """Renders chats, and finds what longer ones have after shorter ones. ``shape`` knows the markers of thoughts."""
 
-    def __init__(self, format: ChatFormat, unopened: Callable[[str], str]) -> None:
-        self._format, self._unopened = format, unopened
+    def __init__(self, format: ChatFormat, shape: Shape) -> None:
+        self._format, self._shape = format, shape
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> Written:
         """A chat's prompt. Raises AjetError if the format refuses it."""
@@ -194,9 +196,19 @@ class Continuing:
         thoughtless = [_without_thoughts(message) for message in whole]
         if thoughtless == list(whole):
             return None
-        before = self._unopened(self._text(thoughtless[:count], tools))
+        before = self._shape.unopened(self._text(thoughtless[:count], tools))
         after = self._text(thoughtless, tools)
-        return after[len(before) :] if after.startswith(before) else None
+        # Formats write empty thoughts in some answers, and not in the same ones later.
+        begun, empty = self._shape.empty_thought.sub("", before), self._shape.empty_thought
+        if not empty.sub("", after).startswith(begun):
+            return None
+        at = left = 0
+        for found in empty.finditer(after):
+            if left + found.start() - at >= len(begun):
+                break
+            left += found.start() - at
+            at = found.end()
+        return after[at + len(begun) - left :]
 
     def _cause(self, whole: Sequence[Message], count: int, tools: Sequence[Message]) -> str:
         """What makes the format write earlier messages differently: the part without which it does not."""

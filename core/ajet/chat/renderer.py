@@ -151,7 +151,7 @@ class Chat:
                 self._found = self._find_reader(call_example, control)
             self._answers = self._marked(self._shape, self._found.reader)
         self._text = self._marked(replace(self._shape, thoughts=None, said=("", "")), None)
-        self._continuing = Continuing(self._format, self._shape.unopened)
+        self._continuing = Continuing(self._format, self._shape)
         self._rendered: dict[bytes, tuple[Int32, Written]] = {}
         self._variants: dict[str, Chat] = {}
         self._remembering = threading.Lock()

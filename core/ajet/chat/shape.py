@@ -86,6 +86,11 @@ class Shape:
         begin, end = map(re.escape, self.thoughts)
         return re.sub(rf"{begin}\s*({end}\s*)?\Z", "", prompt)
 
+    @property
+    def empty_thought(self) -> re.Pattern[str]:
+        """Matches a thought without words, with the space after it."""
+        return re.compile(r"\s*".join(map(re.escape, self.thoughts)) + r"\s*" if self.thoughts else "(?!)")
+
 
 class Prober:
     """Renders stub chats; a chat that the format refuses is an empty text."""
