@@ -10,12 +10,11 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from ajet.chat.format import ChatFormat
+from ajet.chat.shape import Shape
 from ajet.types import AjetError
-
-if TYPE_CHECKING:
-    from ajet.chat.shape import Shape
 
 Message = Mapping[str, Any]
 
@@ -26,54 +25,6 @@ REWRITTEN = "template rewrites history"
 _AROUND = 40
 """Characters shown on each side of a difference."""
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
-
-
-class ChatFormat(Protocol):
-    """Renders chats as text that distinguishes what the format wrote from what the messages contained."""
-
-    @property
-    def control(self) -> re.Pattern[str]:
-        """Matches the texts of special tokens."""
-        ...
-
-    @property
-    def stop_token_ids(self) -> Sequence[int]:
-        """Tokens of which the format itself says that they end an answer."""
-        ...
-
-    def prepared(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages in the form that `write` takes. They depend on nothing else, so a conversation keeps them."""
-        ...
-
-    def hidden(self, tools: Sequence[Message]) -> list[Message]:
-        """Tools in the form that `write` takes."""
-        ...
-
-    def write(
-        self, prepared: Sequence[dict[str, Any]], tools: Sequence[Message], generate: bool = True
-    ) -> str:
-        """A chat; with ``generate``, up to where the assistant begins. Raises AjetError if the format refuses it."""
-        ...
-
-    def stub(self, messages: Sequence[Message], tools: Sequence[Message], generate: bool) -> str:
-        """A chat whose messages contain marks, as the model reads it. Raises AjetError if the format refuses it."""
-        ...
-
-    def show(self, text: str) -> str:
-        """The text as the model reads it."""
-        ...
-
-    def ids(self, text: str, *, inside: bool = True) -> list[int]:
-        """Tokens of a text, from the middle of a chat or from its beginning."""
-        ...
-
-    def ends(self, text: str) -> list[int]:
-        """Positions of format tokens at which an answer may end."""
-        ...
-
-    def times(self) -> tuple[str, ...]:
-        """The times that the format can write now."""
-        ...
 
 
 class _Kept:

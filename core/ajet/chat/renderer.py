@@ -22,13 +22,14 @@ import numpy as np
 from ajet.chat.answers import Answers, MarkedAnswers, Parsed
 from ajet.chat.bodies import ReadCall
 from ajet.chat.calls import CallReader, Calls
-from ajet.chat.continuing import REWRITTEN, THINKING, TOOLS, Changed, ChatFormat, Continuing, Written
+from ajet.chat.continuing import REWRITTEN, THINKING, TOOLS, Changed, Continuing, Written
 from ajet.chat.encoding import ASKED, plain_copy
+from ajet.chat.format import ChatFormat
 from ajet.chat.harmony import find_harmony
 from ajet.chat.library import ByRenderer, find_renderer
 from ajet.chat.messages import canonical_tool_arguments
 from ajet.chat.reading import FoundReader, find_reader
-from ajet.chat.shape import Prober, Shape
+from ajet.chat.shape import Prober, Shape, written
 from ajet.chat.streaming import Reader
 from ajet.chat.template import QUESTION, STUB_TOOL, Template, check_variables, given
 from ajet.chat.texts import without_header
@@ -128,15 +129,14 @@ class Chat:
             )
         self._template = self._format if isinstance(self._format, Template) else None
         control = self._format.control
-        known_stops = [*_eos(tokenizer), *_generation_stops(tokenizer), *stops]
+        folder = getattr(tokenizer, "name_or_path", "") or "/"
+        known_stops = [*_eos(tokenizer), *generation_stops(Path(folder, "generation_config.json")), *stops]
         source = str(getattr(tokenizer, "chat_template", None) or "")
         prober = Prober(self._format, control, source, set(map(self.text_of, known_stops)))
         self._shape: Shape = prober.shape()
         ids = [tokenizer.convert_tokens_to_ids(token) for token in self._shape.stop_tokens()]
         self.stop_token_ids: tuple[int, ...] = tuple(
-            dict.fromkeys(
-                [*ids, *self._format.stop_token_ids, *_eos(tokenizer), *_generation_stops(tokenizer), *stops]
-            )
+            dict.fromkeys([*ids, *self._format.stop_token_ids, *known_stops])
         )
         """Tokens that end an answer, the format's own turn end first."""
         self._only_last = frozenset(map(tokenizer.convert_tokens_to_ids, self._shape.only_last()))
@@ -270,7 +270,7 @@ class Chat:
             return self._answers.written(
                 answer.get("content") or "", answer.get("reasoning_content") or "", named
             )
-        return self._template.written(answer, self._shape)
+        return written(self._format, self._shape, answer)
 
     # ---------------------------------------------------------------- continuing stored ids
 
@@ -498,15 +498,13 @@ def _eos(tokenizer: Any) -> list[int]:
     return [i for i in (eos if isinstance(eos, list | tuple) else [eos]) if i is not None]
 
 
-def _generation_stops(tokenizer: Any) -> list[int]:
-    """The tokens that end an answer by the model's ``generation_config.json``, if it is beside the tokenizer."""
-    path = Path(getattr(tokenizer, "name_or_path", "") or "/", "generation_config.json")
+def generation_stops(config: Path) -> list[int]:
+    """The tokens that end an answer by a model's ``generation_config.json``; none if there is no such file."""
     try:
-        eos = json.loads(path.read_text()).get("eos_token_id")
+        eos = json.loads(config.read_text()).get("eos_token_id")
     except (OSError, ValueError, AttributeError):
         return []
-    ids = eos if isinstance(eos, list) else [eos]
-    return [i for i in ids if isinstance(i, int)]
+    return [i for i in (eos if isinstance(eos, list) else [eos]) if isinstance(i, int)]
 
 
 def _spelled(calls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

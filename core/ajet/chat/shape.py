@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ajet.chat.continuing import ChatFormat
 from ajet.chat.encoding import ASKED, SAID, THOUGHT
+from ajet.chat.format import ChatFormat
 from ajet.chat.template import QUESTION, STUB_CALL, STUB_RESULT, STUB_TOOL
 from ajet.chat.texts import common_start, without_header
 from ajet.types import AjetError
@@ -223,3 +223,30 @@ def _calling(*values: str) -> dict[str, Any]:
         for number, value in enumerate(values, 1)
     ]
     return {**STUB_CALL, "tool_calls": calls}
+
+
+def written(format: ChatFormat, shape: Shape, answer: Message) -> str:
+    """What a model writes to say ``answer``: its text without the end of the turn, unless that end differs from
+    a plain answer's. Raises AjetError if the format refuses it."""
+
+    def text(messages: Sequence[Message], generate: bool) -> str:
+        return format.write(format.prepared(messages), [], generate)
+
+    ending = (shape.call_ending if answer.get("tool_calls") else None) or shape.ending
+    after = STUB_RESULT if answer.get("tool_calls") else _AGAIN
+    # Some templates write empty reasoning before a last answer, and none before an earlier one.
+    followed = bool(ending.token) and not answer.get("reasoning_content")
+    question = {"role": "user", "content": "a"}
+    before = text([question], True)
+    whole = text([question, answer, after] if followed else [question, answer], False)
+    begun = ""
+    if not whole.startswith(before):
+        begun = f"\n{shape.thoughts[1]}\n\n" if shape.thoughts else ""  # the prompt opens the thought
+        before = shape.unopened(before)
+        if not whole.startswith(before):
+            raise AjetError("the chat template does not begin an answer as it begins a prompt")
+    whole = whole[len(before) :]
+    token = ending.token if followed else ending.last or ending.token
+    end = (whole.find(token) if followed else whole.rfind(token)) if token else -1
+    own = token if token not in (shape.ending.token, shape.ending.last) else ""
+    return begun + format.show(whole[:end] + own if end >= 0 else whole.removesuffix(shape.ending.text))

@@ -21,7 +21,6 @@ from ajet.types import AjetError, ConfigError
 from ajet.utils.suggest import nearest
 
 if TYPE_CHECKING:
-    from ajet.chat.shape import Shape
     from ajet.chat.vision import Vision
 
 Message = Mapping[str, Any]
@@ -203,29 +202,6 @@ class Template:
                 "end the chat with a user message."
             )
         return usual, begun, at
-
-    def written(self, answer: Message, shape: Shape) -> str:
-        """What a model writes to say ``answer``: its text without the end of the turn, unless that end differs from
-        a plain answer's. Raises AjetError if the template refuses it."""
-        ending = (shape.call_ending if answer.get("tool_calls") else None) or shape.ending
-        after = STUB_RESULT if answer.get("tool_calls") else {"role": "user", "content": "b"}
-        # Some templates write empty reasoning before a last answer, and none before an earlier one.
-        followed = bool(ending.token) and not answer.get("reasoning_content")
-        question = {"role": "user", "content": "a"}
-        before = self.text([question], ())
-        text = self.text([question, answer, after] if followed else [question, answer], (), generate=False)
-        begun = ""
-        if not text.startswith(before):
-            begun = f"\n{shape.thoughts[1]}\n\n" if shape.thoughts else ""  # the prompt opens the thought
-            before = shape.unopened(before)
-            if not text.startswith(before):
-                raise AjetError("the chat template does not begin an answer as it begins a prompt")
-        text = text[len(before) :]
-        token = ending.token if followed else ending.last or ending.token
-        end = (text.find(token) if followed else text.rfind(token)) if token else -1
-        own = token if token not in (shape.ending.token, shape.ending.last) else ""
-        said = text[:end] + own if end >= 0 else text.removesuffix(shape.ending.text)
-        return begun + self.encoder.show(said)
 
     def _by_tokenizer(
         self, prepared: Sequence[Any], tools: Sequence[Message], generate: bool, **options: Any

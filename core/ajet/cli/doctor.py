@@ -57,13 +57,12 @@ def chat_format(model: str) -> ChatFormatReport:
     """How a model's chats are read, without its weights. Raises AjetError if its tokenizer cannot be loaded."""
     from ajet.job.models import check_model
     from ajet.plugins import load_plugins, validated
-    from ajet.rollout.settings import RolloutSettings
     from ajet.runs.chat_format import describe
     from ajet.runs.runtime import make_chat, own_engine
 
     check_model(model, "--model")
     engine = validated(own_engine(load_plugins(), ""), {}, "--model")
-    return describe(make_chat(*engine.tokenizer(model, 0), RolloutSettings()))
+    return describe(make_chat(*engine.tokenizer(model, 0)))
 
 
 def _mark(finding: Finding) -> str:

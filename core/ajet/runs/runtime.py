@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,7 +21,7 @@ from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.images import Images, download
-from ajet.chat.renderer import Chat
+from ajet.chat.renderer import Chat, generation_stops
 from ajet.chat.vision import Vision
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
@@ -176,28 +175,21 @@ def chat_of(engine: Engine, settings: RolloutSettings) -> Chat:
 
 
 def make_chat(
-    tokenizer: Any, model_type: str, settings: RolloutSettings, vision: Vision | None = None
+    tokenizer: Any, model_type: str, settings: RolloutSettings | None = None, vision: Vision | None = None
 ) -> Chat:
-    """The chats of a model as a job wants them. Raises ConfigError for a variable that its chat template does not read, and for
-    an example of a call from which no reader can be derived."""
+    """The chats of a model as a job's settings want them; without settings, as they are by default. Raises ConfigError for a
+    variable that its chat template does not read, and for an example of a call from which no reader can be derived."""
+    settings = settings or RolloutSettings()
+    config = generation_config(getattr(tokenizer, "name_or_path", ""))
     return Chat(
         tokenizer,
         model_type,
         settings.chat_template,
         vision,
-        stops=_stops(generation_config(getattr(tokenizer, "name_or_path", ""))),
+        stops=generation_stops(config) if config else (),
         call_example=settings.call_example,
         reads_calls=settings.tool_calls == "read",
     )
-
-
-def _stops(config: Path | None) -> list[int]:
-    """The tokens that end an answer by a ``generation_config.json``."""
-    if config is None:
-        return []
-    found = json.loads(config.read_text()).get("eos_token_id")
-    ids = found if isinstance(found, list) else [found]
-    return [i for i in ids if isinstance(i, int)]
 
 
 def vision_of_engine(engine: Engine) -> Vision | None:

@@ -25,7 +25,6 @@ from ajet.rollout.image_folder import restore_images
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
-from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.summary import Ended
 from ajet.runs.callbacks import Listeners
 from ajet.runs.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
@@ -270,7 +269,7 @@ def _file_settings(
 def _format(trainer: Trainer) -> tuple[Chat, int]:
     """The chat format of a trainer's model, and the length of its context."""
     engine = trainer.engine
-    return make_chat(engine.tokenizer, engine.model_type, RolloutSettings()), engine.context_length
+    return make_chat(engine.tokenizer, engine.model_type), engine.context_length
 
 
 def _learn(

@@ -196,7 +196,7 @@ class ExplorerSession(Session):
         assert choice.sampled
         parent = self._held.get(call.parent) if call.parent is not None else None
         if parent and (call.continues or parent.call.continues):
-            parent = None  # a reply that goes on with a message is no reply to what is before it
+            parent = None  # a reply that goes on with a message does not answer what is before it
         message, sampling = choice.answer.message, choice.sampled.sampling
         tools = normalise_tools(request.tools)
         chat, messages = "", []

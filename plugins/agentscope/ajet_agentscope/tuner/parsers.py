@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from ajet.chat.answers import Parsed
 from ajet.job.models import check_model
 from ajet.plugins import load_plugins, validated
-from ajet.rollout.settings import RolloutSettings
 from ajet.runs.runtime import make_chat, own_engine
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
@@ -45,7 +44,7 @@ def check_parsers(config: TunerModelConfig, seed: int = 0) -> None:
     check_model(config.model_path, "TunerModelConfig.model_path")
     engine = own_engine(load_plugins(), "")
     tokenizer, model_type = validated(engine, {}, "TunerModelConfig").tokenizer(config.model_path, seed)
-    chat = make_chat(tokenizer, model_type, RolloutSettings())
+    chat = make_chat(tokenizer, model_type)
     for field, known in asked.items():
         name = getattr(config, field)
         read = chat.parse(tokenizer.encode(known[name], add_special_tokens=False), [], [_TOOL])
