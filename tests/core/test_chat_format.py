@@ -118,7 +118,7 @@ def test_an_example_or_the_wish_for_text_is_a_remedy() -> None:
     assert report(example, call=NO_NAME).lines()[0].startswith("tool calls: ")
     assert "rollout.call_example" in report(example, call=NO_NAME).calls
     text = report(RolloutSettings(tool_calls="text"), call=NO_NAME)
-    assert not text.fault and text.calls == "rollout.tool_calls: text"
+    assert not text.fault and text.calls == "text, as rollout.tool_calls says"
 
 
 def test_a_template_without_tools_says_so() -> None:

@@ -133,7 +133,7 @@ class Continuing:
         text = before.text
         if after.startswith(text):
             return Rest(after[len(text) :], before.longer(after, prepared))
-        rest = self._rest_without_thoughts(messages, count, tools)
+        rest = self._rest_without_thoughts(messages, count, tools, text)
         if rest is not None and keep_thinking:
             written = Written(now, _Kept(after, prepared, (tools, hidden)), len(after), len(prepared))
             return Rest(rest, written, drops_thinking=True)
@@ -141,13 +141,12 @@ class Continuing:
         raise Changed(cause, *self._excerpts(text, after))
 
     def _rest_without_thoughts(
-        self, whole: Sequence[Message], count: int, tools: Sequence[Message]
+        self, whole: Sequence[Message], count: int, tools: Sequence[Message], prompt: str
     ) -> str | None:
         """What follows the prompt if no message has reasoning; None if there is some other difference."""
         thoughtless = [_without_thoughts(message) for message in whole]
-        if thoughtless == list(whole):
-            return None
-        before = self._shape.unopened(self._text(thoughtless[:count], tools))
+        thought = thoughtless[:count] != list(whole[:count])
+        before = self._shape.unopened(self._text(thoughtless[:count], tools) if thought else prompt)
         after = self._text(thoughtless, tools)
         # Formats write empty thoughts in some answers, and not in the same ones later.
         begun, empty = self._shape.empty_thought.sub("", before), self._shape.empty_thought

@@ -141,7 +141,7 @@ class Chat:
         """Tokens that end an answer, the format's own turn end first."""
         self._only_last = frozenset(map(tokenizer.convert_tokens_to_ids, self._shape.only_last()))
         self._harmony = find_harmony(tokenizer, self._shape, self.stop_token_ids)
-        self._found = FoundReader(None, "rollout.tool_calls: text")
+        self._found = FoundReader(None, "text, as rollout.tool_calls says")
         if self._harmony:
             self._answers: Answers = self._harmony
             self.stop_token_ids = self._harmony.stop_token_ids
