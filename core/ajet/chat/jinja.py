@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -21,6 +22,13 @@ from jinja2.utils import Namespace
 _METHODS = frozenset(dir(dict))
 _FORMATTING = ("format", "format_map")
 _KEPT_JSON = 1 << 16
+
+
+@lru_cache(64)
+def compiled(source: str) -> ChatTemplate:
+    """The template with this source. Compiling takes as long as a hundred renderings. Raises jinja2's TemplateError for a
+    source that is not a template."""
+    return ChatTemplate(source)
 
 
 class ChatTemplate:

@@ -13,8 +13,10 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from ajet.chat.encoding import ASKED, IMAGE, SAID, THOUGHT, Encoder, encodable
-from ajet.chat.jinja import ChatTemplate
+from ajet.chat.jinja import ChatTemplate, compiled
 from ajet.chat.messages import images_of
 from ajet.chat.texts import common_start
 from ajet.types import AjetError, ConfigError
@@ -239,17 +241,19 @@ class Template:
         source = self.tokenizer.chat_template
         if not isinstance(source, str):
             return
+        try:
+            self._compiled = compiled(source)
+        except TemplateError:
+            return  # the tokenizer's own error says why
         for messages, tools in ((_PLAIN, []), ([QUESTION, _reasoned(), STUB_CALL, STUB_RESULT], [STUB_TOOL])):
             times = self.times()
             try:
                 theirs = self._by_tokenizer(messages, tools, True)
-                self._compiled = self._compiled or ChatTemplate(source)
             except Exception:  # refused by the template, for its own reasons
                 continue
             if self._tried(messages, tools) != theirs and self.times() == times:
                 self._compiled = None
                 return
-        self._compiled = self._compiled or ChatTemplate(source)
 
     def _tried(self, messages: Sequence[Any], tools: Sequence[Message] = (), generate: bool = True) -> str:
         """What the template writes for a stub chat; empty if it refuses it."""
