@@ -205,6 +205,17 @@ def test_A3_each_channel_is_read_as_what_it_is(
     assert parsed.reasoning_tokens == (len(ids(thoughts)) if reasoning else 0)
 
 
+def test_faults_of_an_answer_are_counted_as_in_other_formats() -> None:
+    prompt = chat().render(ASK, [ADD])[-64:]
+    for sampled, tools, counts in (
+        ("<|channel|>analysis<|message|>one and", [ADD], {"cut_thoughts": 1}),
+        (harmony.call("add", '{"a": 1}', THOUGHT), [], {"unoffered_tool_calls": 1}),
+        (harmony.call("add", '{"a": ', THOUGHT), [ADD], {"malformed_tool_calls": 1}),
+        (harmony.answer("It is 2.", THOUGHT) + "<|return|>", [ADD], {}),
+    ):
+        assert dict(chat().parse(ids(sampled), prompt, tools).counts) == counts, sampled
+
+
 def test_A3_what_is_written_is_what_is_read() -> None:
     for answer in (
         ANSWER,

@@ -88,6 +88,7 @@ class Harmony:
         counts = {
             _MALFORMED: len(found.tool_calls) - len(good),
             "unoffered_tool_calls": len(good) - len(calls),
+            "cut_thoughts": int(0 < thoughts == len(turn) and turn[-1] != self.end),
         }
         reasoning = (found.reasoning_content or "").strip() or None
         return Parsed(
