@@ -81,9 +81,8 @@ class _Derivation:
     def reader(self) -> CallReader:
         one = self._text(1)
         if (_NAMES[0] not in one and _IDS[0] in one) or _NUMBERED.search(one):
-            self._numbered_ids = (
-                True  # as in Kimi's templates, which write only the id: the name is within it
-            )
+            # As in Kimi's templates, which write only the id: the name is within it.
+            self._numbered_ids = True
             one = self._text(1)
         if _NAMES[0] not in one:
             raise Underivable("no names of tools are written")

@@ -69,9 +69,8 @@ class Harmony:
         turn = self.turn(ids)
         try:
             found, thoughts = self._parsed(turn, prompt)
-        except (
-            Exception
-        ):  # deep nesting, numbers of thousands of digits, …: from that message on, all is text
+        except Exception:  # deep nesting, numbers of thousands of digits, …
+            # From that message on, all is text.
             starts = [n for n, i in enumerate(turn) if i == self.start]
             for start in reversed(starts):
                 read = self.parse(turn[:start], prompt, tools)
