@@ -268,7 +268,7 @@ class _MarkedReader:
         return [("content", self._trim.add(text))]
 
     def _held(self) -> int:
-        """How many characters of the pending text are no call, whatever follows."""
+        """How many characters of the pending text cannot begin a call, whatever follows."""
         if not self._may_call:
             return len(self._pending)
         assert self._calls

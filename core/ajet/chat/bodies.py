@@ -383,7 +383,7 @@ def _object(arguments: Any) -> Mapping[str, Any]:
     if isinstance(arguments, str):
         arguments = read_json(arguments or "{}", skip(arguments, 0))[0]
     if arguments is not None and not isinstance(arguments, dict):
-        raise Unreadable("the arguments are no object")
+        raise Unreadable("the arguments are not an object")
     return arguments or {}
 
 

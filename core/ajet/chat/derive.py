@@ -257,7 +257,7 @@ class _Derivation:
         return same and second != after_name
 
     def _before_values(self) -> Iterator[str]:
-        """What stands before values that are no texts, in the order of their types."""
+        """What the format writes before values other than texts, in the order of their types."""
         before = ""
         for value in _TYPED:
             try:
