@@ -17,11 +17,19 @@ import pytest
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm")
 
 SECONDS = 400
+PATIENT = f"""
+from ajet.capture.gateway import stopping
+from ajet.cli import main
+
+stopping.SECONDS_TO_END = {SECONDS}.0
+main()
+"""
+"""`ajet`, with all the time that a busy machine takes to end vLLM."""
 
 
 def test_serve_answers_from_vllm(checkpoints):
     options = "{enforce_eager: true}"
-    command = [sys.executable, "-m", "ajet", "serve", str(checkpoints[0]), "--engine", "vllm", "--port", "0"]
+    command = [sys.executable, "-c", PATIENT, "serve", str(checkpoints[0]), "--engine", "vllm", "--port", "0"]
     command += ["--key", "secret", "--set", "dtype=float32", "--set", "kv_cache_gib=0.1"]
     command += ["--set", f"options={options}"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
