@@ -78,6 +78,9 @@ def describe_episode(
             if tokens:
                 yield Text()
                 yield Text(_token_table(conversation.tokens, everything))
+    if report.printed:
+        yield Text("\nprinted by the workflow", "bold")
+        yield Text(_indented(report.printed.rstrip("\n"), everything))
     for found in report.breaks:
         yield Text()
         yield describe_break(found)

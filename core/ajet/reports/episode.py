@@ -143,6 +143,7 @@ class EpisodeReport:
     conversations: tuple[Conversation, ...]
     breaks: tuple[BreakReport, ...]
     notes: tuple[str, ...]
+    printed: str = ""
 
 
 def episode_report(run: Run, entry: Entry, credit: Credit, text_of: TokenText) -> EpisodeReport:
@@ -194,7 +195,11 @@ def episode_report(run: Run, entry: Entry, credit: Credit, text_of: TokenText) -
     elif episode.record.calls and text_of.missing:
         notes.append(f"tokens are shown by id, because their text is unknown: {text_of.missing}")
     return EpisodeReport(
-        header, tuple(conversations), tuple(break_report(b, text_of) for b in episode.breaks), tuple(notes)
+        header,
+        tuple(conversations),
+        tuple(break_report(b, text_of) for b in episode.breaks),
+        tuple(notes),
+        episode.printed,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ajet.capture.context import passing_through
 from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.judge_calls import JudgeCall
+from ajet.capture.process.printed import Printed, printed_by_episode
 from ajet.capture.process.uncaptured import Listener, Missed
 from ajet.capture.session import Answerer, Session, current_session
 from ajet.environments.client import Leases, current_leases
@@ -74,6 +75,8 @@ class Episode:
     """What the LLM calls of all its attempts used."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
+    printed: str = ""
+    """What its workflow printed to stdout."""
 
     @property
     def id(self) -> str:
@@ -143,13 +146,13 @@ class EpisodeRunner:
         self.capture.open(session)
         self.board.set(plan.id, "workflow")
         output, failed = WorkflowOutput(), None
-        leases, prompts = Leases(), Prompts(self.prompts)
+        leases, prompts, printed = Leases(), Prompts(self.prompts), Printed()
         excused = self.excused(plan.id)  # by earlier attempts
         try:
             output = coerce_output(
                 await within(
                     self._deadline(),
-                    self._execute(plan, session, leases, prompts),
+                    self._execute(plan, session, leases, prompts, printed),
                     lambda: self.excused(plan.id) - excused,
                     f"the workflow of episode {plan.id}",
                 )
@@ -187,15 +190,19 @@ class EpisodeRunner:
             seconds=loop.time() - started,
             spent=session.spent,
             prompts=prompts.asked,
+            printed=printed.text,
         )
 
-    async def _execute(self, plan: Plan, session: Session, leases: Leases, prompts: Prompts) -> Any:
+    async def _execute(
+        self, plan: Plan, session: Session, leases: Leases, prompts: Prompts, printed: Printed
+    ) -> Any:
         frozen = tuple(t.name for t in self.answerer.targets if t.model)
         tuner = Tuner(BASE_URL, session.key, self.handles, frozen)
         # Set in the context of this attempt's own task, which ends with it: nothing needs a reset.
         current_session.set(session)
         current_leases.set(leases)
         current_prompts.set(prompts)
+        printed_by_episode.set(printed)
         passing_through.set(self.own_models)
         if self.missed:
             self.missed.begin(session.key)

@@ -52,6 +52,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         **({"spent": asdict(episode.spent)} if episode.spent != Spent() else {}),
         **({"feedback": episode.feedback} if episode.feedback else {}),
         **({"prompts": dict(episode.prompts)} if episode.prompts else {}),
+        **({"printed": episode.printed} if episode.printed else {}),
         **_given(episode.plan.task),
         **({"judge_calls": [asdict(call) for call in episode.judge_calls]} if episode.judge_calls else {}),
         **({"tools": episode.record.tools} if episode.record.tools else {}),
@@ -134,6 +135,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     episode.started, episode.seconds = line.get("started", 0.0), line["seconds"]
     episode.spent = Spent(**line.get("spent", {}))
     episode.feedback, episode.prompts = line.get("feedback", ""), line.get("prompts", {})
+    episode.printed = line.get("printed", "")
     episode.judge_calls = tuple(JudgeCall(**call) for call in line.get("judge_calls", ()))
     return episode
 

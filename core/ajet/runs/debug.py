@@ -80,7 +80,7 @@ class Debug(Backbone):
             job.progress.say(describe(episode))
 
         try:
-            async with open_runtime(job, engine=engine, answers=answers) as runtime:
+            async with open_runtime(job, engine=engine, answers=answers, shows_prints=True) as runtime:
                 episodes = await runtime.rollout(training_policy(job)).run(plans, done)
             metrics = summarize(episodes, time.monotonic() - started)
             recorder.metrics("debug", 1, metrics)

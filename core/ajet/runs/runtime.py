@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.process.install import Installed, install
+from ajet.capture.process.printed import prints_kept
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
@@ -104,9 +105,11 @@ async def open_runtime(
     engine: Engine | None,
     answers: ChatModelPlugin | None = None,
     own_models: bool = False,
+    shows_prints: bool = False,
 ) -> AsyncIterator[Runtime]:
     """Start engine, models, judge and capture; end them all. ``answers`` takes the place of the engine; with
-    ``own_models`` nothing does: the workflow's LLM calls go to their own endpoints."""
+    ``own_models`` nothing does: the workflow's LLM calls go to their own endpoints. What episodes print is kept with them,
+    or with ``shows_prints`` goes to the terminal."""
     portal = Portal()
     models = AsyncExitStack()
     resolve = job.plugins.manager.hook.ajet_resolve_agent
@@ -138,6 +141,7 @@ async def open_runtime(
                     models=[target.name for target in targets],
                 ) as around,
                 rare_full_collections(),
+                nullcontext() if shows_prints else prints_kept() as stdout,
             ):
                 try:
                     yield Runtime(
@@ -154,7 +158,7 @@ async def open_runtime(
                         own_models=own_models,
                     )
                 finally:  # also of a run that fails: this may be why
-                    for line in around.lines():
+                    for line in [*around.lines(), *(stdout.lines() if stdout else ())]:
                         job.progress.say(line)
     finally:
         await portal.run(models.aclose())
