@@ -31,17 +31,22 @@ def engine(tokenizer: Any) -> ScriptedEngine:
 
 
 def test_each_episode_keeps_what_it_has_printed(bench: Any, engine: Any, capsys: Any) -> None:
+    def judge(task: Any, output: Any) -> float:
+        print("judged", task.id)
+        return 1.0
+
     with prints_kept():
-        episodes = bench(engine).run(asks, tasks=3)
+        episodes = bench(engine).run(asks, judge, tasks=3)
         print("the run's own line")
-    assert [e.printed for e in episodes] == [f"before t{i}\nin a thread t{i}\n" for i in range(3)]
+    printed = [e.printed.text for e in episodes]
+    assert printed == [f"before t{i}\nin a thread t{i}\njudged t{i}\n" for i in range(3)]
     said = capsys.readouterr()
     assert said.out == "the run's own line\n" and "to stderr t1" in said.err
 
 
 def test_without_it_prints_go_to_the_terminal(bench: Any, engine: Any, capsys: Any) -> None:
     (episode,) = bench(engine).run(asks, tasks=1)
-    assert episode.printed == "" and capsys.readouterr().out == "before t0\nin a thread t0\n"
+    assert episode.printed.text == "" and capsys.readouterr().out == "before t0\nin a thread t0\n"
 
 
 def test_the_end_of_a_long_output_is_kept_and_what_is_missing_is_counted(bench: Any, engine: Any) -> None:
@@ -53,7 +58,7 @@ def test_the_end_of_a_long_output_is_kept_and_what_is_missing_is_counted(bench: 
     with prints_kept():
         (episode,) = bench(engine).run(chatty, tasks=1)
     whole = "".join(f"{number}\n" for number in range(10_000)) + "before t0\nin a thread t0\n"
-    assert episode.printed == f"[{len(whole) - MOST} characters dropped]\n{whole[-MOST:]}"
+    assert episode.printed.text == f"[{len(whole) - MOST} characters dropped]\n{whole[-MOST:]}"
 
 
 def test_a_forked_child_and_a_debugger_have_the_terminal(bench: Any, engine: Any, capfd: Any) -> None:
@@ -72,7 +77,7 @@ def test_a_forked_child_and_a_debugger_have_the_terminal(bench: Any, engine: Any
 
     with prints_kept():
         (episode,) = bench(engine).run(forks, tasks=1)
-    assert episode.printed == "before t0\nin a thread t0\n"
+    assert episode.printed.text == "before t0\nin a thread t0\n"
     assert capfd.readouterr().out == "from the child\nto the debugger\n"
 
 
@@ -80,7 +85,7 @@ def test_the_journal_has_it(bench: Any, engine: Any) -> None:
     with prints_kept():
         (episode,) = bench(engine).run(asks, tasks=1)
     line = episode_to_json(episode, phase="train", step=1)
-    assert episode_from_json(line, episode.plan).printed == episode.printed != ""
+    assert episode_from_json(line, episode.plan).printed.text == episode.printed.text != ""
 
 
 def test_the_user_is_told_where_the_lines_are(bench: Any, engine: Any) -> None:

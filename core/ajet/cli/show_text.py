@@ -79,7 +79,7 @@ def describe_episode(
                 yield Text()
                 yield Text(_token_table(conversation.tokens, everything))
     if report.printed:
-        yield Text("\nprinted by the workflow", "bold")
+        yield Text("\nprinted by workflow and judge", "bold")
         yield Text(_indented(report.printed.rstrip("\n"), everything))
     for found in report.breaks:
         yield Text()

@@ -199,7 +199,7 @@ def episode_report(run: Run, entry: Entry, credit: Credit, text_of: TokenText) -
         tuple(conversations),
         tuple(break_report(b, text_of) for b in episode.breaks),
         tuple(notes),
-        episode.printed,
+        episode.printed.text,
     )
 
 

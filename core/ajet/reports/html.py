@@ -138,7 +138,7 @@ def _episode(report: EpisodeReport, anchor: str, everything: bool) -> Iterator[s
     for conversation in report.conversations:
         yield from _conversation(conversation, everything)
     if report.printed:
-        yield f"<details><summary>printed by the workflow</summary><pre>{_text(report.printed)}</pre></details>"
+        yield f"<details><summary>printed by workflow and judge</summary><pre>{_text(report.printed)}</pre></details>"
     if report.breaks:
         yield "<section>\n<h3>Breaks</h3>"
         yield from map(_break, report.breaks)

@@ -75,8 +75,7 @@ class Episode:
     """What the LLM calls of all its attempts used."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
-    printed: str = ""
-    """What its workflow printed to stdout."""
+    printed: Printed = field(default_factory=Printed)
 
     @property
     def id(self) -> str:
@@ -190,7 +189,7 @@ class EpisodeRunner:
             seconds=loop.time() - started,
             spent=session.spent,
             prompts=prompts.asked,
-            printed=printed.text,
+            printed=printed,
         )
 
     async def _execute(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ajet.capture.judge_calls import JudgeCall
+from ajet.capture.process.printed import Printed
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure
 from ajet.rollout.recorded import RecordedTask
@@ -52,7 +53,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         **({"spent": asdict(episode.spent)} if episode.spent != Spent() else {}),
         **({"feedback": episode.feedback} if episode.feedback else {}),
         **({"prompts": dict(episode.prompts)} if episode.prompts else {}),
-        **({"printed": episode.printed} if episode.printed else {}),
+        **({"printed": episode.printed.text} if episode.printed.text else {}),
         **_given(episode.plan.task),
         **({"judge_calls": [asdict(call) for call in episode.judge_calls]} if episode.judge_calls else {}),
         **({"tools": episode.record.tools} if episode.record.tools else {}),
@@ -135,7 +136,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     episode.started, episode.seconds = line.get("started", 0.0), line["seconds"]
     episode.spent = Spent(**line.get("spent", {}))
     episode.feedback, episode.prompts = line.get("feedback", ""), line.get("prompts", {})
-    episode.printed = line.get("printed", "")
+    episode.printed = Printed(line.get("printed", ""))
     episode.judge_calls = tuple(JudgeCall(**call) for call in line.get("judge_calls", ()))
     return episode
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ajet.capture.context import passthrough
 from ajet.capture.judge_calls import JudgeCall, JudgeCalls, keeping
+from ajet.capture.process.printed import printed_by_episode
 from ajet.capture.replies import Replies
 from ajet.interfaces.judge import GroupJudge, Judge, RewardFromWorkflow
 from ajet.rollout.deadline import DeadlinePassed, within
@@ -144,6 +145,7 @@ class Rollout:
         done: Callable[[Episode], None],
     ) -> Episode:
         recorded = isinstance(episode.plan.task, RecordedTask)
+        printed_by_episode.set(episode.printed)
         if groups is not None and not recorded:
             await groups.judged(episode, lambda members: self._ask_group_judge(members, limit))
         elif episode.failure is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ajet import Logger, Workflow, hookimpl
+from ajet import LoadedWorkflow, Logger, hookimpl
 from ajet.utils.patching import when_imported
 from ajet_agentscope.current_agent import replying
 from ajet_agentscope.layout import Layout
@@ -34,7 +34,7 @@ def as_agentscope_model(
     from ajet_agentscope.models import chat_model
 
     headers = tuner.headers(agent=agent, target=target)
-    return chat_model(tuner.base_url, tuner.api_key, "policy", headers, **options)
+    return chat_model(tuner.base_url, tuner.api_key, target or "policy", headers, **options)
 
 
 @hookimpl
@@ -48,7 +48,7 @@ def ajet_loggers() -> Iterable[type[Logger]]:
 
 
 @hookimpl
-def ajet_workflows(workflow: Any) -> Workflow | None:
+def ajet_workflows(workflow: Any) -> LoadedWorkflow | None:
     """A workflow function written for AgentScope's tuner, as a workflow; None for anything else."""
     from ajet_agentscope.tuner.functions import tuner_workflow
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -22,10 +22,32 @@ def agents_named(module: ModuleType) -> Iterator[None]:
             "reply_stream": _named_steps(cls.reply_stream),
             "compress_context": _named(cls.compress_context),
         }
+        with replaced(cls, **entry_points):
+            yield
     else:
-        cls = module.AgentBase
-        entry_points = {"__call__": _named(cls.__call__)}
-    with replaced(cls, **entry_points):
+        with _replies_named(module.AgentBase):
+            yield
+
+
+@contextmanager
+def _replies_named(base: Any) -> Iterator[None]:
+    """Each class of agents has a ``reply`` of its own in 1.x, which programs call directly, too."""
+
+    def classes(cls: Any) -> Iterator[Any]:
+        yield cls
+        for below in cls.__subclasses__():
+            yield from classes(below)
+
+    def define(cls: type[Any], /, **options: Any) -> None:
+        super(base, cls).__init_subclass__(**options)
+        if "reply" in vars(cls):
+            cls.reply = _named(cls.reply)
+
+    with ExitStack() as undo:
+        for cls in dict.fromkeys(classes(base)):
+            if "reply" in vars(cls):
+                undo.enter_context(replaced(cls, reply=_named(cls.reply)))
+        undo.enter_context(replaced(base, __init_subclass__=classmethod(define)))
         yield
 
 

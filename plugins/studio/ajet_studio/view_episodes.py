@@ -126,7 +126,7 @@ def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
             name: {"value": n, "explanation": explain_counter(name)} for name, n in one.counters.items() if n
         },
         "feedback": one.feedback,
-        "printed": one.printed,
+        "printed": one.printed.text,
         "prompts": dict(one.prompts),
         "lanes": lanes.described(),
         "calls": lanes.calls(),

@@ -27,6 +27,8 @@ from agentscope.message import Msg, TextBlock
 from agentscope.model import OpenAIChatModel
 from agentscope.tool import Toolkit, ToolResponse
 
+REPLY = ReActAgent.reply
+
 
 def model() -> OpenAIChatModel:
     return OpenAIChatModel(
@@ -93,5 +95,25 @@ def test_the_explicit_model_carries_its_labels_to_the_episode(prepared: Callable
     assert agents_of(session) == ["critic"]
 
 
+def test_an_agent_whose_reply_is_called_directly_has_its_name_too(prepared: Callable[..., Any]) -> None:
+    async def reply(who: ReActAgent) -> None:
+        await who.reply(Msg("user", "hi", "user"))
+
+    with prepared(by_rules(("hi", "yes"))).session() as session:
+
+        class Polite(ReActAgent):
+            """Defined while the job runs, with a reply of its own."""
+
+            async def reply(self, *args: Any, **kwargs: Any) -> Msg:
+                return await super().reply(*args, **kwargs)
+
+        polite = Polite("polite", "Be polite.", model(), OpenAIChatFormatter(), memory=InMemoryMemory())
+        polite.set_console_output_enabled(False)
+        for who in (agent("solver"), polite):
+            asyncio.run(reply(who))
+        asyncio.run(agent("caller")(Msg("user", "hi", "user")))
+    assert agents_of(session) == ["solver", "polite", "caller"]
+
+
 def test_afterwards_agentscope_is_as_it_was() -> None:
-    assert not hasattr(AgentBase.__call__, "__wrapped__")
+    assert ReActAgent.reply is REPLY and "__init_subclass__" not in vars(AgentBase)

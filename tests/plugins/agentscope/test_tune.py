@@ -269,14 +269,28 @@ def keys_of(model: dict[str, Any], backbone: str) -> dict[str, Any]:
     return keys.values
 
 
-def test_engines_are_for_verl(tuned: Tune) -> None:
+def test_engines_are_for_verl() -> None:
     found = keys_of({"tensor_parallel_size": 2, "inference_engine_num": 3}, "verl")
     assert found["backbone.verl.actor_rollout_ref.rollout.tensor_model_parallel_size"] == 2
     assert found["backbone.verl.trainer.n_gpus_per_node"] == 6
     assert not [key for key in keys_of({}, "verl") if key.startswith("backbone.")]
-    for field in ("tensor_parallel_size", "inference_engine_num"):
-        said = error_of(lambda field=field: tuned(model={field: 2}))
-        assert said.startswith(f"TunerModelConfig.{field}: the backbone 'local' samples with one engine")
+
+
+def test_engines_and_gpus_warn_where_they_have_no_meaning(
+    tuned: Tune, tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    many = {"tensor_parallel_size": 2, "inference_engine_num": 4}
+    tuned(
+        model=many, auxiliary_models={"a": TunerModelConfig(model_path=str(tiny), max_model_len=99, **many)}
+    )
+    said = [record.getMessage() for record in caplog.records if "TunerModelConfig" in record.getMessage()]
+    assert said[0].startswith(
+        "TunerModelConfig.tensor_parallel_size: no effect of 2: the backbone 'local' samples"
+    )
+    assert said[1].startswith("TunerModelConfig.inference_engine_num: no effect of 4: the backbone 'local'")
+    assert said[3].startswith(
+        "TunerModelConfig.inference_engine_num: no effect of 4: an auxiliary model is served"
+    )
 
 
 def test_the_hosted_trainer_gets_its_fields() -> None:
@@ -369,8 +383,6 @@ def test_auxiliary_models_answer_workflow_and_judge_and_are_not_trained(
     ("models", "said"),
     [
         ({"policy": {}}, "auxiliary_models: 'policy': "),
-        ({"a": {"tensor_parallel_size": 2}}, "TunerModelConfig.tensor_parallel_size: an auxiliary model"),
-        ({"a": {"inference_engine_num": 2}}, "TunerModelConfig.inference_engine_num: an auxiliary model"),
         ({"a": {"tinker_config": TinkerConfig()}}, "TunerModelConfig.tinker_config: an auxiliary model"),
         ({"a": {"max_model_len": 999}}, "rollout.context_length: 999 tokens are more than the model's 256"),
     ],
@@ -489,8 +501,8 @@ def test_a_model_without_a_tokenizer_is_refused(tuned: Tune, without_tokenizer: 
         ),
         ({"train_dataset": None}, "train_dataset: is missing"),
         (
-            {"train_dataset": DatasetConfig(path="data.jsonl", split=None)},
-            "DatasetConfig.split: name the split",
+            {"train_dataset": DatasetConfig(path=".", split=None)},
+            "DatasetConfig.split: . is not a file; name the split",
         ),
         ({"train": {"path": "./no.jsonl"}}, "./no.jsonl: no such file"),
         (
@@ -506,16 +518,40 @@ def test_a_model_without_a_tokenizer_is_refused(tuned: Tune, without_tokenizer: 
             "monitor_type: 'tensorbord': no logger of this name is installed; did you",
         ),
         ({"backbone": "loca"}, "backbone: 'loca' is not installed; did you mean 'local'"),
-        (
-            {"config_path": "trinity.yaml"},
-            "config_path: trinity.yaml has the section 'buffer', so it is a conf",
-        ),
         ({"config_path": "wrong.yaml"}, "wrong.yaml: trian: unknown key; did you mean 'train'"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_runs(
     tuned: Tune, folder: Path, arguments: dict[str, Any], said: str
 ) -> None:
-    (folder / "trinity.yaml").write_text("project: x\nbuffer: {batch_size: 4}\n")
     (folder / "wrong.yaml").write_text("trian: {steps: 4}\n")
     assert error_of(lambda: tuned(**arguments)).startswith(said)
+    assert not (folder / "checkpoints").exists()
+
+
+# ------------------------------------------------------------------ names of AgentScope's releases
+
+
+def test_names_of_older_releases_and_of_the_samples_are_there() -> None:
+    from ajet_agentscope import tuner
+    from ajet_agentscope.tuner.prompt_tune import PromptTuneConfig, tune_prompt
+
+    assert (tuner.Algorithm, tuner.Dataset) == (AlgorithmConfig, DatasetConfig)
+    assert tuner.TunerChatModel is TunerModelConfig
+    assert (tuner.PromptTuneConfig, tuner.tune_prompt) == (PromptTuneConfig, tune_prompt)
+
+
+def test_a_model_says_what_trinity_would_be_told() -> None:
+    model = TunerModelConfig(model_path="m", max_model_len=9, inference_engine_num=4, reasoning_parser=None)
+    told = model.get_config()
+    assert (told["model_path"], told["max_model_len"], told["engine_num"]) == ("m", 9, 4)
+    assert told["reasoning_parser"] is None and told["tool_call_parser"] == "hermes"
+    assert TinkerConfig(rank=4).get_config() == TinkerConfig(rank=4).model_dump()
+
+
+@pytest.mark.parametrize("nothing", ["", None])
+def test_a_file_needs_neither_name_nor_split(folder: Path, nothing: str | None) -> None:
+    assert DatasetConfig(path="data.jsonl", name=nothing, split=nothing).preview(4) == RECORDS
+    (folder / "set").mkdir()
+    said = error_of(lambda: DatasetConfig(path="set", split=nothing).preview())
+    assert said == "DatasetConfig.split: set is not a file; name the split to read."

@@ -33,22 +33,22 @@ def load(spec: str) -> Workflow:
 
 
 class Models:
-    """A tuner whose AgentScope models are their targets' names."""
+    """A tuner whose AgentScope models are their targets' names, and how they answer."""
 
     auxiliary = ("critic",)
 
-    def as_agentscope_model(self, target: str = "policy") -> str:
-        return f"model of {target}"
+    def as_agentscope_model(self, target: str = "policy", stream: bool = True) -> str:
+        return f"model of {target}, {'streaming' if stream else 'whole answers'}"
 
 
 @pytest.mark.parametrize(
     ("code", "response"),
     [
-        ("async def run(task, model): return model", "model of policy"),
-        ("def run(task, model): return model", "model of policy"),
+        ("async def run(task, model): return model", "model of policy, whole answers"),
+        ("def run(task, model): return model", "model of policy, whole answers"),
         (
             "async def run(task: dict, model, auxiliary_models=None): return auxiliary_models",
-            {"critic": "model of critic"},
+            {"critic": "model of critic, whole answers"},
         ),
         ("async def run(task, model, auxiliary_models, logger): return logger.name", "ajet.workflow"),
         ("async def run(task, model, logger=None): return task", {"id": "t", "query": "q", "answer": 42}),
@@ -61,6 +61,21 @@ def test_a_function_of_agentscopes_tuner_gets_a_dict_and_models(
     tuner: Any = Models()
     task = Task("t", "q", metadata={"answer": 42})
     assert asyncio.run(workflow.fresh()(task, tuner)) == WorkflowOutput(response=response)
+
+
+def test_a_number_is_the_reward_as_in_releases_before_1_0_12(write: Write) -> None:
+    tuner: Any = Models()
+    workflow = load(f"{write('old.py', 'async def run(task, model): return 0.5')}:run")
+    assert asyncio.run(workflow.fresh()(Task("t"), tuner)) == WorkflowOutput(reward=0.5)
+
+
+def test_messages_of_the_logger_are_printed_so_they_are_kept_with_the_episode(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "async def run(task, model, logger): logger.info('step %d', 2)"
+    tuner: Any = Models()
+    asyncio.run(load(f"{write('logs.py', code)}:run").fresh()(Task("t"), tuner))
+    assert capsys.readouterr().out == "step 2\n"
 
 
 def test_its_output_may_be_of_a_class_of_its_own(write: Write) -> None:
@@ -82,6 +97,6 @@ def test_an_instance_may_have_such_a_method_and_other_signatures_are_left_alone(
     path = write("method.py", code)
     tuner: Any = Models()
     assert asyncio.run(load(f"{path}:agent").fresh()(Task("t"), tuner)) == WorkflowOutput(
-        response="model of policy"
+        response="model of policy, whole answers"
     )
     assert load(f"{path}:run").fresh()(Task("t"), tuner) is tuner

@@ -16,10 +16,10 @@ MOST = 20_000
 
 
 class Printed:
-    """What one episode has printed to stdout."""
+    """What the workflow and the judge of one episode have printed to stdout."""
 
-    def __init__(self) -> None:
-        self._text = ""
+    def __init__(self, text: str = "") -> None:
+        self._text = text
         self._dropped = 0
 
     def add(self, text: str) -> None:

@@ -16,18 +16,24 @@ from ajet_agentscope.tuner.model_selection import (
     avg_token_consumption_judge,
     select_model,
 )
-from ajet_agentscope.tuner.prompts import tune_prompt
+from ajet_agentscope.tuner.prompt_tune import tune_prompt
 from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
 from ajet_agentscope.tuner.tune import TunedModel, tune
 
+Algorithm, Dataset, TunerChatModel = AlgorithmConfig, DatasetConfig, TunerModelConfig
+"""Their names in AgentScope before 1.0.12, and in its samples."""
+
 __all__ = [
+    "Algorithm",
     "AlgorithmConfig",
+    "Dataset",
     "DatasetConfig",
     "JudgeOutput",
     "JudgeType",
     "PromptTuneConfig",
     "TinkerConfig",
     "TunedModel",
+    "TunerChatModel",
     "TunerModelConfig",
     "WorkflowOutput",
     "WorkflowType",

@@ -49,6 +49,10 @@ class TinkerConfig(Config):
     train_unembed: bool = Field(True, description="Whether the output layer is trained.")
     base_url: str | None = Field(None, description="Base URL of the service; default: Tinker's own.")
 
+    def get_config(self) -> dict[str, Any]:
+        """The fields, under the names that Trinity-RFT gives them."""
+        return self.model_dump()
+
 
 class TunerModelConfig(Config):
     """A model, and how it is sampled and served."""
@@ -66,8 +70,16 @@ class TunerModelConfig(Config):
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one inference engine.")
     inference_engine_num: int = Field(1, ge=1, description="Inference engines.")
     tool_call_parser: str = Field("hermes", description="Format of the model's tool calls.")
-    reasoning_parser: str = Field("deepseek_r1", description="Format of the model's reasoning.")
+    reasoning_parser: str | None = Field(
+        "deepseek_r1", description="Format of the model's reasoning; None if it writes none."
+    )
     tinker_config: TinkerConfig | None = Field(None, description="Trains at Tinker.")
+
+    def get_config(self) -> dict[str, Any]:
+        """What Trinity-RFT is told about the model, under its names."""
+        same = ("model_path", "max_model_len", "tensor_parallel_size", "tool_call_parser", "reasoning_parser")
+        served = {"enable_openai_api": True, "enable_auto_tool_choice": True}
+        return self.model_dump(include=set(same)) | {"engine_num": self.inference_engine_num} | served
 
 
 class AlgorithmConfig(Config):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -18,7 +19,7 @@ class DatasetConfig(Config):
 
     path: str = Field(description="Id on the hub, a folder, or a .parquet, .json(l), .csv or .arrow file.")
     name: str | None = Field(None, description="Configuration of the data set, if it has several.")
-    split: str | None = Field("train", description="Split to read.")
+    split: str | None = Field("train", description="Split to read; empty or None for all of a file.")
     total_epochs: int = Field(1, ge=1, description="How often training goes through the data.")
     total_steps: int | None = Field(None, ge=1, description="Training steps; overrides `total_epochs`.")
 
@@ -34,16 +35,17 @@ class DatasetConfig(Config):
         from ajet.job.layers import job_layers
         from ajet.job.prepare import build_plugin
 
-        if self.split is None:
-            raise ConfigError("DatasetConfig.split: name the split to read; None is not supported.")
-        streams = streaming and "[" not in self.split  # a slice of a split cannot be streamed
+        split = self.split or ("train" if Path(self.path).is_file() else None)
+        if split is None:
+            raise ConfigError(f"DatasetConfig.split: {self.path} is not a file; name the split to read.")
+        streams = streaming and "[" not in split  # a slice of a split cannot be streamed
         settings: dict[str, Any] = {
             "type": "huggingface",
             "path": self.path,
-            "split": self.split,
+            "split": split,
             "streaming": streams,
         }
-        if self.name is not None:
+        if self.name:
             settings["subset"] = self.name
         no_field = dict.fromkeys(("id", "query", "answer", "messages"))
         reader = build_plugin(job_layers(None), "reader", {**settings, **no_field}, "DatasetConfig")

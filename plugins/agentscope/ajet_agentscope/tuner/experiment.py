@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def experiment_folder(project: str | None, name: str | None, resume: bool) -> Pa
             f"experiment_name: {folder} already exists. Pass resume=True to go on with it, or choose another name."
         )
     return folder
+
+
+def remove_if_nothing_ran(folder: Path) -> None:
+    """Remove the folder of an experiment that failed before its first episode ended, and those above it that are empty then."""
+    if not folder.is_dir() or any(file.stat().st_size for file in folder.glob("runs/*/episodes.jsonl")):
+        return
+    shutil.rmtree(folder)
+    for above in (folder.parent, folder.parent.parent):
+        if not any(above.iterdir()):
+            above.rmdir()
 
 
 def run_to_resume(folder: Path) -> Path | None:

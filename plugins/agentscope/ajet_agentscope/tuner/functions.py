@@ -34,21 +34,23 @@ def tuner_workflow(workflow: Any) -> Workflow | None:
 
 
 def _run(function: Callable[..., Any]) -> Callable[[Task, Tuner], Any]:
-    """``run(task, tuner)``: calls the function with a dict and AgentScope models. It may return any object with
-    ``reward``, ``response`` and ``metrics``."""
+    """``run(task, tuner)``: calls the function with a dict and AgentScope models, which do not stream unless the program sets
+    ``model.stream``, as those of AgentScope's tuner. It may return any object with ``reward``, ``response`` and ``metrics``."""
     wanted = inspect.signature(function).parameters
 
     async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
-        given: dict[str, Any] = {"task": record_of(task), "model": tuner.as_agentscope_model()}
+        given: dict[str, Any] = {"task": record_of(task), "model": tuner.as_agentscope_model(stream=False)}
         if "auxiliary_models" in wanted:
             given["auxiliary_models"] = {
-                name: tuner.as_agentscope_model(target=name) for name in tuner.auxiliary
+                name: tuner.as_agentscope_model(target=name, stream=False) for name in tuner.auxiliary
             }
         if "logger" in wanted:
-            given["logger"] = logging.getLogger("ajet.workflow")
+            given["logger"] = _logger("ajet.workflow")
         returned = function(**given)
         if inspect.isawaitable(returned):
             returned = await returned
+        if isinstance(returned, float):  # a reward, as functions of AgentScope 1.0.7 to 1.0.11 return
+            return WorkflowOutput(reward=returned)
         if isinstance(returned, WorkflowOutput) or not hasattr(returned, "response"):
             return coerce_output(returned)
         return WorkflowOutput(
@@ -75,7 +77,7 @@ class TunerJudge(Judge):
         if "auxiliary_models" in wanted:
             given["auxiliary_models"] = {name: _model(where) for name, where in self.models.items()}
         if "logger" in wanted:
-            given["logger"] = logging.getLogger("ajet.judge")
+            given["logger"] = _logger("ajet.judge")
         call = functools.partial(self.function, **given)
         returned = await called(call, name=f"the judge of {episode.id}")
         if isinstance(returned, Verdict):
@@ -89,8 +91,25 @@ class TunerJudge(Judge):
         return Verdict(verdict.reward, metrics=verdict.metrics or {})
 
 
+class _Printing(logging.Handler):
+    """Prints messages, so they are kept with the episode as what the function prints itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        print(self.format(record))
+
+
+def _logger(name: str) -> logging.Logger:
+    logger = logging.getLogger(name)
+    if not logger.handlers:
+        logger.addHandler(_Printing())
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    return logger
+
+
 def _model(where: Mapping[str, str]) -> Any:
     from ajet_agentscope.models import chat_model
 
     key = os.environ.get(where["api_key_env"]) or "unset"
-    return chat_model(where["base_url"], key, where["model"], {})
+    return chat_model(where["base_url"], key, where["model"], {}, stream=False)

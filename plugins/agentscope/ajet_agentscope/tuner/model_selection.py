@@ -17,7 +17,7 @@ from ajet.reports.comparison import Comparison, Outcome, compare
 from ajet.types import AjetError, ConfigError, Spent
 from ajet_agentscope.tuner.config import JudgeOutput, JudgeType, WorkflowOutput, WorkflowType, ours
 from ajet_agentscope.tuner.data import DatasetConfig
-from ajet_agentscope.tuner.prompts import check_parameters
+from ajet_agentscope.tuner.prompt_tune import check_parameters
 from ajet_agentscope.tuner.usage import Usage, counted
 
 M = TypeVar("M", bound=BaseModel)

@@ -103,7 +103,7 @@ function aside(page, run, episode) {
 		h("p.verdict", h("b", reward(episode)), episode.is_success !== null && (episode.is_success ? "succeeded" : "did not succeed")),
 		definitions([...others(episode.rewards), ...others(episode.metrics)].slice(0, 40)),
 		episode.feedback ? [h("h2", "The judge's reason"), longText(episode.feedback, { first: 1200 })] : null,
-		episode.printed ? [h("h2", "Printed by the workflow"), longText(episode.printed, { first: 1200 })] : null,
+		episode.printed ? [h("h2", "Printed by workflow and judge"), longText(episode.printed, { first: 1200 })] : null,
 		h("h2", "Your rating"),
 		rating(page, run, episode),
 		counters.length > 0 && [h("h2", "Counters"), definitions(counters.slice(0, 40))],
