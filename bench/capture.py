@@ -52,7 +52,7 @@ from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer, Session, current_session
 from ajet.capture.targets import Target
 from ajet.capture.wires import Answer
-from ajet.interfaces.workflow import Workflow
+from ajet.interfaces.workflow import LoadedWorkflow
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import EpisodeRunner, Plan
 from ajet.rollout.watchdog import Board
@@ -291,7 +291,7 @@ def episodes_kib(count: int) -> float:
         engine.answers.clear()
         with install(hooked.capture) as around:
             hook = load_plugins().manager.hook
-            workflow = Workflow("bench", agent, True, 1)
+            workflow = LoadedWorkflow("bench", agent, True, 1)
             runner = EpisodeRunner(
                 workflow=workflow,
                 answerer=hooked.answerer,

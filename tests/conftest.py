@@ -21,7 +21,7 @@ from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.interfaces.engine import Engine
 from ajet.interfaces.judge import FunctionJudge, Judge
-from ajet.interfaces.workflow import Workflow
+from ajet.interfaces.workflow import LoadedWorkflow
 from ajet.plugins import load_plugins
 from ajet.rollout.deterministic_batching import DeterministicBatching
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
@@ -176,7 +176,7 @@ class Bench:
         ).__code__.co_argcount - isinstance(workflow, type)
         plugins = load_plugins()
         runner = EpisodeRunner(
-            workflow=Workflow("test", workflow, is_async, arguments),
+            workflow=LoadedWorkflow("test", workflow, is_async, arguments),
             answerer=answerer,
             capture=self.capture,
             handles=plugins.handles,

@@ -6,6 +6,7 @@ The public API. Names are loaded when first used, so that ``import ajet`` costs 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 _WHERE = {
@@ -32,6 +33,7 @@ _WHERE = {
     "Judge": "interfaces.judge",
     "JudgeOutput": "types",
     "Learner": "api.learner",
+    "LoadedWorkflow": "interfaces.workflow",
     "Logger": "interfaces.logger",
     "Plugin": "interfaces.base",
     "Reader": "interfaces.reader",
@@ -50,7 +52,7 @@ _WHERE = {
     "Trainer": "interfaces.backbone",
     "TunedPrompts": "api.prompts",
     "Tuner": "interfaces.workflow",
-    "Workflow": "interfaces.workflow",
+    "Workflow": "earlier.programs",
     "WorkflowOutput": "types",
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
@@ -74,6 +76,8 @@ _WHERE = {
     "tune_prompt": "api.prompts",
 }
 __all__ = list(_WHERE)
+_EARLIER = ("AgentJetJob", "AjetTuner", "BaseJudge", "WorkflowTask", "bp")
+"""Names of programs that were written for the earlier AgentJet (`ajet.earlier`)."""
 
 if TYPE_CHECKING:
     from ajet.api.jobs import acheck as acheck
@@ -104,6 +108,11 @@ if TYPE_CHECKING:
     from ajet.api.serving import serve as serve
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
+    from ajet.earlier.programs import AgentJetJob as AgentJetJob
+    from ajet.earlier.programs import AjetTuner as AjetTuner
+    from ajet.earlier.programs import BaseJudge as BaseJudge
+    from ajet.earlier.programs import Workflow as Workflow
+    from ajet.earlier.programs import WorkflowTask as WorkflowTask
     from ajet.hookspecs import hookimpl as hookimpl
     from ajet.interfaces.algorithm import Algorithm as Algorithm
     from ajet.interfaces.backbone import Trainer as Trainer
@@ -126,8 +135,8 @@ if TYPE_CHECKING:
     from ajet.interfaces.reader import Reader as Reader
     from ajet.interfaces.recipe import Recipe as Recipe
     from ajet.interfaces.service import Service as Service
+    from ajet.interfaces.workflow import LoadedWorkflow as LoadedWorkflow
     from ajet.interfaces.workflow import Tuner as Tuner
-    from ajet.interfaces.workflow import Workflow as Workflow
     from ajet.job.job import Backbone as Backbone
     from ajet.job.job import Job as Job
     from ajet.types import AjetError as AjetError
@@ -142,6 +151,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _EARLIER:
+        from ajet.earlier.modules import kept
+
+        return kept(name)
     if name not in _WHERE:
         raise AttributeError(f"module 'ajet' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"ajet.{_WHERE[name]}"), name)
@@ -151,3 +164,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _EarlierModules:
+    """Finds import paths of the earlier AgentJet. Python asks it last, for modules that nothing else finds."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> Any:
+        """The module's spec, or None."""
+        if not name.startswith("ajet."):
+            return None
+        from ajet.earlier.modules import find_spec
+
+        return find_spec(name)
+
+
+sys.meta_path.append(_EarlierModules)

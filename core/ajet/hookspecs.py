@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ajet.interfaces.base import Plugin
     from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
     from ajet.interfaces.source import EpisodeSource
-    from ajet.interfaces.workflow import Workflow
+    from ajet.interfaces.workflow import LoadedWorkflow
     from ajet.types import Finding
 
 hookspec = pluggy.HookspecMarker("ajet")
@@ -101,8 +101,8 @@ def ajet_wires() -> Iterable[Wire]:  # type: ignore[empty-body]
 
 
 @hookspec(firstresult=True)
-def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
-    """A `ajet.Workflow` made of what the job names, or None: asked first with the text of the key
+def ajet_workflows(workflow: Any, folder: Path) -> LoadedWorkflow | None:
+    """A `ajet.LoadedWorkflow` made of what the job names, or None: asked first with the text of the key
     ``workflow`` (so that a plugin can bring a scheme such as ``cmd:``), then with the object that the
     text names (a compiled graph, …). ``folder`` is where commands run. The first answer wins; raise
     ConfigError for what is meant for the plugin and wrong."""

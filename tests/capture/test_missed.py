@@ -20,7 +20,7 @@ import pytest
 import ajet
 from ajet.capture.process.install import install
 from ajet.capture.process.uncaptured import Missed, MissedCall
-from ajet.interfaces.workflow import Workflow
+from ajet.interfaces.workflow import LoadedWorkflow
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
 from ajet.testing import ScriptedEngine
@@ -66,7 +66,7 @@ def run(bench: Any, tokenizer: Any) -> Run:
         async def episode() -> Episode:
             with install(b.capture, refuse_missed=refuse) as around:
                 handles = {**plugins.handles, "as_base_url": around.gateway.as_base_url}
-                flow = Workflow("test", workflow, asyncio.iscoroutinefunction(workflow), 2)
+                flow = LoadedWorkflow("test", workflow, asyncio.iscoroutinefunction(workflow), 2)
                 runner = EpisodeRunner(
                     workflow=flow,
                     answerer=b.answerer(),

@@ -150,15 +150,15 @@ def test_a_plugin_turns_schemes_and_objects_into_workflows(write: Write, tmp_pat
     import pluggy
 
     from ajet import hookimpl, hookspecs
-    from ajet.interfaces.workflow import Workflow
+    from ajet.interfaces.workflow import LoadedWorkflow
 
     class Graphs:
         @hookimpl
-        def ajet_workflows(self, workflow: Any, folder: Path) -> Workflow | None:
+        def ajet_workflows(self, workflow: Any, folder: Path) -> LoadedWorkflow | None:
             if isinstance(workflow, str) and workflow.startswith("graph:"):
-                return Workflow("", lambda task: (workflow, folder), False, 1)
+                return LoadedWorkflow("", lambda task: (workflow, folder), False, 1)
             if isinstance(workflow, frozenset):
-                return Workflow("", lambda task: sorted(workflow), False, 1)
+                return LoadedWorkflow("", lambda task: sorted(workflow), False, 1)
             return None
 
     manager = pluggy.PluginManager("ajet")

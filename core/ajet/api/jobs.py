@@ -45,7 +45,7 @@ from ajet.types import ConfigError, JudgeOutput, Task
 AnyPath = str | os.PathLike[str]
 AnyTasks = AnyPath | Reader | type[Reader] | Iterable[Task | Mapping[str, Any]] | Mapping[str, Any]
 """A file, a reader, a list of tasks or of records, or ``{"type": name, …}``."""
-Verdict = float | bool | JudgeOutput
+Verdict = float | bool | tuple[float, bool] | JudgeOutput
 AnyJudge = str | Mapping[str, Any] | Judge | type[Judge] | Callable[..., Verdict | Awaitable[Verdict]]
 """A name, ``{"type": name, …}``, a judge or a class of judges, or a function of (task, output[, episode])."""
 

@@ -16,7 +16,7 @@ from ajet.api.results import Timeline, all_timelines
 from ajet.capture.session import Session, current_session
 from ajet.interfaces.backbone import RunResult, Trainer
 from ajet.interfaces.judge import Judge
-from ajet.interfaces.workflow import Workflow, load_workflow, make_workflow
+from ajet.interfaces.workflow import LoadedWorkflow, load_workflow, make_workflow
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import check_model
@@ -308,7 +308,7 @@ def _trainer(job: Job) -> Trainer:
     )
 
 
-def _workflow(workflow: object, job: Job) -> Workflow:
+def _workflow(workflow: object, job: Job) -> LoadedWorkflow:
     hook = job.plugins.manager.hook
     if isinstance(workflow, str):
         return load_workflow(workflow, Path.cwd(), hook)

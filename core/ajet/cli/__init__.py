@@ -109,10 +109,12 @@ def _left_behind() -> bool:
 
 def run_program(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code. Errors are printed only here."""
+    from ajet.earlier.command_line import refuse_earlier
     from ajet.own_plugins import remedy
     from ajet.types import AjetError, ConfigError
 
     try:
+        refuse_earlier(arguments)
         commands = _commands()
         if arguments and arguments[0] not in commands.commands and (hint := remedy("command", arguments[0])):
             raise ConfigError(f"the command `ajet {arguments[0]}` is not installed.{hint}")

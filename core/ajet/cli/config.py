@@ -56,6 +56,18 @@ def explain(
         print(table([head, *rows]))
 
 
+@app.command("from-earlier")
+def from_earlier(
+    file: Annotated[
+        Path, typer.Argument(metavar="OLD.yaml", help="A job file of the earlier AgentJet (0.0.1).")
+    ],
+) -> None:
+    """Print the job file that says the same as one of the earlier AgentJet. Its comments: the keys without a counterpart."""
+    from ajet.earlier.job_file import new_job_file
+
+    print(new_job_file(file), end="")
+
+
 def describe_key(key: KeyHelp, layers: Layers | None) -> str:
     """The full description of one key."""
     from ajet.cli.table import table

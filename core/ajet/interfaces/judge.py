@@ -73,7 +73,8 @@ def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
 
 
 class FunctionJudge(Judge):
-    """A function as a judge: ``(task, output[, episode]) -> float | bool | JudgeOutput``.
+    """A function as a judge: ``(task, output[, episode]) -> float | bool | (float, bool) | JudgeOutput``; the bool says whether the
+    episode succeeded.
 
     Parameters with these names get these values in any order; others go by position. A function that is not async
     is called in threads, for several episodes at once.
@@ -92,7 +93,11 @@ class FunctionJudge(Judge):
             return JudgeOutput(reward=float(verdict), is_success=verdict)
         if isinstance(verdict, (int, float)):
             return JudgeOutput(reward=float(verdict))
-        raise TypeError(f"returned {type(verdict).__name__}; expected a number, a bool or a JudgeOutput")
+        if isinstance(verdict, tuple) and len(verdict) == 2 and isinstance(verdict[0], int | float):
+            return JudgeOutput(reward=float(verdict[0]), is_success=bool(verdict[1]))
+        raise TypeError(
+            f"returned {type(verdict).__name__}; expected a number, a bool, (reward, is_success) or a JudgeOutput"
+        )
 
 
 def judge_binding(function: Callable[..., Any]) -> Binding:

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from ajet.earlier.job_file import todays_name
+from ajet.earlier.programs import Workflow as EarlierWorkflow
+from ajet.earlier.programs import earlier_arguments, field_without_model
 from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
 from ajet.utils.signature import Binding, bind
 from ajet.utils.suggest import nearest
@@ -100,7 +103,7 @@ class Tuner:
 
 
 @dataclass(frozen=True, slots=True)
-class Workflow:
+class LoadedWorkflow:
     """A loaded workflow. `fresh` returns the callable for one episode: a new instance if it is a class."""
 
     spec: str
@@ -115,10 +118,21 @@ class Workflow:
             call = getattr(self.target(), "execute")  # noqa: B009 - `load_workflow` has seen it
         given = self.arguments
         binding = Binding(_OFFERED[:given]) if isinstance(given, int) else given
-        return lambda task, tuner: binding.partial(call, {"task": task, "tuner": tuner})()
+        owner = getattr(call, "__self__", None)
+
+        def run(task: Task, tuner: Tuner) -> Any:
+            arguments = {"task": task, "tuner": tuner}
+            if isinstance(owner, EarlierWorkflow):
+                arguments = earlier_arguments(owner, task, tuner)
+            return binding.partial(call, arguments)()
+
+        return run
 
 
-def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Workflow:
+Workflow = LoadedWorkflow
+
+
+def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> LoadedWorkflow:
     """Load ``pkg.module:Name``, ``path/to/file.py:Name``, or what a plugin knows to run.
 
     ``hook`` is the plugin manager's hook caller. Its `ajet_workflows` is asked about the spec itself
@@ -132,7 +146,7 @@ def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> Wo
     return make_workflow(load_object(spec, "workflow"), spec, folder, hook)
 
 
-def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> Workflow:
+def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> LoadedWorkflow:
     """A workflow of an object: a class with `execute`, an instance of one, a function, or what a plugin knows to run.
     ``spec`` names it. Raises ConfigError naming what is wrong."""
     found = _of_plugin(target, spec, folder, hook)
@@ -150,13 +164,18 @@ def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> Wor
         call = getattr(target, "execute", None)
         if not callable(call):
             raise ConfigError(f"workflow {spec}: the class has no method `execute(self, task, tuner)`.")
+        if (name := field_without_model(target)) is not None:
+            raise ConfigError(
+                f"workflow {spec}: {name} is a pydantic Field, but the class is no pydantic model. Write the value itself, {name} = …, "
+                "or derive the class from ajet.Workflow."
+            )
         bound = int(not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod))
         _check_constructor(target, spec)
     try:
         binding = bind(call, _OFFERED, 1, skip=bound)
     except TypeError as error:
         raise ConfigError(f"workflow {spec}: {error}.") from None
-    return Workflow(spec, target, inspect.iscoroutinefunction(call), binding)
+    return LoadedWorkflow(spec, target, inspect.iscoroutinefunction(call), binding)
 
 
 def coerce_output(returned: Any) -> WorkflowOutput:
@@ -166,7 +185,7 @@ def coerce_output(returned: Any) -> WorkflowOutput:
 
 def load_object(spec: str, what: str) -> Any:
     """The object that ``module:Name`` or ``file.py:Name`` names. Raises ConfigError."""
-    module_name, _, attribute = spec.rpartition(":")
+    module_name, _, attribute = todays_name(spec).rpartition(":")
     if not module_name or not attribute:
         raise ConfigError(f"{what} {spec!r}: write `pkg.module:Name` or `path/to/file.py:Name`.")
     try:
@@ -201,7 +220,7 @@ def location_of(error: BaseException) -> str:
     return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or installed)), "")
 
 
-def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> Workflow | None:
+def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> LoadedWorkflow | None:
     found = hook.ajet_workflows(workflow=workflow, folder=folder) if hook is not None else None
     return None if found is None else replace(found, spec=spec)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from ajet.earlier.job_file import refuse_earlier
 from ajet.interfaces.base import (
     ChatModelSpec,
     CodePath,
@@ -219,6 +220,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
     data = read_yaml(path)
     if data is None:
         return {}
+    refuse_earlier(path, data)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a job file is a mapping of keys, found {type(data).__name__}.")
     return data

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # every `ajet --help` loads this module
     from ajet.interfaces.filter import Filter
     from ajet.interfaces.judge import Judge
     from ajet.interfaces.logger import Logger
-    from ajet.interfaces.workflow import Workflow
+    from ajet.interfaces.workflow import LoadedWorkflow
     from ajet.job.config import JobConfig, Layers
     from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet.plugins import Plugins
@@ -47,7 +47,7 @@ class Job:
     layers: Layers
     plugins: Plugins
     backbone: Backbone
-    workflow: Workflow
+    workflow: LoadedWorkflow
     judge: Judge
     tasks: Sequence[Task]
     validation: Sequence[Task]

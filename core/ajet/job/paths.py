@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union
 
 from ajet.capture.process.importing import refusing_calls
+from ajet.earlier.job_file import todays_name
 from ajet.interfaces.base import CodePath, PathOrName, Settings, SpecOf, by_type
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.service import Command
@@ -97,6 +98,7 @@ class Paths:
         return path if path.is_absolute() else (self._layers.base_of(where) / path).resolve()
 
     def _code(self, value: str, where: str) -> str:
+        value = todays_name(value)
         file, colon, name = value.rpartition(":")
         named = file.endswith(".py") and not value.startswith(COMMAND) and not is_object(value)
         return f"{self._absolute(file, where)}{colon}{name}" if named else value

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from ajet.capture.process.importing import refusing_calls
+from ajet.earlier.programs import BaseJudge, judge_function
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities
 from ajet.interfaces.base import Plugin, Settings, by_type
@@ -238,6 +239,8 @@ class _Builder:
             return found
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, changed_fields(found, fields, where, self.judges), where)
+        if isinstance(found, type) and issubclass(found, BaseJudge) and not fields:
+            return FunctionJudge(function=judge_function(found))
         if isinstance(found, type) or not callable(found):
             what = (
                 "the class is not a subclass of ajet.Judge" if isinstance(found, type) else "is not callable"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ajet.interfaces.prompts import Prompts, current_prompts
-from ajet.interfaces.workflow import Tuner, Workflow, WorkflowFailed
+from ajet.interfaces.workflow import LoadedWorkflow, Tuner, WorkflowFailed
 from ajet.types import ConfigError, Task, WorkflowOutput
 from ajet.utils.process_group import signal_group
 
@@ -38,7 +38,7 @@ GRACE = 0.5
 _FIELDS = ("reward", "response", "is_success", "metrics", "metadata")
 
 
-def command_workflow(spec: str, folder: Path) -> Workflow:
+def command_workflow(spec: str, folder: Path) -> LoadedWorkflow:
     """The workflow of ``cmd:<command>``, run in ``folder``. Raises ConfigError, which names what is wrong."""
     if not hasattr(os, "killpg"):
         raise ConfigError(
@@ -61,7 +61,7 @@ def command_workflow(spec: str, folder: Path) -> Workflow:
             environment = {**os.environ, **tuner.as_base_url().environment(), **variables}
             return await run_command(command, folder, task, environment)
 
-    return Workflow(spec, run, True, 2)
+    return LoadedWorkflow(spec, run, True, 2)
 
 
 async def run_command(

@@ -11,7 +11,7 @@ from ajet.hookspecs import hookimpl
 if TYPE_CHECKING:
     from ajet.interfaces.engine import ChatModelPlugin
     from ajet.interfaces.service import Service
-    from ajet.interfaces.workflow import Workflow
+    from ajet.interfaces.workflow import LoadedWorkflow
 
 
 @hookimpl
@@ -29,7 +29,7 @@ def ajet_services() -> Iterable[type[Service]]:
 
 
 @hookimpl
-def ajet_workflows(workflow: Any, folder: Path) -> Workflow | None:
+def ajet_workflows(workflow: Any, folder: Path) -> LoadedWorkflow | None:
     if not isinstance(workflow, str) or not workflow.startswith("cmd:"):
         return None
     from ajet.services.command_workflow import command_workflow

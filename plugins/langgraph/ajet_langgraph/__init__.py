@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
 
     from ajet import Tuner
-    from ajet.interfaces.workflow import Workflow
+    from ajet.interfaces.workflow import LoadedWorkflow
 
 __all__ = ["as_langchain_model"]
 
@@ -56,7 +56,7 @@ def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
 
 
 @hookimpl
-def ajet_workflows(workflow: Any) -> Workflow | None:
+def ajet_workflows(workflow: Any) -> LoadedWorkflow | None:
     """A compiled graph as a workflow: it gets the task's messages and returns the text of the last message."""
     pregel = sys.modules.get("langgraph.pregel")
     if pregel is None or not isinstance(workflow, pregel.Pregel):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.interfaces.workflow import Workflow
+from ajet.interfaces.workflow import LoadedWorkflow
 
 if TYPE_CHECKING:
     from langgraph.pregel import Pregel
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ajet import Task
 
 
-def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
+def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> LoadedWorkflow:
     """A workflow that invokes the graph. Raises ConfigError if the graph's input has no ``messages``."""
     fields = _input_fields(graph)
     if "messages" not in fields:
@@ -32,7 +32,7 @@ def graph_workflow(graph: Pregel[Any, Any, Any, Any]) -> Workflow:
         state = await graph.ainvoke({"messages": messages}, thread if graph.checkpointer else None)
         return str(state["messages"][-1].text)
 
-    return Workflow("a graph", run, is_async=True, arguments=1)
+    return LoadedWorkflow("a graph", run, is_async=True, arguments=1)
 
 
 def _input_fields(graph: Pregel[Any, Any, Any, Any]) -> Iterable[str]:

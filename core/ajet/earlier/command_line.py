@@ -1,0 +1,74 @@
+"""Command lines of the earlier AgentJet: ``ajet --conf FILE --backbone verl --with-ray``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ajet.types import ConfigError
+
+_WITH_VALUES = ("--conf", "--backbone", "--exp-dir", "--debug", "--db", "--kill", "--prefix")
+_SERVICES = {f"--with-{name}": name for name in ("appworld", "deepfinance", "webshop", "bfcl", "crafters")}
+_RAY = ("--with-ray", "--with-ray-cluster")
+_SWITCHES = (*_SERVICES, *_RAY, "--with-logview", "--reboot", "--skip-check-avail-gpu", "--autokill")
+
+
+def refuse_earlier(arguments: Sequence[str]) -> None:
+    """ConfigError with today's command if the arguments of ``ajet`` begin with an option of the earlier form."""
+    option = arguments[0].partition("=")[0] if arguments else ""
+    if option not in (*_WITH_VALUES, *_SWITCHES):
+        return
+    given = _parse(arguments)
+    services = [name for switch, name in _SERVICES.items() if switch in given]
+    notes = []
+    if "--kill" in given or "--autokill" in given:
+        notes.append("AgentJet ends what it has started, so there is nothing to kill")
+    if "--with-logview" in given:
+        notes.append("`ajet studio` shows runs in a browser")
+    if services:
+        notes.append(f"declare {' and '.join(services)} under `services` in the job (docs/services.md)")
+    said = f" ({'; '.join(notes)})" if notes else ""
+    if "--conf" not in given and not services:
+        raise ConfigError(f"ajet {option} is of the earlier AgentJet; remove it{said}.")
+    raise ConfigError(f"ajet {option} is of the earlier AgentJet. Run: {_todays(given, services)}{said}")
+
+
+def _parse(arguments: Sequence[str]) -> Mapping[str, str]:
+    """Option -> its value, or nothing for a switch."""
+    given: dict[str, str] = {}
+    words = iter(arguments)
+    for word in words:
+        option, equals, value = word.partition("=")
+        given[option] = value if equals or option not in _WITH_VALUES else next(words, "")
+    return given
+
+
+def _todays(given: Mapping[str, str], services: Sequence[str]) -> str:
+    job, first = given.get("--conf") or "job.yaml", ""
+    if _is_earlier_file(job):
+        first, job = f"{shlex.join(['ajet', 'config', 'from-earlier', job])} > job.yaml && ", "job.yaml"
+    backbone = given.get("--backbone") or "verl"
+    command = ["ajet", "run", job, "--backbone", backbone]
+    # Trinity starts Ray itself, and debug needs none.
+    named = ["ray"] if backbone == "verl" and any(option in given for option in _RAY) else []
+    for name in (*named, *services):
+        command += ["--with", name]
+    tags = given.get("--db") or given.get("--debug")
+    if tags:
+        command += ["--break", tags.replace("|", ",")]
+    if given.get("--exp-dir"):
+        command += ["--set", f"run.dir={given['--exp-dir']}"]
+    return first + shlex.join(command)
+
+
+def _is_earlier_file(name: str) -> bool:
+    from ajet.earlier.job_file import is_earlier
+    from ajet.utils.yaml_file import read_yaml
+
+    path = Path(name)
+    try:
+        return path.is_file() and is_earlier(read_yaml(path))
+    except ConfigError:
+        # `ajet run` says what is wrong with the file.
+        return False
