@@ -1,8 +1,8 @@
-"""``ajet config explain``: what a key does, its default, its value and where that came from."""
+"""``ajet config``: what a key does, its default, its value and where that came from; job files from those of Trinity-RFT."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,9 @@ import typer
 if TYPE_CHECKING:
     from ajet.job.config import KeyHelp, Layers
 
-app = typer.Typer(help="Explain the keys of a job.", rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(
+    help="Explain the keys of a job, and make job files.", rich_markup_mode=None, no_args_is_help=True
+)
 
 SLOTS = {
     "task.reader": "reader",
@@ -54,6 +56,39 @@ def explain(
         head = ("KEY", "TYPE", "DEFAULT" if layers is None else "VALUE", "" if layers is None else "FROM", "")
         rows = [(k.key, k.type, *_value(k, layers), k.help) for k in found]
         print(table([head, *rows]))
+
+
+@app.command("from-trinity")
+def from_trinity(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration file of Trinity-RFT.")],
+    backbone: Annotated[str, typer.Option(help="The backbone that the job is for.")] = "local",
+) -> None:
+    """Print the job file that says the same as a configuration file of Trinity-RFT. On stderr: the keys without effect."""
+    import yaml
+
+    from ajet.cli.layers import tell
+    from ajet.job.from_trinity import job_values, trinity_file
+    from ajet.types import ConfigError
+
+    found = trinity_file(file, backbone)
+    if found is None:
+        said = "is not a configuration of Trinity-RFT" if file.is_file() else "no such file"
+        raise ConfigError(f"{file}: {said}. Name a YAML file that `trinity run --config` takes.")
+    values = job_values(found, _records)
+    for line in found.warnings():
+        tell(line)
+    print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
+
+
+def _records(reader: Mapping[str, Any]) -> int:
+    """How many tasks a reader reads. Raises ConfigError."""
+    from ajet.interfaces.reader import Reader
+    from ajet.job.layers import job_layers
+    from ajet.job.prepare import build_plugin
+
+    built = build_plugin(job_layers(None), "reader", reader, "task.reader")
+    assert isinstance(built, Reader)
+    return sum(1 for _ in built.tasks())
 
 
 @app.command("from-earlier")
