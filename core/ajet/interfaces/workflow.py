@@ -130,6 +130,7 @@ class LoadedWorkflow:
 
 
 Workflow = LoadedWorkflow
+"""The name by which the tuner of the plugin agentscope imports it."""
 
 
 def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> LoadedWorkflow:

@@ -21,7 +21,7 @@ from ajet.interfaces.logger import Logger
 from ajet.interfaces.prompts import read_prompts
 from ajet.interfaces.reader import Reader, read_all
 from ajet.interfaces.service import Command, Service
-from ajet.interfaces.workflow import Workflow, load_workflow, make_workflow
+from ajet.interfaces.workflow import LoadedWorkflow, load_workflow, make_workflow
 from ajet.job.config import BackboneSettings, JobConfig, Layers, leaves
 from ajet.job.job import Backbone, Job, TargetPlan
 from ajet.job.models import check_model, check_reference
@@ -208,7 +208,7 @@ class _Builder:
             )
         return service
 
-    def workflow(self, config: JobConfig) -> Workflow:
+    def workflow(self, config: JobConfig) -> LoadedWorkflow:
         spec, hook = config.workflow or "", self.plugins.manager.hook
         key = "workflow" if config.rollout.workdir is None else "rollout.workdir"
         folder = config.rollout.workdir or self.layers.base_of(key)

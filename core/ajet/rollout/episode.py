@@ -19,7 +19,7 @@ from ajet.capture.process.uncaptured import Listener, Missed
 from ajet.capture.session import Answerer, Session, current_session
 from ajet.environments.client import Leases, current_leases
 from ajet.interfaces.prompts import Prompts, current_prompts
-from ajet.interfaces.workflow import Tuner, Workflow, coerce_output
+from ajet.interfaces.workflow import LoadedWorkflow, Tuner, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import Failure, FailureKind, workflow_failure
 from ajet.rollout.recorded import RecordedTask
@@ -117,7 +117,7 @@ class _Chats(Sequence[Sequence[Mapping[str, Any]]]):
 class EpisodeRunner:
     """Runs attempts at episodes with one workflow and one answerer. Raises only on cancellation, and what ends the whole run."""
 
-    workflow: Workflow
+    workflow: LoadedWorkflow
     answerer: Answerer
     capture: Capture
     handles: Mapping[str, Callable[..., Any]]
