@@ -7,7 +7,7 @@ import importlib.metadata
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import pluggy
 from pydantic import ValidationError
@@ -163,9 +163,11 @@ def explain_validation(
 def _keys_at(cls: type[Any], path: Iterable[Any]) -> list[str]:
     for key in path:
         field = cls.model_fields.get(key)
-        if field is None or not hasattr(field.annotation, "model_fields"):
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # of `X | None`, also X
+        found = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
+        if found is None:
             return []
-        cls = cast(type[Any], field.annotation)
+        cls = cast(type[Any], found)
     return list(cls.model_fields)
 
 

@@ -28,6 +28,8 @@ async def run(task):
     return answer.choices[0].message.content or ""
 def judge(task, output):
     return float(len(set(str(output.response))))
+def share(task, output):
+    return judge(task, output) / 40
 def constant(task, output):
     return 0.1
 """

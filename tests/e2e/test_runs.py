@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from ajet.rollout.checkpoints import checkpoints
-from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, live_lines
 from tests.e2e.conftest import Project
 
 pytestmark = pytest.mark.e2e
@@ -111,6 +112,23 @@ def test_killed_runs_end_bit_equal_to_the_uninterrupted_one(project, whole) -> N
     check_kills(project, whole, 1)
 
 
+BY_DIFFICULTY = ("--judge", "agent.py:share", "--set", "task.selector=difficulty")
+
+
+def test_a_resumed_run_selects_tasks_by_difficulty_as_an_uninterrupted_one(project) -> None:
+    project.ajet("run", "job.yaml", "--set", "run.dir=selected", *BY_DIFFICULTY)
+    project.ajet("run", "job.yaml", "--set", "run.dir=part", "--steps", "4", *BY_DIFFICULTY)
+    (whole,), (part,) = project.runs("selected"), project.runs("part")
+    # As after a kill in the fourth step: its checkpoint is missing, what it showed of its tasks is there.
+    shutil.rmtree(checkpoints(part)[-1])
+    project.ajet("run", "--resume", str(part), "--steps", "6")
+    assert weights(part) == weights(whole) and story(part) == story(whole)
+    assert live_lines(part / PASS_RATES) == live_lines(whole / PASS_RATES)
+    metrics = [m for m in live_lines(part / METRICS) if m["type"] == "train"]
+    assert [m["selector/pass_rate"] for m in metrics] == pytest.approx([m["reward"] for m in metrics])
+    assert metrics[0]["selector/expected_pass_rate"] == 0.5 != metrics[-1]["selector/expected_pass_rate"]
+
+
 @pytest.mark.slow
 def test_twenty_killed_runs_end_bit_equal(project, whole) -> None:
     check_kills(project, whole, 20)
@@ -183,8 +201,6 @@ def test_resuming_an_undeterministic_run_reuses_finished_episodes_and_trains_non
     project.ajet("run", "job.yaml", "--no-deterministic", "--steps", "2", "--set", "run.dir=part")
     (run_dir,) = project.runs("part")
     # As after a kill in the second step: its checkpoint is missing, its episodes are there.
-    import shutil
-
     shutil.rmtree(checkpoints(run_dir)[-1])
     output = project.ajet("run", "--resume", str(run_dir), "--steps", "3")
     assert "6 finished episodes of the next step can be reused" in output

@@ -20,6 +20,7 @@ from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.rollouts import RolloutSource, plan_step
 from ajet.learning.settings import TrainSettings
+from ajet.learning.task_selector import Shuffled
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
@@ -72,7 +73,7 @@ def make(bench: Any, tokenizer: Any, tmp_path: Path) -> Callable[..., RolloutSou
         recorder = RunRecorder(tmp_path / folder)
         return RolloutSource(
             rollout=whole,
-            tasks=TASKS,
+            selector=Shuffled(TASKS, train.batch_size, 0),
             algorithm=GRPO(),
             settings=train,
             seed=0,

@@ -16,6 +16,7 @@ from ajet.interfaces.judge import GroupJudge
 from ajet.learning.algorithms import GRPO
 from ajet.learning.rollouts import RolloutSource, reusable
 from ajet.learning.settings import TrainSettings
+from ajet.learning.task_selector import Shuffled
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task
@@ -188,7 +189,7 @@ def source(made: Any, tmp_path: Any, judge: Ranked, **more: Any) -> RolloutSourc
     tasks = [Task(f"t{i}", f"question {i}") for i in range(4)]
     return RolloutSource(
         rollout=rollout,
-        tasks=tasks,
+        selector=Shuffled(tasks, 2, 0),
         algorithm=GRPO(),
         settings=settings,
         seed=0,
@@ -245,7 +246,7 @@ def test_oversampling_takes_the_groups_that_were_judged_first(bench, tokenizer, 
     recorder = RunRecorder(tmp_path)
     s = RolloutSource(
         rollout=rollout,
-        tasks=tasks,
+        selector=Shuffled(tasks, 2, 0),
         algorithm=GRPO(),
         settings=TrainSettings(batch_size=2, steps=1),
         seed=0,

@@ -68,6 +68,7 @@ OPTIONAL_KEYS = frozenset(
         "train.dynamic_sampling",
         "train.schedule",
         "rollout.oversample",
+        "task.selector",
     }
 )
 """Keys of the job that not every backbone can honour. The core's loop, with a Trainer that fills the arrays that

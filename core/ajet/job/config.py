@@ -26,7 +26,7 @@ from ajet.interfaces.base import (
     by_type,
 )
 from ajet.job import DEFAULT_BACKBONE
-from ajet.learning.settings import LoraSettings, TrainSettings
+from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
 from ajet.types import ConfigError
@@ -43,11 +43,20 @@ class TaskSettings(Settings):
     validation: ReaderSpec | None = Field(
         None, description="Reader of the validation tasks, in the same form."
     )
+    selector: SelectorSettings = Field(
+        SelectorSettings(),
+        description="Which tasks a training step takes: {type: difficulty}, or a type alone.",
+    )
 
     @field_validator("reader", "validation", mode="before")
     @classmethod
     def _path_means_jsonl(cls, value: Any) -> Any:
         return {"type": "jsonl", "path": value} if isinstance(value, str) else value
+
+    @field_validator("selector", mode="before")
+    @classmethod
+    def _selector_by_type(cls, value: Any) -> Any:
+        return by_type(value)
 
 
 class TargetSettings(Settings):
@@ -145,6 +154,7 @@ SHORT_FORMS: Mapping[str, Mapping[str, str]] = {
     "train.algorithm": {"type": ""},
     "task.reader": {"type": "jsonl", "path": ""},
     "task.validation": {"type": "jsonl", "path": ""},
+    "task.selector": {"type": ""},
 }
 """Keys that may be one word instead of a mapping: the fields it stands for, "" for the word itself."""
 

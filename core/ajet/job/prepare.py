@@ -27,6 +27,7 @@ from ajet.job.job import Backbone, Job, TargetPlan
 from ajet.job.models import check_model, check_reference
 from ajet.job.objects import OBJECT, given_object, given_reader, is_object
 from ajet.job.paths import COMMAND, Paths, changed_fields, load_named, service_type
+from ajet.learning.task_selector import known_pass_rates
 from ajet.plugins import Plugins, load_plugins, validated
 from ajet.types import ConfigError, Need, Task
 from ajet.utils.suggest import nearest
@@ -62,6 +63,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     validation: Sequence[Task] = []
     if read_tasks:
         tasks = read_all(build.reader(config.task.reader, "task.reader"), "task.reader")
+        known_pass_rates(tasks, config.task.selector.pass_rates)
     if read_tasks and config.task.validation:
         validation = read_all(build.reader(config.task.validation, "task.validation"), "task.validation")
     _check_reference(config, algorithm)

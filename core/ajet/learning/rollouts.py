@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import islice
 from statistics import pstdev
 
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import GroupJudge
-from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
 from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
+from ajet.learning.task_selector import Shuffled, TaskSelector, pass_rates
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.scheduler import Rollout
@@ -39,26 +38,17 @@ def plan_step(
     seed: int,
     groups: int | None = None,
 ) -> list[Plan]:
-    """The episodes of a training step, counted from 1; ids contain step, position in the batch, task and member.
+    """The episodes of a training step, counted from 1, whose tasks are `Shuffled`; ids contain step, position in the batch,
+    task and member. ``groups`` above ``batch_size`` are those that dynamic sampling or over-sampling may add."""
+    order = Shuffled(tasks, batch_size, seed).order(step)
+    return plan_groups(islice(order, max(groups or 0, batch_size)), step, group_size, seed)
 
-    ``groups`` above ``batch_size`` are those that dynamic sampling or over-sampling may add. As long as there are
-    any, they use tasks that the step does not have yet, in an order specific to the step, so that the regular tasks
-    of all steps are unchanged.
-    """
-    chosen = tasks_of_step(tasks, step - 1, batch_size, seed)
-    if groups and groups > batch_size:
-        chosen += islice(further_tasks(tasks, step, batch_size=batch_size, seed=seed), groups - batch_size)
+
+def plan_groups(tasks: Iterable[Task], step: int, group_size: int, seed: int) -> list[Plan]:
+    """The episodes of a step that has a group for each of these tasks."""
     return [
-        p for position, task in enumerate(chosen) for p in plan_group(task, step, position, group_size, seed)
+        p for position, task in enumerate(tasks) for p in plan_group(task, step, position, group_size, seed)
     ]
-
-
-def further_tasks(tasks: Sequence[Task], step: int, *, batch_size: int, seed: int) -> Iterator[Task]:
-    """The tasks of a step's further groups, without end."""
-    own = {task.id for task in tasks_of_step(tasks, step - 1, batch_size, seed)}
-    order = random.Random(f"{seed}:{step}:further").sample(list(tasks), len(tasks))
-    order.sort(key=lambda task: task.id in own)
-    return cycle(order)
 
 
 def plan_group(task: Task, step: int, position: int, group_size: int, seed: int) -> list[Plan]:
@@ -105,7 +95,7 @@ class RolloutSource:
     """
 
     rollout: Rollout
-    tasks: Sequence[Task]
+    selector: TaskSelector
     algorithm: Algorithm
     settings: TrainSettings
     seed: int
@@ -144,7 +134,16 @@ class RolloutSource:
             batch.metrics["tokens_per_second"] = summarize(new, seconds)["tokens_per_second"]
         batch.metrics.update(counts)
         batch.metrics.update(found.counts)
+        batch.metrics.update(self._observe(step, found.complete()))
         return batch
+
+    def _observe(self, step: int, episodes: Sequence[Episode]) -> Metrics:
+        """Let the selector learn from a step's groups, and record what it learns from."""
+        if not self.selector.learns:
+            return {}
+        found = pass_rates(episodes)
+        self.recorder.pass_rates(step, found)
+        return self.selector.observe(found)
 
 
 class _Step:
@@ -162,14 +161,8 @@ class _Step:
         """Run rounds until the batch is full or no further group may be started."""
         source, settings, rollout = self.source, self.source.settings, self.source.rollout.settings
         limit = most_groups(settings, rollout)
-        plans = plan_step(
-            source.tasks,
-            self.step,
-            batch_size=settings.batch_size,
-            group_size=rollout.group_size,
-            seed=source.seed,
-            groups=limit,
-        )
+        tasks = islice(source.selector.order(self.step), limit)
+        plans = plan_groups(tasks, self.step, rollout.group_size, source.seed)
         started, needed = 0, settings.batch_size
         while needed and started < limit:
             count = min(rounded_up(needed * rollout.oversample), limit - started)

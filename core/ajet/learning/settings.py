@@ -1,4 +1,4 @@
-"""The job's ``train`` section."""
+"""The job's ``train`` section, ``task.selector`` and adapters."""
 
 from __future__ import annotations
 
@@ -124,6 +124,51 @@ class TrainSettings(Settings):
         passed = min((step - whole) / max(self.steps - whole, 1), 1.0)
         left = (1 + math.cos(math.pi * passed)) / 2 if self.schedule == "cosine" else 1 - passed
         return self.learning_rate * (self.last_share + (1 - self.last_share) * left)
+
+
+class SelectorSettings(Settings):
+    """Which tasks a training step takes, and in which order."""
+
+    type: Literal["shuffle", "sequential", "easy_to_hard", "difficulty"] = Field(
+        "shuffle",
+        description="shuffle: a random order for each epoch; sequential: the reader's order; easy_to_hard: falling `pass_rates`; "
+        "difficulty: tasks whose estimated pass rate is near `target_pass_rate`.",
+    )
+    pass_rates: tuple[str, ...] = Field(
+        (),
+        max_length=2,
+        description="Metadata fields with known pass rates, from 0 to 1: of the model itself, or of a weaker and a stronger one.",
+    )
+    target_pass_rate: float = Field(0.5, ge=0, le=1, description="The pass rate that `difficulty` looks for.")
+    forgetting: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Share of what is known of each task that `difficulty` forgets after each step.",
+    )
+    known_weight: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="What `pass_rates` count after each step, as a fraction of a group of episodes, for tasks that it did not have.",
+    )
+    temperature: float = Field(
+        0.0, ge=0, description="0 takes the tasks nearest to the target; above 0 they are drawn by a softmax."
+    )
+    thompson_sampling: bool = Field(
+        True,
+        description="Draw pass rates from their estimates, so that tasks of which little is known are tried.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_have_an_effect(self) -> Self:
+        for name, info in type(self).model_fields.items():
+            used = self.type == "difficulty" or (name == "pass_rates" and self.type == "easy_to_hard")
+            if name != "type" and not used and getattr(self, name) != info.default:
+                raise ValueError(f"{name} has no effect with type: {self.type}; remove it")
+        if self.type == "easy_to_hard" and not self.pass_rates:
+            raise ValueError("easy_to_hard needs pass_rates: [FIELD]")
+        return self
 
 
 class LoraSettings(Settings):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from ajet.types import AjetError, Metrics
 from ajet.utils.files import sync, writing
 
 Line = TypeVar("Line")
-JOURNAL, METRICS = "episodes.jsonl", "metrics.jsonl"
+JOURNAL, METRICS, PASS_RATES = "episodes.jsonl", "metrics.jsonl", "pass_rates.jsonl"
 _FIELDS = {"episode": ("step", "id"), "superseded": ("from_step",)}
 """The required keys of a line by its type; lines of other types are metrics, which need a step."""
 
@@ -52,6 +52,8 @@ class RunRecorder:
         self._images = ImageFolder(run_dir / IMAGES)
         self._journal = _Lines(run_dir / JOURNAL)
         self._metrics = _Lines(run_dir / METRICS)
+        has_pass_rates = (run_dir / PASS_RATES).exists()
+        self._pass_rates = _Lines(run_dir / PASS_RATES) if has_pass_rates else None
 
     def episode(self, episode: Episode, *, phase: str, step: int) -> None:
         """Append an episode, unless its id is already in the journal."""
@@ -72,10 +74,16 @@ class RunRecorder:
         """Append the metrics of a step or a validation."""
         self._metrics.append({"type": phase, "step": step, **metrics})
 
+    def pass_rates(self, step: int, groups: Sequence[tuple[str, float, int]]) -> None:
+        """Append what the groups of a step show of their tasks: (task, pass rate, episodes)."""
+        self._pass_rates = self._pass_rates or _Lines(self.dir / PASS_RATES)
+        self._pass_rates.append({"type": "pass_rates", "step": step, "groups": groups})
+
     def supersede(self, step: int, keep: Mapping[str, Any]) -> None:
         """Mark all episodes of ``step`` and later steps as superseded, except the ids in ``keep``."""
         self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(keep)})
-        self._metrics.append({"type": "superseded", "from_step": step})
+        for lines in filter(None, (self._metrics, self._pass_rates)):
+            lines.append({"type": "superseded", "from_step": step})
         self._live = {line["id"] for line in live_lines(self.dir / JOURNAL)}
 
     def unused(self, step: int, used: Collection[str]) -> None:
@@ -93,7 +101,7 @@ class RunRecorder:
     ) -> Path:
         """See `write_checkpoint`. Everything recorded up to this step reaches the disk before the checkpoint. May be
         called in another thread while episodes are appended."""
-        for lines in (self._journal, self._metrics):
+        for lines in filter(None, (self._journal, self._metrics, self._pass_rates)):
             lines.sync()
         return write_checkpoint(self.dir, step, save, state, keep_last, keep_best=keep_best)
 
@@ -108,8 +116,8 @@ class RunRecorder:
 
     def close(self) -> None:
         """Close the files."""
-        self._journal.close()
-        self._metrics.close()
+        for lines in filter(None, (self._journal, self._metrics, self._pass_rates)):
+            lines.close()
 
 
 class _Lines:

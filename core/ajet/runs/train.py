@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from ajet.capture.sampling import SamplingPolicy
@@ -16,14 +17,22 @@ from ajet.job.job import Backbone, Job
 from ajet.learning.algorithms import DPO
 from ajet.learning.loop import BatchSource, Loop, train
 from ajet.learning.preferences import PreferenceSource, preference_samples, read_preferences
-from ajet.learning.rollouts import RolloutSource, most_groups, plan_step, reusable, sampled_under, validate
+from ajet.learning.rollouts import (
+    RolloutSource,
+    most_groups,
+    plan_groups,
+    reusable,
+    sampled_under,
+    validate,
+)
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
+from ajet.learning.task_selector import PassRate, TaskSelector, make_selector
 from ajet.rollout.checkpoints import checkpoints, restore
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.image_folder import restore_images
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, METRICS, RunRecorder, live_lines
+from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.summary import Ended
 from ajet.runs.callbacks import Listeners
@@ -83,9 +92,11 @@ async def _steps(
     try:
         async with open_runtime(job, engine=trainer.engine) as runtime:
             rollout = runtime.rollout(training_policy(job))
+            selector = _selector(job)
             reused: Mapping[str, Episode] = {}
             if job.resume:
-                finished_episodes = _finished(job, run_dir, done + 1)
+                _observe_again(selector, run_dir, done)
+                finished_episodes = _finished(job, selector, run_dir, done + 1)
                 fresh = {n: e for n, e in finished_episodes.items() if sampled_under(e, trainer.version)}
                 reused = reusable(rollout, fresh)
                 recorder.supersede(done + 1 if done else 0, reused)
@@ -94,7 +105,7 @@ async def _steps(
                 )
             source = RolloutSource(
                 rollout=rollout,
-                tasks=job.tasks,
+                selector=selector,
                 algorithm=job.algorithm,
                 settings=config.train,
                 seed=config.run.seed,
@@ -304,20 +315,34 @@ def describe_metrics(metrics: Metrics) -> str:
     return ", ".join(parts)
 
 
-def _finished(job: Job, run_dir: Path, step: int) -> dict[str, Episode]:
+def _selector(job: Job) -> TaskSelector:
+    config = job.config
+    assert config.task is not None
+    return make_selector(
+        config.task.selector,
+        job.tasks,
+        batch_size=config.train.batch_size,
+        group_size=config.rollout.group_size,
+        seed=config.run.seed,
+    )
+
+
+def _observe_again(selector: TaskSelector, run_dir: Path, step: int) -> None:
+    """Bring a selector into the state that it had after a step. It learned from the same numbers in the same order, so
+    the state is the same bit for bit."""
+    for line in live_lines(run_dir / PASS_RATES):
+        if line["step"] <= step:
+            selector.observe([PassRate(*group) for group in line["groups"]])
+
+
+def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int) -> dict[str, Episode]:
     """Finished training episodes of an interrupted step. None in a deterministic run, where batches must
     be the same again."""
     if job.config.run.deterministic:
         return {}
     config = job.config
-    plans = plan_step(
-        job.tasks,
-        step,
-        batch_size=config.train.batch_size,
-        group_size=config.rollout.group_size,
-        seed=config.run.seed,
-        groups=most_groups(config.train, config.rollout),
-    )
+    tasks = islice(selector.order(step), most_groups(config.train, config.rollout))
+    plans = plan_groups(tasks, step, config.rollout.group_size, config.run.seed)
     by_id = {plan.id: plan for plan in plans}
     return {
         line["id"]: _with_images(episode_from_json(line, by_id[line["id"]]), run_dir)

@@ -39,7 +39,7 @@ async def run(task, tuner):
     return message["content"] or ""
 
 def judge(task, output):
-    return float(len(set(output.response)))
+    return min(len(set(output.response)) / 100, 1.0)
 """
 GROUPS, MEMBERS = 2, 2
 _NO_KEYS: Mapping[str, Any] = MappingProxyType({})
@@ -126,6 +126,7 @@ class BackboneSubject:
             "train.dynamic_sampling": {"train.dynamic_sampling": 1.5},
             "train.schedule": {"train.schedule": "cosine"},
             "rollout.oversample": {"rollout.oversample": 1.5},
+            "task.selector": {"task.selector": "difficulty"},
         }
         assert found.keys() == OPTIONAL_KEYS, "a new optional key needs a job here"
         two = {"targets.a.agents": ["*"], "targets.b.agents": ["other"]}

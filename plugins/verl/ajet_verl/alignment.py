@@ -193,6 +193,7 @@ OURS: Mapping[str, str] = {
 
 REFUSED: Mapping[str, str] = {
     "run.deterministic": "vLLM's batches depend on time",
+    "task.selector": "verl's data loader asks for tasks before the groups before them have ended",
 }
 """Keys that are errors with this backbone, and why."""
 

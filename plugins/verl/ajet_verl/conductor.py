@@ -21,7 +21,8 @@ import transfer_queue as tq
 
 from ajet.capture.sampling import SamplingPolicy
 from ajet.job.job import Job
-from ajet.learning.rollouts import further_tasks, plan_group
+from ajet.learning.rollouts import plan_group
+from ajet.learning.task_selector import further_tasks
 from ajet.rollout.episode import Plan
 from ajet.rollout.journal import JournalLine
 from ajet.rollout.summary import Ended, rewards_differ, totals

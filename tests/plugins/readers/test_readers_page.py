@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from ajet.environments import ServedEnvironment, serving
 from ajet.interfaces.reader import Reader, read_all
 from ajet.job.config import Layers
 from ajet.job.prepare import build_plugin
+from ajet.learning.settings import SelectorSettings
+from ajet.learning.task_selector import make_selector
 from ajet.plugins import load_plugins
 from ajet.testing.readers import check_reader
 from tests.pages import blocks, files, page
@@ -103,7 +106,8 @@ def test_every_reader_has_its_place_on_the_page() -> None:
     names = {name for kind, name in load_plugins().classes if kind == "reader"}
     assert {"jsonl", "huggingface", "generated", "traces"} <= names
     ours = {n for n in names if load_plugins().classes["reader", n].distribution == "ajet-plugin-readers"}
-    assert ours == set(SECTIONS) - {"What all of them share", "When something is wrong"} | {"random"}
+    others = {"What all of them share", "Which tasks a step takes", "When something is wrong"}
+    assert ours == set(SECTIONS) - others | {"random"}
 
 
 def test_the_first_block(folder: Path) -> None:
@@ -113,6 +117,23 @@ def test_the_first_block(folder: Path) -> None:
     )
     assert len(check_reader(reader)) == 5
     assert 0 <= len(list(held_out.tasks())) < 5
+
+
+def test_the_selectors(folder: Path) -> None:
+    section = SECTIONS["Which tasks a step takes"]
+    [spec] = [yaml.safe_load(block)["task"] for block in blocks(section, "yaml")]
+    tasks = check_reader(readers(yaml.safe_dump({"task": {"reader": spec["reader"]}}), folder)[0])
+
+    def order(spec: dict[str, Any]) -> list[str]:
+        selector = make_selector(SelectorSettings(**spec), tasks, batch_size=3, group_size=8, seed=0)
+        return [task.query for task in islice(selector.order(1), 3)]
+
+    medium, *others = order({**spec["selector"], "thompson_sampling": False})
+    assert medium == "12 * 3" and len(others) == 2
+    easy_first = order({"type": "easy_to_hard", "pass_rates": ["small_pass_rate"]})
+    assert easy_first == ["3 + 4", "12 * 3", "17 * 23"]
+    named = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    assert SelectorSettings.model_fields.keys() - {"type"} < named
 
 
 def test_jsonl(folder: Path) -> None:
