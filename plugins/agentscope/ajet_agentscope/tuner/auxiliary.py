@@ -11,10 +11,8 @@ from typing import Any
 import ajet
 from ajet.types import ConfigError
 from ajet_agentscope.tuner.config import TunerModelConfig, ours
-from ajet_agentscope.tuner.keys import refuse
+from ajet_agentscope.tuner.keys import one_engine, refuse
 from ajet_agentscope.tuner.parsers import check_parsers
-
-_ONE_ENGINE = "an auxiliary model is served with one engine on one device. Remove it."
 
 
 @contextmanager
@@ -33,14 +31,8 @@ def _served(name: str, model: Any, stack: ExitStack) -> dict[str, Any]:
     if isinstance(model, Mapping):
         return dict(model)
     config = ours(TunerModelConfig, model)
-    refuse(
-        config,
-        {
-            "tensor_parallel_size": _ONE_ENGINE,
-            "inference_engine_num": _ONE_ENGINE,
-            "tinker_config": "an auxiliary model is not trained. Remove it.",
-        },
-    )
+    refuse(config, {"tinker_config": "an auxiliary model is not trained. Remove it."})
+    one_engine(config, "an auxiliary model is served with one engine on one device")
     check_parsers(config)
     template = {} if config.enable_thinking is None else {"enable_thinking": config.enable_thinking}
     server = stack.enter_context(

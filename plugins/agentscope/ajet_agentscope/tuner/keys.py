@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from ajet.job.config import Layers
+from ajet.job.from_trinity import TrinityFile
 from ajet.types import ConfigError
 from ajet_agentscope.tuner.algorithms import algorithm
 from ajet_agentscope.tuner.config import AlgorithmConfig, TunerModelConfig
 from ajet_agentscope.tuner.data import DatasetConfig
+
+log = logging.getLogger("ajet")
 
 TINKER = "tinker"
 VERL = "verl"
@@ -20,12 +24,14 @@ VERL = "verl"
 
 class JobKeys:
     """Keys of a job, and the fields that set them. A field that the user has set is stronger than the job file; the default
-    of a field is weaker."""
+    of a field is weaker. So are Trinity's defaults, in a file of Trinity-RFT."""
 
-    def __init__(self, file: Layers) -> None:
+    def __init__(self, file: Layers, trinity: TrinityFile | None = None) -> None:
         self._file = file
-        self.values: dict[str, Any] = {}
-        self.fields: dict[str, str] = {}
+        self.values: dict[str, Any] = {**trinity.implied, **trinity.values} if trinity else {}
+        self.fields: dict[str, str] = (
+            {k: f"{trinity.path}: {of}" for k, of in trinity.sources.items()} if trinity else {}
+        )
         """Key -> the field that set it, such as ``TunerModelConfig.max_model_len``."""
 
     def lay(self, config: BaseModel, field: str, key: str, value: Any) -> None:
@@ -97,12 +103,17 @@ def _engine_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None
             gpus = config.inference_engine_num * shared
             keys.lay(config, "inference_engine_num", f"{verl}.trainer.n_gpus_per_node", gpus)
         return
+    one_engine(
+        config,
+        f"the backbone {backbone!r} samples with one engine on one device; backbone='verl' has several",
+    )
+
+
+def one_engine(config: TunerModelConfig, why: str) -> None:
+    """Warn of numbers of engines and GPUs above 1, which only change how fast a model answers."""
     for field in ("tensor_parallel_size", "inference_engine_num"):
-        if getattr(config, field) != 1:
-            raise ConfigError(
-                f"TunerModelConfig.{field}: the backbone {backbone!r} samples with one engine on one device. Remove it, or use "
-                "backbone='verl'."
-            )
+        if (asked := getattr(config, field)) != 1:
+            log.warning("TunerModelConfig.%s: no effect of %s: %s", field, asked, why)
 
 
 def _tinker_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None:

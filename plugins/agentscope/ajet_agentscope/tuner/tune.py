@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ajet
+from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
+from ajet.job.from_trinity import training_file
 from ajet.job.layers import job_layers
 from ajet.plugins import load_plugins
 from ajet.types import AjetError, ConfigError
 from ajet.utils.suggest import nearest
 from ajet_agentscope.layout import Layout
-from ajet_agentscope.tuner import auxiliary
+from ajet_agentscope.tuner import auxiliary, trinity_file
 from ajet_agentscope.tuner.config import (
     AlgorithmConfig,
     JudgeType,
@@ -23,14 +26,18 @@ from ajet_agentscope.tuner.config import (
     ours,
 )
 from ajet_agentscope.tuner.data import DatasetConfig
-from ajet_agentscope.tuner.experiment import experiment_folder, run_to_resume
+from ajet_agentscope.tuner.experiment import (
+    PROJECT,
+    experiment_folder,
+    remove_if_nothing_ran,
+    run_to_resume,
+)
 from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import TINKER, JobKeys, algorithm_keys, model_keys, refuse, steps_key
 from ajet_agentscope.tuner.parsers import check_parsers
 from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
 
-TRINITYS = frozenset({"algorithm", "buffer", "cluster", "explorer", "synchronizer"})
-"""Sections of Trinity-RFT's configuration files; a job file has none of them."""
+log = logging.getLogger("ajet")
 
 
 class TunedModel(ajet.Run):
@@ -62,34 +69,49 @@ def tune(
 ) -> TunedModel:
     """Train the model of a workflow function, as AgentScope's tuner does.
 
-    ``config_path`` is a job file of AgentJet; the other arguments lie over it. ``backbone`` is local (the default), verl, or any
-    other that is installed. With ``resume`` an experiment of this name goes on where it ended, or begins. A value of
-    ``auxiliary_models`` may also be ``{"type": "openai", "base_url": …, "model": …}``. Without ``progress`` nothing is
-    printed. docs/agentscope-tuner.md says what each field does. Raises AjetError.
+    ``config_path`` is a job file of AgentJet, or a configuration of Trinity-RFT; the other arguments lie over it. ``backbone`` is
+    local (the default), verl, or any other that is installed. With ``resume`` an experiment of this name goes on where it
+    ended, or begins. A value of ``auxiliary_models`` may also be ``{"type": "openai", "base_url": …, "model": …}``. Without
+    ``progress`` only warnings are printed. docs/agentscope-tuner.md says what each field does. Raises AjetError.
     """
     check_workflow_function(workflow_func)
     if judge_func is not None:
         check_judge_function(judge_func)
-    file = _job_file(config_path)
-    keys = JobKeys(file)
+    path = None if config_path is None else Path(config_path).expanduser()
+    trinity = None if path is None else training_file(path, backbone or _default_backbone(model))
+    file = trinity.layers() if trinity else job_layers(path)
+    keys = JobKeys(file, trinity)
     chosen = _backbone(backbone, model, file)
-    settings = ours(AlgorithmConfig, algorithm or AlgorithmConfig())
-    algorithm_keys(keys, settings)
+    if algorithm is not None or not trinity:  # with Trinity's file, the default algorithm is Trinity's
+        algorithm_keys(keys, ours(AlgorithmConfig, algorithm or AlgorithmConfig()))
     if model is not None:
         trained = ours(TunerModelConfig, model)
         model_keys(keys, trained, chosen)
         check_parsers(trained)
-    folder = experiment_folder(project_name, experiment_name, resume)
-    tasks, validation = _tasks(train_dataset), _tasks(eval_dataset)
+    if trinity:
+        project_name, resume = project_name or trinity.project, resume or trinity.resume
+        folder = trinity_file.experiment_folder(trinity, project_name, experiment_name, resume)
+        train_dataset = trinity_file.train_dataset(trinity, train_dataset)
+        eval_dataset = trinity_file.eval_dataset(trinity, eval_dataset)
+        auxiliary_models = {**trinity_file.auxiliary_models(trinity), **(auxiliary_models or {})}
+        monitor_type = monitor_type or (None if trinity.monitor == "tensorboard" else trinity.monitor)
+        for line in trinity.warnings():
+            log.warning("%s", line)
+    else:
+        folder = experiment_folder(project_name, experiment_name, resume)
+    tasks = _tasks(train_dataset, trinity_file.workflow_args(trinity))
+    validation = _tasks(eval_dataset, trinity_file.workflow_args(trinity, evaluation=True))
     if train_dataset is not None and tasks is not None:
         batch_size = keys.values.get("train.batch_size") or file.job().train.batch_size
         steps_key(keys, ours(DatasetConfig, train_dataset), len(tasks), batch_size)
     elif file.job().task is None:
-        raise ConfigError("train_dataset: is missing. Give one, or task.reader in the file of config_path.")
+        raise ConfigError(
+            "train_dataset: is missing. Give one, or name the tasks in the file of config_path."
+        )
     if eval_dataset is not None and validation is not None:
         _check_evaluation(ours(DatasetConfig, eval_dataset))
         keys.values["eval.episodes"] = len(validation)
-    keys.values["run.loggers"] = loggers_of(monitor_type, folder.parent.name, folder, file)
+    keys.values["run.loggers"] = loggers_of(monitor_type, project_name or PROJECT, folder, file)
     if file.source_of("run.dir") == "default":
         keys.values["run.dir"] = str(folder / "runs")
     with auxiliary.served(auxiliary_models or {}) as models:
@@ -98,7 +120,7 @@ def tune(
         resumed = run_to_resume(folder) if resume else None
         try:
             run = ajet.run(
-                None if resumed else config_path,
+                None if resumed or trinity else config_path,
                 workflow=workflow_func,
                 judge=judge,
                 tasks=tasks,
@@ -109,26 +131,19 @@ def tune(
                 progress=progress,
             )
         except AjetError as error:
+            remove_if_nothing_ran(folder)
             raise type(error)(keys.by_field(str(error))) from error.__cause__
     return TunedModel(folder, run.dir)
 
 
-def _job_file(path: str | os.PathLike[str] | None) -> Layers:
-    """The job file. Raises ConfigError, also for a configuration of Trinity-RFT."""
-    layers = job_layers(None if path is None else Path(path).expanduser())
-    foreign = sorted(TRINITYS & layers.values.keys())
-    if foreign:
-        raise ConfigError(
-            f"config_path: {path} has the section {foreign[0]!r}, so it is a configuration of Trinity-RFT. Give a job file of AgentJet "
-            "(`ajet config explain` lists its keys), or none: the other arguments say the same."
-        )
-    return layers
+def _default_backbone(model: TunerModelConfig | None) -> str:
+    return TINKER if model is not None and model.tinker_config is not None else DEFAULT_BACKBONE
 
 
 def _backbone(asked: str | None, model: TunerModelConfig | None, file: Layers) -> str:
     """The name of the backbone. Raises ConfigError for one that is not installed."""
-    hosted = model is not None and model.tinker_config is not None
-    name = asked or (TINKER if hosted else file.job().backbone.name)
+    default = _default_backbone(model)
+    name = asked or (default if default == TINKER else file.job().backbone.name)
     installed = sorted(n for kind, n in load_plugins().classes if kind == "backbone")
     if name not in installed:
         raise ConfigError(
@@ -137,12 +152,13 @@ def _backbone(asked: str | None, model: TunerModelConfig | None, file: Layers) -
     return name
 
 
-def _tasks(dataset: DatasetConfig | None) -> list[ajet.Task] | None:
-    """A task for each record of a data set, in its order."""
+def _tasks(dataset: DatasetConfig | None, arguments: Mapping[str, Any]) -> list[ajet.Task] | None:
+    """A task for each record of a data set, in its order, with the arguments as its column ``workflow_args``."""
     if dataset is None:
         return None
     records = ours(DatasetConfig, dataset).records()
-    return [ajet.Task(str(number), metadata=record) for number, record in enumerate(records)]
+    further = {"workflow_args": dict(arguments)} if arguments else {}
+    return [ajet.Task(str(number), metadata=further | record) for number, record in enumerate(records)]
 
 
 def _check_evaluation(dataset: DatasetConfig) -> None:
