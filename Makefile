@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-agentscope-samples test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -131,6 +131,9 @@ verify-trinity: .venv-trinity/.installed ## does the math example learn with Tri
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
+
+test-agentscope-samples: $(ALL_INSTALLED) ## programs in the shape of the samples of AgentScope's tuner, on AgentScope 1, in an environment of its own
+	OMP_NUM_THREADS=1 .venv/bin/python tests/matrix.py agentscope-1 -- tests/plugins/agentscope/samples $(ARGS)
 
 test-versions: $(ALL_INSTALLED) ## the fast tests with Python 3.12, 3.13 and the oldest requirements, in environments of their own (ARGS="3.13")
 	OMP_NUM_THREADS=1 .venv/bin/python tests/versions.py $(ARGS)

@@ -3,6 +3,7 @@ tools that do not fit beside each other in .venv: each group in an environment o
 
     python tests/matrix.py                 # all of them; `make test-matrix`
     python tests/matrix.py openai-1.66     # one
+    python tests/matrix.py agentscope-1 -- tests/plugins/agentscope/samples     # some of its tests
 
 uv installs them, as pip's resolver takes tens of minutes for some of these sets. Environments lie in
 .cache/matrix and are kept. The last lines are a summary; the exit status is 1 if a test failed anywhere.
@@ -81,7 +82,7 @@ ENVIRONMENTS = {
     "openai-3": Environment(("openai>=3,<4",), *SDK),
     "agentscope-1": Environment(
         ("agentscope==1.0.21", "openai<3", "mcp<2", "greenlet", "tqdm"),
-        ("agentscope", "local", "loggers", "readers[huggingface]"),
+        ("agentscope", "local", "loggers", "prompts", "readers[huggingface]"),
         ("tests/plugins/agentscope", "tests/examples/test_agentscope_tuner.py"),
     ),
     "frameworks-openai-3": frameworks(
@@ -113,8 +114,14 @@ ENVIRONMENTS = {
         ),
         *("google_adk", "litellm", "instructor", "llama_index", "strands"),
     ),
-    "loggers": Environment(  # MLflow and Trackio want older versions of what constraints.txt pins
-        ("mlflow==3.17.2", "trackio==0.43.0", "opentelemetry-exporter-otlp-proto-http", "openai"),
+    "loggers": Environment(  # MLflow, SwanLab and Trackio want other versions of what constraints.txt pins
+        (
+            "mlflow==3.17.2",
+            "swanlab==0.10.3",
+            "trackio==0.43.0",
+            "opentelemetry-exporter-otlp-proto-http",
+            "openai",
+        ),
         ("loggers",),
         ("tests/plugins/loggers",),
         constrained=False,
@@ -124,8 +131,10 @@ ENVIRONMENTS = {
 
 
 def main() -> int:
-    """Run the environments that the command line names, or all."""
-    names = sys.argv[1:] or list(ENVIRONMENTS)
+    """Run the environments that the command line names, or all; after ``--``, instead of their tests those named there."""
+    given = sys.argv[1:]
+    names, tests = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    names = names or list(ENVIRONMENTS)
     unknown = [name for name in names if name not in ENVIRONMENTS]
     if unknown:
         print(f"{unknown[0]}: no such environment. Known: {', '.join(ENVIRONMENTS)}", file=sys.stderr)
@@ -135,7 +144,7 @@ def main() -> int:
         environment = ENVIRONMENTS[name]
         python = make(name, environment)
         done = subprocess.run(
-            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *environment.tests],
+            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(tests or environment.tests)],
             env={**os.environ, **QUIET},
             cwd=ROOT,
             stdout=subprocess.PIPE,

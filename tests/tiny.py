@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 
-def save_tiny_model(folder: Path, tokenizer: Any) -> Path:
-    """A random Qwen3 of two layers with this tokenizer; returns the folder."""
+def save_tiny_model(folder: Path, tokenizer: Any, context: int = 256) -> Path:
+    """A random Qwen3 of two layers with this tokenizer, for chats of ``context`` tokens; returns the folder."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -20,7 +20,7 @@ def save_tiny_model(folder: Path, tokenizer: Any) -> Path:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,
-        max_position_embeddings=256,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

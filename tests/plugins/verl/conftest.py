@@ -112,10 +112,9 @@ class Machine:
         return found
 
     def orphans(self) -> list[Path]:
-        """Shared memory that has come since the test began and that no process uses."""
-        return sorted(
-            path for path in SHARED_MEMORY.iterdir() if path not in self.shared and not _in_use(path)
-        )
+        """Shared memory that has come since the test began and that no process uses. Folders are other programs'."""
+        files = (path for path in SHARED_MEMORY.iterdir() if path.is_file())
+        return sorted(path for path in files if path not in self.shared and not _in_use(path))
 
     def commands(self) -> list[str]:
         """The command lines of those processes."""
