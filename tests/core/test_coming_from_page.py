@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ajet.earlier.job_file import RENAMED
 from ajet.job.config import all_keys
 from ajet.job.layers import job_layers
 from ajet.job.prepare import prepare
@@ -59,3 +60,18 @@ def test_B13_what_is_missing_is_said() -> None:
         assert name in missing
     for name in ("Hub", "Python API", "notebook"):
         assert name not in missing
+
+
+def test_B13_every_earlier_key_with_a_new_name_is_in_its_table() -> None:
+    rows = re.findall(r"^\| `ajet\.([\w.]+)` \| `([\w.]+)` \|$", PAGE, re.MULTILINE)
+    assert dict(rows) == {old: new for old, (new, _) in RENAMED.items()}
+
+
+def test_B13_every_form_of_the_earlier_agentjet_is_on_the_page() -> None:
+    section = PAGE.partition("## Programs of the earlier AgentJet")[2]
+    forms = """class X(Workflow)|AjetTuner|WorkflowTask|BaseJudge|main_query|init_messages|gym_env|as_agentscope_model(agent_name=|
+    as_raw_openai_sdk_client|as_oai_baseurl_apikey|trainable_targets|debug_model|tuner.config|context_overflow|
+    update_judge_input_dictionary|log_metrics|compute_reward|EnvServiceJudge|AutoGraderJudge|create_external_llm_fn|
+    ajet.utils.robust_dashscope|ajet.tuner_lib|AgentJetJob|->Class|--conf|launcher|--with-ray|--with-appworld|--with-crafters|
+    --with-logview|--db|--exp-dir|--kill|ajet config from-earlier"""
+    assert not [form for form in forms.split("|") if form.strip() not in section]

@@ -617,7 +617,7 @@ def test_an_earlier_job_file_is_refused_with_the_command_that_prints_the_new_one
         assert "old.yaml: is a job file of the earlier AgentJet" in outcome.err
         assert outcome.err.endswith("ajet config from-earlier old.yaml\n")
     outcome = folder.ajet("config", "from-earlier", "job.yaml")
-    assert outcome.code == 2 and "job.yaml: is no job file of the earlier AgentJet" in outcome.err
+    assert outcome.code == 2 and "job.yaml: is not a job file of the earlier AgentJet" in outcome.err
     assert "no such job file" in folder.ajet("config", "from-earlier", "none.yaml").err
 
 

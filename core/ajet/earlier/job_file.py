@@ -138,7 +138,7 @@ def new_job_file(path: Path) -> str:
         raise ConfigError(f"{path}: no such job file.")
     values = read_yaml(path)
     if not is_earlier(values):
-        raise ConfigError(f"{path}: is no job file of the earlier AgentJet: it has no section `ajet`.")
+        raise ConfigError(f"{path}: is not a job file of the earlier AgentJet: it has no section `ajet`.")
     new = _Translation(values)
     notes = (
         ["# To check, and what has no counterpart:", *(f"#   {note}" for note in new.notes)]

@@ -192,7 +192,7 @@ def judge_function(cls: type[BaseJudge]) -> Callable[[Task, WorkflowOutput], Any
 
 
 def field_without_model(cls: type) -> str | None:
-    """The name of an attribute that holds pydantic's ``Field(…)`` in place of its default, because the class is no pydantic
+    """The name of an attribute that holds pydantic's ``Field(…)`` in place of its default, because the class is not a pydantic
     model."""
     if hasattr(cls, "__pydantic_fields__"):
         return None

@@ -167,8 +167,8 @@ def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> Loa
             raise ConfigError(f"workflow {spec}: the class has no method `execute(self, task, tuner)`.")
         if (name := field_without_model(target)) is not None:
             raise ConfigError(
-                f"workflow {spec}: {name} is a pydantic Field, but the class is no pydantic model. Write the value itself, {name} = …, "
-                "or derive the class from ajet.Workflow."
+                f"workflow {spec}: {name} is a pydantic Field, but the class is not a pydantic model. Write the value itself, "
+                f"{name} = …, or derive the class from ajet.Workflow."
             )
         bound = int(not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod))
         _check_constructor(target, spec)
