@@ -1,4 +1,4 @@
-"""Loggers: a run in TensorBoard, Weights & Biases, MLflow or Trackio, and its episodes in any OpenTelemetry collector.
+"""Loggers: a run in TensorBoard, Weights & Biases, MLflow, SwanLab or Trackio, and its episodes in any OpenTelemetry collector.
 
 Importing this package imports none of them; each is imported when a run begins that logs to it.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from ajet import Logger, hookimpl
 from ajet_loggers.mlflow import MLflow
 from ajet_loggers.otel import OpenTelemetry
+from ajet_loggers.swanlab import SwanLab
 from ajet_loggers.tensorboard import TensorBoard
 from ajet_loggers.trackio import Trackio
 from ajet_loggers.wandb import WandB
@@ -17,4 +18,4 @@ from ajet_loggers.wandb import WandB
 
 @hookimpl
 def ajet_loggers() -> Iterable[type[Logger]]:
-    return [TensorBoard, WandB, MLflow, Trackio, OpenTelemetry]
+    return [TensorBoard, WandB, MLflow, SwanLab, Trackio, OpenTelemetry]
