@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import sys
 import threading
@@ -11,7 +13,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ajet_online import Model
+import httpx
+
+from ajet_online import Runner
 
 PRODUCTION, KEY = "production-key", "explorer-key-0123456789"
 Message = dict[str, Any]
@@ -19,7 +23,7 @@ Message = dict[str, Any]
 
 @dataclass
 class FakeExplorer:
-    """Also the production model, by another key and address: LangChain shares one client per address."""
+    """Also the production model, by another key and address."""
 
     url: str = ""
     answer: Callable[[list[Message]], Message] = lambda messages: say("hello")
@@ -34,8 +38,16 @@ class FakeExplorer:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
-    def production(self) -> Model:
-        return Model(f"{self.url}/production/v1", PRODUCTION, "m")
+    def production(self) -> dict[str, str]:
+        """The options of OpenAI clients of the user's own model."""
+        return {"base_url": f"{self.url}/production/v1", "api_key": PRODUCTION}
+
+    def ask(self, task: Any) -> str:
+        """An agent that makes one call of the user's own model."""
+        body = {"model": "m", "messages": [{"role": "user", "content": str(task)}], "temperature": 0}
+        headers = {"Authorization": f"Bearer {PRODUCTION}"}
+        reply = httpx.post(f"{self.production['base_url']}/chat/completions", json=body, headers=headers)
+        return str(reply.raise_for_status().json()["choices"][0]["message"]["content"])
 
     def shadow_calls(self) -> list[tuple[str, dict[str, Any]]]:
         """The names of the runs, and what they have asked."""
@@ -99,6 +111,20 @@ def call_tools(*names: str, **arguments: Any) -> Message:
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
+def as_events(answer: Mapping[str, Any]) -> bytes:
+    """A reply as a stream of one chunk."""
+    (choice,) = answer["choices"]
+    delta = dict(choice["message"])
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(delta["tool_calls"])]
+    chunk = {
+        **answer,
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": choice["finish_reason"]}],
+    }
+    return f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+
+
 @contextmanager
 def fake_explorer() -> Iterator[FakeExplorer]:
     fake = FakeExplorer()
@@ -110,9 +136,10 @@ def fake_explorer() -> Iterator[FakeExplorer]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             key = self.headers["Authorization"].removeprefix("Bearer ")
             status, answer = fake.post(self.path, key, json.loads(body))
-            content = json.dumps(answer).encode()
+            is_stream = status == 200 and json.loads(body).get("stream", False)
+            content = as_events(answer) if is_stream else json.dumps(answer).encode()
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -137,3 +164,23 @@ def fake_explorer() -> Iterator[FakeExplorer]:
         finally:
             server.shutdown()
             thread.join()
+
+
+class Service(Runner):
+    """A runner that watches one agent, which is called as a program calls it."""
+
+    def __init__(self, agent: Callable[..., Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.agent = self.watch(agent)
+
+    def run(self, task: Any) -> Any:
+        async def awaited(answer: Any) -> Any:
+            return await answer
+
+        answer = self.agent(task)
+        return asyncio.run(awaited(answer)) if inspect.isawaitable(answer) else answer
+
+    async def arun(self, task: Any) -> Any:
+        if inspect.iscoroutinefunction(self.agent):
+            return await self.agent(task)
+        return await asyncio.to_thread(self.agent, task)

@@ -14,13 +14,11 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 
 from ajet.types import AjetError, ConfigError
 from ajet_online import (
     ExplicitMarking,
-    Model,
     Request,
     Runner,
     SamplingRate,
@@ -29,9 +27,8 @@ from ajet_online import (
     in_shadow_run,
     mark,
 )
-from ajet_online.runner.explorer_client import run_name
 
-from .fake_explorer import KEY, PRODUCTION, FakeExplorer, fake_explorer, say
+from .fake_explorer import KEY, PRODUCTION, FakeExplorer, Service, fake_explorer, say
 
 ALL = SamplingRate(1.0)
 PATIENCE = 10.0
@@ -44,19 +41,18 @@ def explorer() -> Iterator[FakeExplorer]:
 
 
 @pytest.fixture
-def runner_of(explorer: FakeExplorer) -> Iterator[Callable[..., Runner]]:
+def runner_of(explorer: FakeExplorer) -> Iterator[Callable[..., Service]]:
     """Make and start a runner, which stops after the test."""
-    made: list[Runner] = []
+    made: list[Service] = []
 
-    def make(agent: Callable[..., Any] | None = None, **options: Any) -> Runner:
+    def make(agent: Callable[..., Any] | None = None, **options: Any) -> Service:
         usual: dict[str, Any] = {
             "explorer": explorer.url,
             "key": KEY,
-            "model": explorer.production,
             "select": ALL,
             "reward": lambda run: 1.0,
         }
-        runner = Runner(agent or ask, **{**usual, **options})
+        runner = Service(agent or explorer.ask, **{**usual, **options})
         made.append(runner)
         runner.start()
         return runner
@@ -66,19 +62,6 @@ def runner_of(explorer: FakeExplorer) -> Iterator[Callable[..., Runner]]:
         runner.stop(0)
 
 
-def ask(task: Any, model: Model) -> str:
-    """An agent that makes one call."""
-    messages = [{"role": "user", "content": str(task)}]
-    headers = {"Authorization": f"Bearer {model.api_key}"}
-    url = f"{model.base_url}/chat/completions"
-    reply = httpx.post(url, json={"model": model.name, "messages": messages}, headers=headers)
-    return str(reply.raise_for_status().json()["choices"][0]["message"]["content"])
-
-
-async def ask_async(task: Any, model: Model) -> str:
-    return await asyncio.to_thread(ask, task, model)
-
-
 class Gate:
     """An agent whose shadow runs wait until the test lets them go on."""
 
@@ -86,7 +69,7 @@ class Gate:
         self.entered, self.open = threading.Semaphore(0), threading.Event()
         self.left = threading.Semaphore(0)
 
-    def __call__(self, task: Any, model: Model) -> str:
+    def __call__(self, task: Any) -> str:
         if in_shadow_run():
             self.entered.release()
             assert self.open.wait(PATIENCE)
@@ -98,7 +81,12 @@ class Gate:
             assert self.entered.acquire(timeout=PATIENCE)
 
 
-def silent(task: Any, model: Model) -> str:
+def rated(explorer: FakeExplorer) -> list[str]:
+    """The tasks that got feedback."""
+    return [body["task_id"] for body in explorer.feedback]
+
+
+def silent(task: Any) -> str:
     """An agent that calls no model."""
     return "answer"
 
@@ -107,7 +95,7 @@ def silent(task: Any, model: Model) -> str:
 
 
 def test_the_user_gets_the_production_models_answer(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     explorer.answer = lambda messages: say(f"about {messages[-1]['content']}")
     runner = runner_of(select=SamplingRate(0.0))
@@ -117,25 +105,15 @@ def test_the_user_gets_the_production_models_answer(
     assert (runner.counts.requests, runner.counts.selected) == (2, 0)
 
 
-def test_async_agents_answer_too(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
-    runner = runner_of(ask_async)
+def test_async_agents_answer_too(explorer: FakeExplorer, runner_of: Callable[..., Service]) -> None:
+    runner = runner_of(partial(asyncio.to_thread, explorer.ask))
     assert runner.run("a") == asyncio.run(runner.arun("b")) == "hello"
     assert runner.wait(PATIENCE)
     assert runner.counts.feedback_sent == 2
 
 
-def test_run_of_an_async_agent_in_an_event_loop_names_arun(runner_of: Callable[..., Runner]) -> None:
-    runner = runner_of(ask_async)
-
-    async def handler() -> None:
-        runner.run("a")
-
-    with pytest.raises(AjetError, match=r"await runner\.arun"):
-        asyncio.run(handler())
-
-
-def test_the_agents_exceptions_reach_the_user_and_select_nothing(runner_of: Callable[..., Runner]) -> None:
-    def failing(task: Any, model: Model) -> str:
+def test_the_agents_exceptions_reach_the_user_and_select_nothing(runner_of: Callable[..., Service]) -> None:
+    def failing(task: Any) -> str:
         raise LookupError(task)
 
     runner = runner_of(failing)
@@ -146,7 +124,7 @@ def test_the_agents_exceptions_reach_the_user_and_select_nothing(runner_of: Call
     assert runner.counts.requests == runner.counts.selected == 0
 
 
-def test_a_blocked_shadow_run_delays_no_answer(runner_of: Callable[..., Runner]) -> None:
+def test_a_blocked_shadow_run_delays_no_answer(runner_of: Callable[..., Service]) -> None:
     gate = Gate()
     runner = runner_of(gate, pool=1, queue=3)
     assert [runner.run(n) for n in range(10)] == ["answer"] * 10  # while the first shadow run is in progress
@@ -157,7 +135,7 @@ def test_a_blocked_shadow_run_delays_no_answer(runner_of: Callable[..., Runner])
 
 
 def test_a_runner_that_is_not_started_only_answers(explorer: FakeExplorer) -> None:
-    runner = Runner(ask, explorer=explorer.url, key=KEY, model=explorer.production, reward=lambda run: 1.0)
+    runner = Service(explorer.ask, explorer=explorer.url, key=KEY, reward=lambda run: 1.0)
     assert runner.run("a") == "hello"
     assert runner.wait(0) and runner.counts.requests == 0
     runner.stop()
@@ -167,7 +145,7 @@ def test_a_runner_that_is_not_started_only_answers(explorer: FakeExplorer) -> No
 
 
 def test_a_sampling_rate_selects_that_share_and_a_seed_the_same_requests() -> None:
-    request = Request("t", 0.0, False, (), {})
+    request = Request("agent", "t", 0.0, False, (), {})
 
     def selected(rate: float, seed: int) -> list[bool]:
         strategy = SamplingRate(rate, seed=seed)
@@ -178,10 +156,10 @@ def test_a_sampling_rate_selects_that_share_and_a_seed_the_same_requests() -> No
     assert (sum(selected(0.0, 1)), sum(selected(1.0, 1))) == (0, 2000)
 
 
-def test_marked_requests_are_selected_with_their_labels(runner_of: Callable[..., Runner]) -> None:
+def test_marked_requests_are_selected_with_their_labels(runner_of: Callable[..., Service]) -> None:
     runs: list[ShadowRun] = []
 
-    def agent(task: str, model: Model) -> str:
+    def agent(task: str) -> str:
         if task == "hard":
             mark("long", "maths", level=1)
             mark("maths", level=2)
@@ -195,11 +173,11 @@ def test_marked_requests_are_selected_with_their_labels(runner_of: Callable[...,
     assert (run.task, run.labels, run.metadata) == ("hard", ("long", "maths"), {"level": 2})
 
 
-def test_marks_of_concurrent_requests_do_not_mix(runner_of: Callable[..., Runner]) -> None:
+def test_marks_of_concurrent_requests_do_not_mix(runner_of: Callable[..., Service]) -> None:
     runs: list[ShadowRun] = []
     meeting = threading.Barrier(8)
 
-    def agent(task: int, model: Model) -> int:
+    def agent(task: int) -> int:
         if not in_shadow_run():
             meeting.wait(PATIENCE)
             with ThreadPoolExecutor() as threads:  # a thread with a copy of the context
@@ -208,7 +186,7 @@ def test_marks_of_concurrent_requests_do_not_mix(runner_of: Callable[..., Runner
             meeting.wait(PATIENCE)
         return task
 
-    async def in_task(task: int, model: Model) -> int:
+    async def in_task(task: int) -> int:
         if not in_shadow_run():
             await asyncio.gather(asyncio.to_thread(mark, f"thread {task}"), asyncio.sleep(0))
             await asyncio.create_task(mark_later(f"own {task}"))
@@ -233,18 +211,21 @@ def test_marks_of_concurrent_requests_do_not_mix(runner_of: Callable[..., Runner
     ]
 
 
-def test_a_mark_outside_a_request_does_nothing_and_warns_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ajet_online.runner.marks._warned", False)
-    mark("a")
-    mark("b")
-    assert [record.message for record in caplog.records] == [
-        "mark() was called outside Runner.run() and Runner.arun(), where it does nothing"
-    ]
+def test_a_mark_before_a_call_is_a_mark_of_the_next_one(runner_of: Callable[..., Service]) -> None:
+    runs: list[ShadowRun] = []
+    runner = runner_of(silent, select=ExplicitMarking(), reward=runs.append)
+
+    def handler() -> None:
+        mark("important", user=7)
+        runner.run("a")
+        runner.run("b")
+
+    contextvars.Context().run(handler)
+    assert runner.wait(PATIENCE)
+    assert [(run.task, run.labels, run.metadata) for run in runs] == [("a", ("important",), {"user": 7})]
 
 
-def test_of_several_strategies_the_first_that_selects_wins(runner_of: Callable[..., Runner]) -> None:
+def test_of_several_strategies_the_first_that_selects_wins(runner_of: Callable[..., Service]) -> None:
     runs: list[ShadowRun] = []
 
     class Long:
@@ -254,7 +235,7 @@ def test_of_several_strategies_the_first_that_selects_wins(runner_of: Callable[.
     def every(task: str, response: Any, context: Request) -> Selection:
         return Selection(task != "no", "every", ["every"], {"by": "function", "answer": response})
 
-    def agent(task: str, model: Model) -> str:
+    def agent(task: str) -> str:
         mark("said", by="agent")
         return task.upper()
 
@@ -269,7 +250,7 @@ def test_of_several_strategies_the_first_that_selects_wins(runner_of: Callable[.
 
 
 def test_a_strategy_that_fails_selects_nothing(
-    runner_of: Callable[..., Runner], caplog: pytest.LogCaptureFixture
+    runner_of: Callable[..., Service], caplog: pytest.LogCaptureFixture
 ) -> None:
     for select, problem in (
         (lambda *_: 1 / 0, "division by zero"),
@@ -296,9 +277,9 @@ def test_a_strategy_that_fails_selects_nothing(
     ],
 )
 def test_arguments_that_cannot_work_are_named(options: dict[str, Any], problem: str) -> None:
-    usual: dict[str, Any] = {"explorer": "http://127.0.0.1:1", "key": KEY, "model": Model("", "", "m")}
+    usual: dict[str, Any] = {"explorer": "http://127.0.0.1:1", "key": KEY}
     with pytest.raises(ConfigError, match=problem):
-        Runner(ask, **{**usual, "reward": lambda run: 1.0, **options})
+        Runner(**{**usual, "reward": lambda run: 1.0, **options})
     with pytest.raises(ConfigError, match="between 0 and 1"):
         SamplingRate(10)
 
@@ -307,19 +288,20 @@ def test_arguments_that_cannot_work_are_named(options: dict[str, Any], problem: 
 
 
 def test_a_shadow_run_calls_the_explorer_with_a_key_that_names_the_run(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     runner = runner_of(repeat=3)
-    runner.run("cats", task_id="t-1")
+    runner.run("cats")
     assert runner.wait(PATIENCE)
-    assert sorted(name for name, _ in explorer.shadow_calls()) == ["t-1.0", "t-1.1", "t-1.2"]
+    task = explorer.feedback[0]["task_id"]
+    assert sorted(name for name, _ in explorer.shadow_calls()) == [f"{task}.{n}" for n in range(3)]
     assert sorted(sorted(body.items()) for body in explorer.feedback) == [
-        [("reward", 1.0), ("run", f"t-1.{n}"), ("run_id", n), ("task_id", "t-1")] for n in range(3)
+        [("reward", 1.0), ("run", f"{task}.{n}"), ("run_id", n), ("task_id", task)] for n in range(3)
     ]
     assert (runner.counts.selected, runner.counts.shadow_runs, runner.counts.feedback_sent) == (1, 3, 3)
 
 
-def test_task_ids_are_unique(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+def test_task_ids_are_unique(explorer: FakeExplorer, runner_of: Callable[..., Service]) -> None:
     runner = runner_of()
     for _ in range(5):
         runner.run("same")
@@ -327,17 +309,10 @@ def test_task_ids_are_unique(explorer: FakeExplorer, runner_of: Callable[..., Ru
     assert len({body["task_id"] for body in explorer.feedback}) == 5
 
 
-@pytest.mark.parametrize("task_id", ["user/42", "a" * 200, "ä~b"])
-def test_the_name_of_a_run_is_always_valid(task_id: str) -> None:
-    name = run_name(task_id, 7)
-    assert len(name) <= 128 and name.endswith(".7") and name != run_name(task_id + "x", 7)
-    assert set(name) <= set("0123456789abcdef.")
-
-
-def test_each_shadow_run_gets_the_task_as_it_was(runner_of: Callable[..., Runner]) -> None:
+def test_each_shadow_run_gets_the_task_as_it_was(runner_of: Callable[..., Service]) -> None:
     seen: list[list[str]] = []
 
-    def agent(task: list[str], model: Model) -> str:
+    def agent(task: list[str]) -> str:
         if in_shadow_run():
             seen.append([*task])
         task.append("changed")
@@ -350,7 +325,7 @@ def test_each_shadow_run_gets_the_task_as_it_was(runner_of: Callable[..., Runner
 
 
 def test_a_task_that_cannot_be_copied_is_answered_and_counted(
-    runner_of: Callable[..., Runner], caplog: pytest.LogCaptureFixture
+    runner_of: Callable[..., Service], caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = runner_of(silent)
     assert runner.run({"lock": threading.Lock()}) == "answer"
@@ -358,12 +333,12 @@ def test_a_task_that_cannot_be_copied_is_answered_and_counted(
     assert "cannot be copied" in caplog.text
 
 
-def test_a_shadow_run_has_a_context_of_its_own(runner_of: Callable[..., Runner]) -> None:
+def test_a_shadow_run_has_a_context_of_its_own(runner_of: Callable[..., Service]) -> None:
     """What the request's context holds, such as a database session or a stream to the user, is not the shadow run's."""
     session: ContextVar[str] = ContextVar("session", default="none")
     seen: list[tuple[bool, str]] = []
 
-    def agent(task: Any, model: Model) -> str:
+    def agent(task: Any) -> str:
         seen.append((in_shadow_run(), session.get()))
         session.set("left behind")
         mark("ignored in shadow runs")
@@ -376,26 +351,26 @@ def test_a_shadow_run_has_a_context_of_its_own(runner_of: Callable[..., Runner])
     assert seen == [(False, "of the request"), (True, "none"), (False, "none")]
 
 
-def test_a_runner_in_a_shadow_run_starts_no_further_ones(runner_of: Callable[..., Runner]) -> None:
+def test_a_watched_call_inside_another_one_is_a_part_of_it(runner_of: Callable[..., Service]) -> None:
     inner = runner_of(silent)
 
-    def agent(task: Any, model: Model) -> str:
+    def agent(task: Any) -> str:
         return str(inner.run(task))
 
     outer = runner_of(agent)
     outer.run("a")
     assert outer.wait(PATIENCE) and inner.wait(PATIENCE)
-    assert (outer.counts.shadow_runs, inner.counts.shadow_runs, inner.counts.requests) == (1, 1, 1)
+    assert (outer.counts.shadow_runs, inner.counts.requests) == (1, 0)
 
 
-def test_threads_of_a_shadow_run_belong_to_it(runner_of: Callable[..., Runner]) -> None:
+def test_threads_of_a_shadow_run_belong_to_it(runner_of: Callable[..., Service]) -> None:
     seen: list[bool] = []
     pool = ThreadPoolExecutor(1)  # shared with other requests
 
     def look() -> None:
         seen.append(in_shadow_run())
 
-    def agent(task: Any, model: Model) -> str:
+    def agent(task: Any) -> str:
         pool.submit(look).result()
         thread = threading.Thread(target=look)
         thread.start()
@@ -417,7 +392,7 @@ def test_threads_of_a_shadow_run_belong_to_it(runner_of: Callable[..., Runner]) 
 # --------------------------------------------------------------------------- the pool
 
 
-def test_what_the_queue_has_no_room_for_is_dropped_as_a_group(runner_of: Callable[..., Runner]) -> None:
+def test_what_the_queue_has_no_room_for_is_dropped_as_a_group(runner_of: Callable[..., Service]) -> None:
     gate = Gate()
     runner = runner_of(gate, pool=2, queue=3, repeat=2)
     runner.run("runs")
@@ -430,11 +405,11 @@ def test_what_the_queue_has_no_room_for_is_dropped_as_a_group(runner_of: Callabl
     assert runner.counts.shadow_runs == 4
 
 
-def test_at_most_pool_shadow_runs_run_at_once(runner_of: Callable[..., Runner]) -> None:
+def test_at_most_pool_shadow_runs_run_at_once(runner_of: Callable[..., Service]) -> None:
     lock, running, most = threading.Lock(), 0, 0
     full = threading.Barrier(3)
 
-    def agent(task: Any, model: Model) -> str:
+    def agent(task: Any) -> str:
         nonlocal running, most
         if in_shadow_run():
             with lock:
@@ -454,12 +429,12 @@ def test_at_most_pool_shadow_runs_run_at_once(runner_of: Callable[..., Runner]) 
 
 
 def test_a_shadow_run_that_takes_too_long_is_abandoned_and_another_thread_goes_on(
-    runner_of: Callable[..., Runner],
+    runner_of: Callable[..., Service],
 ) -> None:
     gate, rewarded = Gate(), list[str]()
 
-    def agent(task: str, model: Model) -> str:
-        return gate(task, model) if task == "blocks" else "answer"
+    def agent(task: str) -> str:
+        return gate(task) if task == "blocks" else "answer"
 
     runner = runner_of(agent, pool=1, timeout=0.3, reward=lambda run: rewarded.append(run.task))
     runner.run("blocks")
@@ -474,7 +449,7 @@ def test_a_shadow_run_that_takes_too_long_is_abandoned_and_another_thread_goes_o
     assert runner.counts.timed_out == 1 and rewarded == ["next"]
 
 
-def test_threads_that_hang_are_at_most_twice_the_pool(runner_of: Callable[..., Runner]) -> None:
+def test_threads_that_hang_are_at_most_twice_the_pool(runner_of: Callable[..., Service]) -> None:
     gate = Gate()
     runner = runner_of(gate, pool=2, queue=4, timeout=0.05)
     for task in range(4):
@@ -489,10 +464,10 @@ def test_threads_that_hang_are_at_most_twice_the_pool(runner_of: Callable[..., R
     assert runner.counts.shadow_runs == 8
 
 
-def test_an_async_agent_that_takes_too_long_is_cancelled(runner_of: Callable[..., Runner]) -> None:
+def test_an_async_agent_that_takes_too_long_is_cancelled(runner_of: Callable[..., Service]) -> None:
     cancelled = threading.Event()
 
-    async def agent(task: Any, model: Model) -> str:
+    async def agent(task: Any) -> str:
         if in_shadow_run():
             try:
                 await asyncio.Event().wait()
@@ -507,11 +482,11 @@ def test_an_async_agent_that_takes_too_long_is_cancelled(runner_of: Callable[...
     assert (runner.counts.timed_out, runner.counts.failed) == (1, 0)
 
 
-def test_async_shadow_runs_share_a_loop_until_one_blocks_it(runner_of: Callable[..., Runner]) -> None:
+def test_async_shadow_runs_share_a_loop_until_one_blocks_it(runner_of: Callable[..., Service]) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
     entered, unblock = threading.Event(), threading.Event()
 
-    async def agent(task: str, model: Model) -> str:
+    async def agent(task: str) -> str:
         if in_shadow_run():
             loops.append(asyncio.get_running_loop())
             if task == "blocks":
@@ -534,7 +509,9 @@ def test_async_shadow_runs_share_a_loop_until_one_blocks_it(runner_of: Callable[
 # --------------------------------------------------------------------------- rewards
 
 
-def test_the_reward_calculator_sees_the_run(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+def test_the_reward_calculator_sees_the_run(
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
+) -> None:
     explorer.answer = lambda messages: say("shadow" if len(explorer.calls) > 1 else "production")
     runs: list[ShadowRun] = []
 
@@ -543,15 +520,15 @@ def test_the_reward_calculator_sees_the_run(explorer: FakeExplorer, runner_of: C
         return 0.25
 
     runner = runner_of(reward=reward)
-    assert runner.run("cats", task_id="t") == "production"
+    assert runner.run("cats") == "production"
     assert runner.wait(PATIENCE)
     (run,) = runs
     assert (run.task, run.response, run.error, run.refused_tools) == ("cats", "shadow", None, ())
-    assert (run.task_id, run.run_id) == ("t", 0) and run.seconds > 0
+    assert (run.task_id, run.run_id) == (explorer.feedback[0]["task_id"], 0) and run.seconds > 0
     assert explorer.feedback[0]["reward"] == 0.25
 
 
-def test_no_reward_is_no_feedback(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+def test_no_reward_is_no_feedback(explorer: FakeExplorer, runner_of: Callable[..., Service]) -> None:
     runner = runner_of(reward=lambda run: None)
     runner.run("a")
     runner.stop()
@@ -561,7 +538,7 @@ def test_no_reward_is_no_feedback(explorer: FakeExplorer, runner_of: Callable[..
 
 @pytest.mark.parametrize("reward", [lambda run: 1 / 0, lambda run: float("nan"), lambda run: "good"])
 def test_a_reward_that_fails_is_counted(
-    reward: Callable[[ShadowRun], Any], explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    reward: Callable[[ShadowRun], Any], explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     runner = runner_of(reward=reward)
     assert runner.run("a") == "hello"
@@ -570,10 +547,10 @@ def test_a_reward_that_fails_is_counted(
 
 
 def test_a_shadow_run_that_raises_is_counted_and_may_be_rewarded(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
-    def agent(task: Any, model: Model) -> str:
-        answer = ask(task, model)
+    def agent(task: Any) -> str:
+        answer = explorer.ask(task)
         if in_shadow_run():
             raise SystemExit("of the shadow run")
         return answer
@@ -586,7 +563,7 @@ def test_a_shadow_run_that_raises_is_counted_and_may_be_rewarded(
 
 
 def test_an_explorer_that_is_not_there_or_fails_is_counted(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     explorer.status["/feedback"] = 503
     runner = runner_of()
@@ -606,43 +583,43 @@ def test_an_explorer_that_is_not_there_or_fails_is_counted(
 
 
 def test_feedback_on_a_run_without_replies_is_a_failure(
-    runner_of: Callable[..., Runner], caplog: pytest.LogCaptureFixture
+    runner_of: Callable[..., Service], caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = runner_of(silent)
     runner.run("a")
     assert runner.wait(PATIENCE)
     assert (runner.counts.feedback_sent, runner.counts.feedback_failed) == (0, 1)
-    assert "does the agent call the model that it gets?" in caplog.text
+    assert "has made no LLM call over HTTP" in caplog.text
 
 
 # --------------------------------------------------------------------------- commits
 
 
 def test_rated_tasks_are_committed_regularly(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     runner = runner_of(commit_interval=0.01)
-    runner.run("a", task_id="t-1")
-    explorer.wait_for(lambda: explorer.commits == [{"task_id": "t-1"}])
-    runner.run("a", task_id="t-2")
-    explorer.wait_for(lambda: explorer.commits == [{"task_id": "t-1"}, {"task_id": "t-2"}])
+    for number in (1, 2):
+        runner.run("a")
+        explorer.wait_for(lambda: len(explorer.commits) == number)  # noqa: B023 - called at once
+    assert [body["task_id"] for body in explorer.commits] == rated(explorer)
 
 
 def test_stop_waits_for_shadow_runs_and_commits(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     runner = runner_of(repeat=4, pool=2)
-    for n in range(5):
-        runner.run("a", task_id=f"t-{n}")
+    for _ in range(5):
+        runner.run("a")
     runner.stop()
-    assert sorted(body["task_id"] for body in explorer.commits) == [f"t-{n}" for n in range(5)]
+    assert sorted(body["task_id"] for body in explorer.commits) == sorted(set(rated(explorer)))
     assert (runner.counts.feedback_sent, runner.counts.commits) == (20, 5)
     runner.run("not selected any more")
     assert runner.counts.requests == 5
 
 
 def test_a_task_is_committed_when_all_of_its_runs_have_ended(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     """Otherwise trainers would see a part of its group."""
     second = threading.Event()
@@ -652,37 +629,39 @@ def test_a_task_is_committed_when_all_of_its_runs_have_ended(
         return 1.0
 
     runner = runner_of(repeat=2, reward=reward, commit_interval=0.01)
-    runner.run("a", task_id="group")
+    runner.run("a")
     explorer.wait_for(lambda: explorer.feedback)
-    runner.run("b", task_id="other")
+    (group,) = rated(explorer)
+    runner.run("b")
     second.set()
-    explorer.wait_for(lambda: {"task_id": "group"} in explorer.commits)
-    group = [name for name in explorer.order if name.startswith("group")]
-    assert group == ["group.0", "group.1", "group"]
+    explorer.wait_for(lambda: {"task_id": group} in explorer.commits)
+    assert [name for name in explorer.order if name.startswith(group)] == [f"{group}.0", f"{group}.1", group]
 
 
 def test_a_task_is_committed_also_if_some_of_its_runs_have_failed(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     runner = runner_of(repeat=3, reward=lambda run: 1 / run.run_id)
-    runner.run("a", task_id="t")
+    runner.run("a")
     runner.stop()
     assert (runner.counts.failed, runner.counts.feedback_sent) == (1, 2)
-    assert explorer.commits == [{"task_id": "t"}]
+    assert explorer.commits == [{"task_id": rated(explorer)[0]}]
 
 
-def test_a_commit_that_fails_is_tried_again(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+def test_a_commit_that_fails_is_tried_again(
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
+) -> None:
     explorer.status["/commit"] = 503
     runner = runner_of(commit_interval=0.01)
-    runner.run("a", task_id="t")
+    runner.run("a")
     explorer.wait_for(lambda: runner.counts.commits_failed)
     explorer.status.clear()
     explorer.wait_for(lambda: explorer.commits)
-    assert explorer.commits == [{"task_id": "t"}]
+    assert explorer.commits == [{"task_id": rated(explorer)[0]}]
 
 
 def test_stop_is_bounded_and_abandons_what_hangs(
-    explorer: FakeExplorer, runner_of: Callable[..., Runner]
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
     gate = Gate()
     runner = runner_of(gate, pool=1)
@@ -694,7 +673,7 @@ def test_stop_is_bounded_and_abandons_what_hangs(
     gate.open.set()
 
 
-def test_a_runner_can_be_started_again(explorer: FakeExplorer, runner_of: Callable[..., Runner]) -> None:
+def test_a_runner_can_be_started_again(explorer: FakeExplorer, runner_of: Callable[..., Service]) -> None:
     runner = runner_of()
     with pytest.raises(AjetError, match="started already"):
         runner.start()
@@ -710,19 +689,17 @@ def test_a_forked_process_answers_and_starts_its_own(explorer: FakeExplorer) -> 
     """As servers with several processes do; in a process of its own, as threads of this one may hold locks."""
     program = f"""
 import os
-from ajet_online import Model, Runner, SamplingRate
+from ajet_online import Runner, SamplingRate
 
-runner = Runner(
-    lambda task, model: "answer", explorer="http://127.0.0.1:1", key="k", model=Model("", "", "m"),
-    select=SamplingRate(1.0), reward=lambda run: None,
-)
+runner = Runner(explorer="http://127.0.0.1:1", key="k", select=SamplingRate(1.0), reward=lambda run: None)
+run = runner.watch(lambda task: "answer")
 runner.start()
-runner.run("a")
+run("a")
 runner.wait({PATIENCE})
 if not os.fork():
-    assert runner.run("b") == "answer" and runner.counts.requests == 1
+    assert run("b") == "answer" and runner.counts.requests == 1
     with runner:
-        runner.run("c")
+        run("c")
     assert runner.counts.shadow_runs == 1, runner.counts
     os._exit(0)
 status = os.wait()[1]

@@ -14,10 +14,10 @@ import openai
 import pytest
 
 from ajet.types import ConfigError
-from ajet_online import Model, Runner, SamplingRate, ShadowRun, guard_tools, in_shadow_run, read_only
+from ajet_online import SamplingRate, ShadowRun, guard_tools, in_shadow_run, read_only
 from ajet_online.runner import patches
 
-from .fake_explorer import KEY, FakeExplorer, Message, call_tools, fake_explorer, say
+from .fake_explorer import KEY, FakeExplorer, Message, Service, call_tools, fake_explorer, say
 
 REFUSAL = "tool 'send_mail' is not read-only, so it does not run in a shadow run"
 PATIENCE = 60.0
@@ -57,19 +57,18 @@ def explorer() -> Iterator[FakeExplorer]:
         yield fake
 
 
-Agent = Callable[[Any, Model], Any]
+Agent = Callable[[Any], Any]
 
 
 def in_production_and_shadow(
     explorer: FakeExplorer, agent: Agent, task: Any = "cats", **options: Any
-) -> tuple[Any, ShadowRun, Runner]:
+) -> tuple[Any, ShadowRun, Service]:
     """One request, which is answered and repeated: the user's answer, the shadow run, the stopped runner."""
     runs: list[ShadowRun] = []
-    runner = Runner(
+    runner = Service(
         agent,
         explorer=explorer.url,
         key=KEY,
-        model=explorer.production,
         select=SamplingRate(1.0),
         reward=runs.append,
         **options,
@@ -94,7 +93,7 @@ def check(explorer: FakeExplorer, desk: Desk, agent: Agent, **options: Any) -> N
 # --------------------------------------------------------------------------- plain functions
 
 
-def plain_agent(desk: Desk) -> Agent:
+def plain_agent(explorer: FakeExplorer, desk: Desk) -> Agent:
     @read_only
     def search(text: str) -> str:
         return desk.note("search")
@@ -104,13 +103,11 @@ def plain_agent(desk: Desk) -> Agent:
 
     tools = guard_tools({"search": search, "send_mail": send_mail})
 
-    def agent(task: str, model: Model) -> str:
-        with openai.OpenAI(base_url=model.base_url, api_key=model.api_key, max_retries=0) as client:
+    def agent(task: str) -> str:
+        with openai.OpenAI(**explorer.production, max_retries=0) as client:
             messages: list[Any] = [{"role": "user", "content": task}]
             while True:
-                message = (
-                    client.chat.completions.create(model=model.name, messages=messages).choices[0].message
-                )
+                message = client.chat.completions.create(model="m", messages=messages).choices[0].message
                 messages.append(message)
                 if not message.tool_calls:
                     return str(message.content)
@@ -123,7 +120,7 @@ def plain_agent(desk: Desk) -> Agent:
 
 def test_a_loop_on_the_openai_sdk(explorer: FakeExplorer) -> None:
     desk = Desk()
-    check(explorer, desk, plain_agent(desk))
+    check(explorer, desk, plain_agent(explorer, desk))
 
 
 def test_an_async_loop_with_async_tools(explorer: FakeExplorer) -> None:
@@ -137,7 +134,7 @@ def test_an_async_loop_with_async_tools(explorer: FakeExplorer) -> None:
     async def send_mail(text: str) -> str:
         return desk.note("send_mail")
 
-    async def agent(task: str, model: Model) -> str:
+    async def agent(task: str) -> str:
         return f"{await search('cats')} | {await send_mail('cats')}"
 
     check(explorer, desk, agent, read_only=("search",))
@@ -186,7 +183,7 @@ def test_guarded_functions_are_unchanged_outside_shadow_runs() -> None:
 # --------------------------------------------------------------------------- LangGraph and LangChain
 
 
-def langgraph_agent(desk: Desk, kind: str = "sync") -> Agent:
+def langgraph_agent(explorer: FakeExplorer, desk: Desk, kind: str = "sync") -> Agent:
     pytest.importorskip("langgraph")
     from langchain.agents import create_agent
     from langchain_core.tools import tool
@@ -218,15 +215,15 @@ def langgraph_agent(desk: Desk, kind: str = "sync") -> Agent:
             """Send."""
             return desk.note("send_mail")
 
-    def graph(model: Model) -> Any:
-        chat = ChatOpenAI(base_url=model.base_url, api_key=model.api_key, model=model.name, max_retries=0)
+    def graph() -> Any:
+        chat = ChatOpenAI(**explorer.production, model="m", max_retries=0)
         return create_agent(chat, [search, send_mail])
 
-    def agent(task: str, model: Model) -> str:
-        return str(graph(model).invoke({"messages": [("user", task)]})["messages"][-1].text)
+    def agent(task: str) -> str:
+        return str(graph().invoke({"messages": [("user", task)]})["messages"][-1].text)
 
-    async def agent_async(task: str, model: Model) -> str:
-        state = await graph(model).ainvoke({"messages": [("user", task)]})
+    async def agent_async(task: str) -> str:
+        state = await graph().ainvoke({"messages": [("user", task)]})
         return str(state["messages"][-1].text)
 
     return agent if kind == "sync" else agent_async
@@ -235,7 +232,7 @@ def langgraph_agent(desk: Desk, kind: str = "sync") -> Agent:
 @pytest.mark.parametrize("kind", ["sync", "async", "coroutine"])
 def test_a_prebuilt_agent_of_langgraph(kind: str, explorer: FakeExplorer) -> None:
     desk = Desk()
-    check(explorer, desk, langgraph_agent(desk, kind))
+    check(explorer, desk, langgraph_agent(explorer, desk, kind))
 
 
 def test_a_tool_node_in_a_graph_of_ones_own_with_names_declared(explorer: FakeExplorer) -> None:
@@ -258,8 +255,8 @@ def test_a_tool_node_in_a_graph_of_ones_own_with_names_declared(explorer: FakeEx
         for name in ("search", "send_mail")
     ]
 
-    def agent(task: str, model: Model) -> str:
-        chat = ChatOpenAI(base_url=model.base_url, api_key=model.api_key, model=model.name)
+    def agent(task: str) -> str:
+        chat = ChatOpenAI(**explorer.production, model="m")
         bound = chat.bind_tools(tools)
         builder = StateGraph(MessagesState)
         builder.add_node("model", lambda state: {"messages": [bound.invoke(state["messages"])]})
@@ -305,7 +302,7 @@ def test_every_way_to_call_a_langchain_tool_is_guarded(explorer: FakeExplorer) -
         async def _arun(self, text: str) -> str:
             return desk.note("send_mail")
 
-    def agent(task: str, model: Model) -> list[Any]:
+    def agent(task: str) -> list[Any]:
         class MadeLater(Overriding): ...
 
         class MadeLaterOverriding(Overriding):
@@ -346,7 +343,7 @@ def test_declared_classes_and_objects_of_langchain_run(explorer: FakeExplorer) -
         """Look."""
         return f"seen {text}"
 
-    def agent(task: str, model: Model) -> list[str]:
+    def agent(task: str) -> list[str]:
         return [Search().invoke({"text": task}), look.invoke({"text": task})]
 
     answer, run, _ = in_production_and_shadow(explorer, agent)
@@ -356,7 +353,7 @@ def test_declared_classes_and_objects_of_langchain_run(explorer: FakeExplorer) -
 # --------------------------------------------------------------------------- AgentScope
 
 
-def agentscope_agent(desk: Desk) -> Agent:
+def agentscope_agent(explorer: FakeExplorer, desk: Desk) -> Agent:
     pytest.importorskip("agentscope.credential")
     from agentscope.agent import Agent as ScopeAgent
     from agentscope.credential import OpenAICredential
@@ -376,9 +373,9 @@ def agentscope_agent(desk: Desk) -> Agent:
         """Send."""
         return desk.note("send_mail")
 
-    async def agent(task: str, model: Model) -> str:
-        credential = OpenAICredential(api_key=model.api_key, base_url=model.base_url)
-        chat = OpenAIChatModel(credential=credential, model=model.name, stream=False)
+    async def agent(task: str) -> str:
+        credential = OpenAICredential(**explorer.production)
+        chat = OpenAIChatModel(credential=credential, model="m", stream=False)
         # What the framework itself holds for read-only is not a declaration.
         tools = [
             FunctionTool(function, permission=allowed, is_read_only=True) for function in (search, send_mail)
@@ -391,7 +388,7 @@ def agentscope_agent(desk: Desk) -> Agent:
 
 def test_an_agent_of_agentscope(explorer: FakeExplorer) -> None:
     desk = Desk()
-    check(explorer, desk, agentscope_agent(desk))
+    check(explorer, desk, agentscope_agent(explorer, desk))
 
 
 def test_a_tool_of_agentscope_that_is_called_directly(explorer: FakeExplorer) -> None:
@@ -404,7 +401,7 @@ def test_a_tool_of_agentscope_that_is_called_directly(explorer: FakeExplorer) ->
         """Send."""
         return desk.note("send_mail")
 
-    async def agent(task: str, model: Model) -> str:
+    async def agent(task: str) -> str:
         return str((await FunctionTool(send_mail)(text=task)).content[0].text)
 
     answer, run, _ = in_production_and_shadow(explorer, agent)
@@ -415,7 +412,9 @@ def test_a_tool_of_agentscope_that_is_called_directly(explorer: FakeExplorer) ->
 # --------------------------------------------------------------------------- OpenAI Agents SDK
 
 
-def openai_agent(desk: Desk, *, as_tool: bool = False, synchronous: bool = False) -> Agent:
+def openai_agent(
+    explorer: FakeExplorer, desk: Desk, *, as_tool: bool = False, synchronous: bool = False
+) -> Agent:
     agents = pytest.importorskip("agents")
 
     @agents.function_tool
@@ -429,9 +428,9 @@ def openai_agent(desk: Desk, *, as_tool: bool = False, synchronous: bool = False
         """Send."""
         return desk.note("send_mail")
 
-    def made(model: Model) -> Any:
-        client = openai.AsyncOpenAI(base_url=model.base_url, api_key=model.api_key, max_retries=0)
-        chat = agents.OpenAIChatCompletionsModel(model.name, client)
+    def made() -> Any:
+        client = openai.AsyncOpenAI(**explorer.production, max_retries=0)
+        chat = agents.OpenAIChatCompletionsModel("m", client)
         inner = agents.Agent("inner", tools=[search, send_mail], model=chat)
         if not as_tool:
             return inner
@@ -441,13 +440,13 @@ def openai_agent(desk: Desk, *, as_tool: bool = False, synchronous: bool = False
 
     config = agents.RunConfig(tracing_disabled=True)
 
-    async def agent(task: str, model: Model) -> str:
-        return str((await agents.Runner.run(made(model), task, run_config=config)).final_output)
+    async def agent(task: str) -> str:
+        return str((await agents.Runner.run(made(), task, run_config=config)).final_output)
 
-    def agent_sync(task: str, model: Model) -> str:
+    def agent_sync(task: str) -> str:
         with asyncio.Runner() as loop:  # run_sync needs a current loop, which threads do not have
             asyncio.set_event_loop(loop.get_loop())
-            return str(agents.Runner.run_sync(made(model), task, run_config=config).final_output)
+            return str(agents.Runner.run_sync(made(), task, run_config=config).final_output)
 
     return agent_sync if synchronous else agent
 
@@ -455,7 +454,7 @@ def openai_agent(desk: Desk, *, as_tool: bool = False, synchronous: bool = False
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_an_agent_of_the_openai_agents_sdk(synchronous: bool, explorer: FakeExplorer) -> None:
     desk = Desk()
-    check(explorer, desk, openai_agent(desk, synchronous=synchronous))
+    check(explorer, desk, openai_agent(explorer, desk, synchronous=synchronous))
 
 
 def test_an_agent_as_a_tool_runs_and_its_own_tools_are_checked(explorer: FakeExplorer) -> None:
@@ -466,7 +465,7 @@ def test_an_agent_as_a_tool_runs_and_its_own_tools_are_checked(explorer: FakeExp
 
     explorer.answer = answer
     desk = Desk()
-    check(explorer, desk, openai_agent(desk, as_tool=True))
+    check(explorer, desk, openai_agent(explorer, desk, as_tool=True))
 
 
 def test_shell_tools_end_the_shadow_run(explorer: FakeExplorer) -> None:
@@ -479,7 +478,7 @@ def test_shell_tools_end_the_shadow_run(explorer: FakeExplorer) -> None:
     ran = []
     shell = agents.ShellTool(executor=ran.append)
 
-    async def agent(task: str, model: Model) -> str:
+    async def agent(task: str) -> str:
         call = SimpleNamespace(shell_tool=shell, tool_call=None)
         if in_shadow_run():
             await ShellAction.execute(
@@ -498,10 +497,7 @@ def test_shell_tools_end_the_shadow_run(explorer: FakeExplorer) -> None:
 def test_patches_are_undone_when_the_last_runner_has_stopped(explorer: FakeExplorer) -> None:
     base = pytest.importorskip("langchain_core.tools.base")
     before = {name: vars(base.BaseTool)[name] for name in ("invoke", "run", "__init_subclass__")}
-    runners = [
-        Runner(print, explorer=explorer.url, key=KEY, model=explorer.production, reward=print)
-        for _ in range(2)
-    ]
+    runners = [Service(print, explorer=explorer.url, key=KEY, reward=print) for _ in range(2)]
     for runner in runners:
         runner.start()
     runners[0].stop()
@@ -521,7 +517,7 @@ def test_classes_with_several_bases_are_restored_too(explorer: FakeExplorer) -> 
         def run(self, *args: Any, **kwargs: Any) -> Any: ...
 
     before = vars(Both)["run"]
-    runner = Runner(print, explorer=explorer.url, key=KEY, model=explorer.production, reward=print)
+    runner = Service(print, explorer=explorer.url, key=KEY, reward=print)
     with runner:
         assert vars(Both)["run"] is not before
     assert vars(Both)["run"] is before
@@ -558,7 +554,7 @@ def test_a_framework_that_is_imported_after_the_start_is_guarded(framework: str)
     pytest.importorskip(framework)
     program = f"""
 import sys
-from ajet_online import Model, Runner, SamplingRate
+from ajet_online import Runner, SamplingRate
 
 calls = []
 
@@ -567,17 +563,18 @@ def send_mail(text: str) -> str:
     calls.append(text)
     return "sent"
 
-def agent(task, model):
+def agent(task):
 {LATER[framework]}
 
 answers = []
 runner = Runner(
-    agent, explorer="http://127.0.0.1:1", key="k", model=Model("", "", "m"), select=SamplingRate(1.0),
+    explorer="http://127.0.0.1:1", key="k", select=SamplingRate(1.0),
     reward=lambda run: answers.append(run.response or run.error),
 )
+run = runner.watch(agent)
 with runner:
     assert {framework!r} not in sys.modules
-    print(runner.run("cats"))
+    print(run("cats"))
     runner.wait({PATIENCE})
 print(answers[0])
 print(len(calls))
@@ -598,7 +595,7 @@ def test_an_abandoned_shadow_run_stays_guarded_after_its_runner_has_stopped(expl
         """Send."""
         return "sent"
 
-    def agent(task: str, model: Model) -> str:
+    def agent(task: str) -> str:
         if in_shadow_run():
             entered.set()
             go_on.wait(PATIENCE)
@@ -606,11 +603,10 @@ def test_an_abandoned_shadow_run_stays_guarded_after_its_runner_has_stopped(expl
             left.set()
         return "answer"
 
-    runner = Runner(
+    runner = Service(
         agent,
         explorer=explorer.url,
         key=KEY,
-        model=explorer.production,
         reward=print,
         select=SamplingRate(1.0),
     )
@@ -629,11 +625,10 @@ def test_a_framework_that_cannot_be_guarded_stops_shadow_runs(
     """Its write tools would run in them."""
     base = pytest.importorskip("langchain_core.tools.base")
     monkeypatch.setattr(base, "BaseTool", object)
-    runner = Runner(
-        lambda task, model: "answer",
+    runner = Service(
+        lambda task: "answer",
         explorer=explorer.url,
         key=KEY,
-        model=explorer.production,
         select=SamplingRate(1.0),
         reward=print,
     )
@@ -652,19 +647,18 @@ def test_a_framework_that_cannot_be_guarded_stops_shadow_runs(
 def test_no_write_tool_runs_in_500_shadow_runs(explorer: FakeExplorer) -> None:
     desk = Desk()
     agents = [
-        plain_agent(desk),
-        langgraph_agent(desk),
-        langgraph_agent(desk, "coroutine"),
-        agentscope_agent(desk),
-        openai_agent(desk),
+        plain_agent(explorer, desk),
+        langgraph_agent(explorer, desk),
+        langgraph_agent(explorer, desk, "coroutine"),
+        agentscope_agent(explorer, desk),
+        openai_agent(explorer, desk),
     ]
     runs: list[ShadowRun] = []
     runners = [
-        Runner(
+        Service(
             agent,
             explorer=explorer.url,
             key=KEY,
-            model=explorer.production,
             select=SamplingRate(1.0),
             reward=runs.append,
             repeat=10,

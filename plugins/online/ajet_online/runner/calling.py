@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from ajet_online.runner.loops import Loops, RunnerLoop
@@ -15,15 +15,6 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object whose `__call__` is async
     )
-
-
-def in_event_loop() -> bool:
-    """Whether this thread is running an event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class Call:
@@ -38,8 +29,13 @@ class Call:
         self._task: asyncio.Task[Any] | None = None
 
     def result(self) -> Any:
-        """What the function returns. Raises what it raises, and CancelledError if the call was cancelled."""
+        """What the function returns; of a stream, the list of its items. Raises what it raises, and CancelledError if the call was
+        cancelled."""
         returned = self._function(*self._args)
+        if inspect.isgenerator(returned):
+            return list(returned)
+        if inspect.isasyncgen(returned):
+            returned = _listed(returned)
         if not inspect.isawaitable(returned):
             return returned
         self._loop = self._loops.current()
@@ -62,3 +58,7 @@ class Call:
     def _cancel_task(self) -> None:
         if self._task:
             self._task.cancel()
+
+
+async def _listed(stream: AsyncGenerator[Any, Any]) -> list[Any]:
+    return [item async for item in stream]

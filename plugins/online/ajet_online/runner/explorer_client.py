@@ -1,20 +1,16 @@
-"""What a runner sends to the explorer: feedback and commits. The agent's calls go there through the agent's own client."""
+"""What a runner sends to the explorer: feedback and commits. `forwarding` sends the agent's calls."""
 
 from __future__ import annotations
 
-import re
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ajet.types import ConfigError
-from ajet_online.runner.model import Model
 
 if TYPE_CHECKING:
     import httpx
 
 SECONDS = 10.0
 """Timeout of one request; its answers need one transaction."""
-RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class ExplorerClient:
@@ -34,9 +30,9 @@ class ExplorerClient:
             transport=httpx.HTTPTransport(retries=2),
         )
 
-    def model(self, name: str, task_id: str, run_id: int) -> Model:
-        """The model of a shadow run: the explorer, with a key that names the run."""
-        return Model(f"{self._url}/v1", f"{self._key}~{run_name(task_id, run_id)}", name)
+    def address(self, task_id: str, run_id: int) -> tuple[str, str]:
+        """Where the calls of a shadow run go: the address without ``/v1``, and a key that names the run."""
+        return self._url, f"{self._key}~{run_name(task_id, run_id)}"
 
     def feedback(self, reward: float, task_id: str, run_id: int) -> None:
         """Rate every reply of a run."""
@@ -44,7 +40,7 @@ class ExplorerClient:
         answer = self._post("/feedback", {"run": run, "reward": reward, "task_id": task_id, "run_id": run_id})
         if answer.get("rated") == [] and not answer.get("unchanged"):
             raise ValueError(
-                f"the explorer has no replies of run {run}: does the agent call the model that it gets?"
+                f"the explorer has no replies of run {run}: the agent has made no LLM call over HTTP in this process"
             )
 
     def commit(self, task_id: str) -> None:
@@ -73,8 +69,5 @@ def check_address(url: str, key: str) -> None:
 
 
 def run_name(task_id: str, run_id: int) -> str:
-    """``TASK.RUN``, at most 128 characters; a task id with characters that a run's name cannot have is hashed."""
-    name = f"{task_id}.{run_id}"
-    if RUN_NAME.fullmatch(name):
-        return name
-    return f"{blake2b(task_id.encode(errors='surrogatepass'), digest_size=16).hexdigest()}.{run_id}"
+    """``TASK.RUN``."""
+    return f"{task_id}.{run_id}"

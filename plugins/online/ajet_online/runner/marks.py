@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextvars import ContextVar
 from typing import Any
 
 from ajet_online.runner.shadow import in_shadow_run
-
-log = logging.getLogger("ajet.online.runner")
 
 
 class Marks:
@@ -35,19 +32,27 @@ class Marks:
 
 
 marks_of_request: ContextVar[Marks | None] = ContextVar("ajet_online_marks", default=None)
-_warned = False
+"""Those of the watched call that is in progress."""
+_before: ContextVar[Marks | None] = ContextVar("ajet_online_marks_before", default=None)
+"""Those of the next one."""
+
+
+def new_marks() -> Marks:
+    """The marks of a call that begins: with those that were set before it."""
+    marks = _before.get() or Marks()
+    _before.set(None)
+    return marks
 
 
 def mark(*labels: str, **metadata: Any) -> None:
-    """Mark the request that is being answered, for `ExplicitMarking` and for the reward calculator.
+    """Mark a request, for `ExplicitMarking` and for the reward calculator: the watched call that is in progress, or else the next
+    one in this context.
 
-    It works in the agent, and in tasks and threads that have a copy of its context. It does nothing in a shadow run. Outside
-    a request it does nothing either, and the first such call logs a warning.
+    It works in the agent, and in tasks and threads that have a copy of its context. It does nothing in a shadow run.
     """
-    global _warned
-    marks = marks_of_request.get()
-    if marks is not None:
-        marks.add(labels, metadata)
-    elif not in_shadow_run() and not _warned:
-        _warned = True
-        log.warning("mark() was called outside Runner.run() and Runner.arun(), where it does nothing")
+    if in_shadow_run():
+        return
+    marks = marks_of_request.get() or _before.get()
+    if marks is None:
+        _before.set(marks := Marks())
+    marks.add(labels, metadata)

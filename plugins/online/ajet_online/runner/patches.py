@@ -1,5 +1,5 @@
-"""Which calls of tools are intercepted: those of frameworks that are imported, also later. Patches only look at a context
-variable, and call the original outside shadow runs."""
+"""What is intercepted while a runner is started: calls of tools and of agents, in frameworks that are imported, also later, and LLM
+calls. The patches of tools and LLM calls only look at a context variable, and call the original outside shadow runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from types import ModuleType
 
 from ajet.utils.patching import Patch, when_imported
 from ajet_online.runner.frameworks.agentscope import agentscope_tools_guarded
+from ajet_online.runner.frameworks.agentscope_agents import agentscope_agents_watched
+from ajet_online.runner.frameworks.autogen import assistants_watched, autogen_tools_guarded
 from ajet_online.runner.frameworks.langchain import langchain_tools_guarded
+from ajet_online.runner.frameworks.langgraph import graphs_watched
 from ajet_online.runner.frameworks.openai_agents import openai_agents_tools_guarded
+from ajet_online.runner.frameworks.openai_agents_runs import runs_watched
 from ajet_online.runner.threads import threads_in_shadow_runs
 
 _PATCHES = (
     ("langchain_core.tools.base", langchain_tools_guarded),
+    ("langgraph.pregel", graphs_watched),
     ("agentscope.tool", agentscope_tools_guarded),
+    ("agentscope.agent", agentscope_agents_watched),
     ("agents", openai_agents_tools_guarded),
+    ("agents", runs_watched),
+    ("autogen_core.tools", autogen_tools_guarded),
+    ("autogen_agentchat.agents", assistants_watched),
 )
 _lock = threading.Lock()
 _blocks = 0
@@ -39,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def intercepted() -> Iterator[None]:
-    """A block in which tools are intercepted. Runners and shadow runs each have one, so an abandoned shadow run stays
+    """A block in which these are intercepted. Runners and shadow runs each have one, so an abandoned shadow run stays
     guarded after its runner has stopped."""
     global _blocks
     with _lock:
@@ -56,14 +65,18 @@ def intercepted() -> Iterator[None]:
 
 
 def problems() -> list[str]:
-    """Why the tools of a framework that is imported are not intercepted. Then there must be no shadow runs."""
+    """Why something that is imported is not intercepted. Then there must be no shadow runs."""
     return list(_problems)
 
 
 def _install() -> None:
+    # These imports take a moment, which programs without a runner do not spend.
+    from ajet_online.runner.forwarding import calls_forwarded, calls_of_other_clients_forwarded
+
     _problems.clear()
     _undo.enter_context(threads_in_shadow_runs())
-    for module, patch in _PATCHES:
+    _undo.enter_context(calls_of_other_clients_forwarded())
+    for module, patch in (("httpx2", calls_forwarded), ("httpx", calls_forwarded), *_PATCHES):
         _undo.callback(when_imported(module, _noting_problems(patch)))
 
 

@@ -24,6 +24,8 @@ class Selection:
 class Request:
     """What a strategy is told of a request, beside its task and the user's answer."""
 
+    agent: str
+    """The name of the agent, the graph or the function."""
     task_id: str
     seconds: float
     """How long the answer took."""
@@ -38,7 +40,8 @@ class Strategy(Protocol):
     """Any object with this method is a strategy. A function with these parameters is one too."""
 
     def select(self, task: Any, response: Any, context: Request) -> Selection:
-        """The decision on a request that was answered. It is made before the user gets the answer, so it must be quick."""
+        """The decision on a request that was answered. It is made before the user gets the answer, so it must be quick. The response
+        is what the agent returned; of a stream, the list of its items."""
         ...
 
 

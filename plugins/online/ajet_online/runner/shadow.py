@@ -1,4 +1,4 @@
-"""Whether this code is in a shadow run, and which tools may run there."""
+"""Whether this code is in a shadow run, which tools may run there, and where its LLM calls go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from contextvars import ContextVar
 class Shadow:
     """The shadow run that this context belongs to."""
 
-    def __init__(self, read_only: Collection[str], on_refused: Callable[[], None]) -> None:
+    def __init__(
+        self, explorer: str, key: str, read_only: Collection[str], on_refused: Callable[[], None]
+    ) -> None:
+        self.explorer, self.key = explorer, key
+        """The address of the explorer, without ``/v1``, and a key that names the run."""
         self._read_only = read_only
         self._on_refused = on_refused
         self.refused: list[str] = []

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
@@ -17,20 +17,29 @@ from ajet_online.runner.commits import Commits
 from ajet_online.runner.counts import Counter
 from ajet_online.runner.explorer_client import ExplorerClient
 from ajet_online.runner.loops import Loops
-from ajet_online.runner.model import Model
 from ajet_online.runner.patches import intercepted, problems
 from ajet_online.runner.shadow import Shadow, current_shadow
+from ajet_online.runner.text import text_of
+from ajet_online.runner.watching import Repeatable
 
 log = logging.getLogger("ajet.online.runner")
+
+
+Message = Mapping[str, str]
+User = Callable[[Sequence[Message]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowRun:
     """What the reward calculator gets of a shadow run."""
 
+    agent: str
+    """The agent's name."""
     task: Any
     response: Any
-    """What the agent returned; None if it raised."""
+    """What the agent returned, in the last turn; None if it raised."""
+    messages: Sequence[Message]
+    """The conversation as texts: ``{"role": "user", "content": …}``, and ``assistant`` for the agent."""
     labels: tuple[str, ...]
     """Of the marks in the user's request, and of the selection."""
     metadata: Mapping[str, Any]
@@ -48,11 +57,10 @@ class ShadowRun:
 class Setup:
     """What all shadow runs of a runner share."""
 
-    agent: Callable[[Any, Model], Any]
     reward: Callable[[ShadowRun], Any]
+    user: User | None
     read_only: Collection[str]
     client: ExplorerClient
-    model_name: str
     counter: Counter
     commits: Commits
     loops: Loops
@@ -64,14 +72,16 @@ class Job:
     def __init__(
         self,
         setup: Setup,
-        task: Any,
+        call: Repeatable,
+        response: Any,
         task_id: str,
         run_id: int,
         labels: tuple[str, ...],
         metadata: Mapping[str, Any],
     ) -> None:
         self._setup = setup
-        self._task, self._task_id, self._run_id = task, task_id, run_id
+        self._repeated, self._response = call, response
+        self._task_id, self._run_id = task_id, run_id
         self._labels, self._metadata = labels, metadata
         self._lock = threading.Lock()
         self._call: Call | None = None
@@ -116,32 +126,45 @@ class Job:
 
     def _answered(self) -> ShadowRun:
         setup = self._setup
-        shadow = Shadow(setup.read_only, lambda: setup.counter.add("refused_tools"))
-        model = setup.client.model(setup.model_name, self._task_id, self._run_id)
+        address, key = setup.client.address(self._task_id, self._run_id)
+        shadow = Shadow(address, key, setup.read_only, lambda: setup.counter.add("refused_tools"))
+        messages: list[Message] = []
         response, error, started = None, None, time.monotonic()
         try:
-            # A context of its own: what a framework keeps in the request's, such as where it streams to, is the user's.
-            response = Context().run(self._called, shadow, model)
+            *_, response = self._turns(shadow, messages)
         except BaseException as raised:
             error = raised
             self._failed("shadow run %s failed: %r", raised)
-        seconds = time.monotonic() - started
-        refused = tuple(shadow.refused)
         return ShadowRun(
-            self._task,
+            self._repeated.agent,
+            self._repeated.task,
             response,
+            tuple(messages),
             self._labels,
             self._metadata,
-            refused,
-            seconds,
+            tuple(shadow.refused),
+            time.monotonic() - started,
             error,
             self._task_id,
             self._run_id,
         )
 
-    def _called(self, shadow: Shadow, model: Model) -> Any:
-        current_shadow.set(shadow)
-        return self._cancellable(self._setup.agent, copy.deepcopy(self._task), model)
+    def _turns(self, shadow: Shadow, messages: list[Message]) -> Iterator[Any]:
+        """The agent's answers: to the task, and to what the simulated user says."""
+        # A context of its own: what a framework keeps in the request's, such as where it streams to, is the user's.
+        context = Context()
+        context.run(current_shadow.set, shadow)
+        agent = context.run(self._repeated.begin, self._response)
+        said = copy.deepcopy(self._repeated.task)
+        while True:
+            messages.append({"role": "user", "content": text_of(said)})
+            response = context.run(self._cancellable, agent, said)
+            messages.append({"role": "assistant", "content": text_of(response)})
+            yield response
+            user = self._setup.user
+            said = Context().run(self._cancellable, user, tuple(messages)) if user else None
+            if said is None:
+                return
 
     def _cancellable(self, function: Callable[..., Any], *args: Any) -> Any:
         with self._lock:

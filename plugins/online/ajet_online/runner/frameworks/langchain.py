@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from functools import wraps
 from types import ModuleType
 from typing import Any
-from weakref import WeakSet
 
-from ajet.utils.patching import replaced
+from ajet_online.runner.frameworks.classes import replaced_in_all
 from ajet_online.runner.shadow import current_shadow
 from ajet_online.runner.tools import is_read_only
 
@@ -21,40 +20,8 @@ METHODS = ("invoke", "ainvoke", "run", "arun")
 @contextmanager
 def langchain_tools_guarded(module: ModuleType) -> Iterator[None]:
     """Refuse tools in shadow runs."""
-    base = module.BaseTool
-    guarded: WeakSet[type] = WeakSet()
-    init_subclass = vars(base)["__init_subclass__"].__func__
-
-    def guard(cls: type) -> None:
-        if cls in guarded:
-            return
-        guarded.add(cls)
-        for name in METHODS:
-            if inspect.isfunction(method := vars(cls).get(name)):
-                setattr(cls, name, _refusing(method))
-
-    def guard_subclass(cls: type, /, **kwargs: Any) -> None:
-        init_subclass(cls, **kwargs)
-        guard(cls)
-
-    for name in METHODS:
-        inspect.getattr_static(base, name)
-    try:
-        with replaced(base, __init_subclass__=classmethod(guard_subclass)):
-            for cls in _with_subclasses(base):
-                guard(cls)
-            yield
-    finally:
-        for cls in list(guarded):
-            for name in METHODS:
-                method = vars(cls).get(name)
-                guard_and_original = getattr(method, _ORIGINAL, (None, None))
-                if method and guard_and_original[0] is method:
-                    setattr(cls, name, guard_and_original[1])
-
-
-_ORIGINAL = "__ajet_original__"
-"""Attribute of a guard: itself and what it guards. Itself, because `functools.wraps` copies attributes."""
+    with replaced_in_all(module.BaseTool, dict.fromkeys(METHODS, _refusing)):
+        yield
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,9 +35,7 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         refused = _refusal(self, args, kwargs)
         return await original(self, *args, **kwargs) if refused is None else refused
 
-    made = call_async if inspect.iscoroutinefunction(original) else call
-    setattr(made, _ORIGINAL, (made, original))
-    return made
+    return call_async if inspect.iscoroutinefunction(original) else call
 
 
 def _refusal(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -99,10 +64,3 @@ def _declared(tool: Any) -> bool:
     ]
     code = [one for one in code if one is not None]
     return is_read_only(tool) or (bool(code) and all(is_read_only(one) for one in code))
-
-
-def _with_subclasses(cls: type) -> Iterator[type]:
-    yield cls
-    subclasses: list[type] = cls.__subclasses__()
-    for subclass in subclasses:
-        yield from _with_subclasses(subclass)

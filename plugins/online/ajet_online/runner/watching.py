@@ -1,0 +1,143 @@
+"""Calls of agents by the user's program: what is noted before one, so that it can be repeated, and its answer."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol
+
+from ajet.utils.patching import steps_with
+from ajet_online.runner.marks import Marks, marks_of_request, new_marks
+from ajet_online.runner.shadow import in_shadow_run
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """A call of an agent, as it was before the agent began."""
+
+    agent: str
+    """The agent's name."""
+    task: Any
+    """A copy of its input."""
+    begin: Callable[[Any], Callable[[Any], Any]]
+    """Given the answer that the user got, returns the agent with the state that it had. That is called with a copy of the task,
+    and then with what the simulated user says; it may be async. Each shadow run begins anew."""
+
+
+Describe = Callable[..., Repeatable | None]
+"""Given the arguments of a call; None if it cannot be repeated."""
+
+
+class Watcher(Protocol):
+    """What is told of calls. Its methods never raise."""
+
+    def answered(self, call: Repeatable, response: Any, marks: Marks, seconds: float) -> None:
+        """The user's program has got an answer."""
+
+    def not_noted(self, error: Exception) -> None:
+        """A call could not be noted, so it cannot be repeated."""
+
+
+def watched(
+    original: Callable[..., Any],
+    describe: Describe,
+    watcher: Callable[[], Watcher | None],
+    steps: str = "",
+) -> Callable[..., Any]:
+    """``original``, of which the watcher is told each answer. A call inside another one, or in a shadow run, is a part of that
+    one. Answers may be streams; ``steps`` is the name of the method of the returned object that streams."""
+
+    def noted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        if in_shadow_run() or marks_of_request.get() is not None:
+            return None
+        told = watcher()
+        if told is None:
+            return None
+        try:
+            call = describe(*args, **kwargs)
+        except Exception as error:
+            told.not_noted(error)
+            return None
+        return _Call(told, call) if call else None
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        noting = noted(args, kwargs)
+        if noting is None:
+            return original(*args, **kwargs)
+        with noting:
+            returned = original(*args, **kwargs)
+        return noting.until_answered(returned, steps)
+
+    @wraps(original)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        noting = noted(args, kwargs)
+        if noting is None:
+            return await original(*args, **kwargs)
+        return await noting.awaited(original(*args, **kwargs))
+
+    return call_async if inspect.iscoroutinefunction(original) else call
+
+
+class _Call:
+    """A call in progress. As a block, marks that are set in it are the call's."""
+
+    def __init__(self, watcher: Watcher, call: Repeatable) -> None:
+        self._watcher, self._call = watcher, call
+        self._marks = new_marks()
+        self._started = time.monotonic()
+
+    def __enter__(self) -> None:
+        self._token = marks_of_request.set(self._marks)
+
+    def __exit__(self, *_: object) -> None:
+        marks_of_request.reset(self._token)
+
+    def until_answered(self, returned: Any, steps: str) -> Any:
+        """What the program gets in place of what the agent has returned."""
+        if steps:
+            stream = getattr(returned, steps)
+            setattr(returned, steps, lambda *args, **kwargs: self._stream(stream(*args, **kwargs), returned))
+        elif inspect.isasyncgen(returned):
+            return self._stream(returned)
+        elif inspect.isgenerator(returned):
+            return self._generated(returned)
+        elif inspect.isawaitable(returned):
+            return self.awaited(returned)
+        else:
+            self._answered(returned)
+        return returned
+
+    async def awaited(self, awaitable: Any) -> Any:
+        """The answer of an async agent."""
+        with self:
+            response = await awaitable
+        self._answered(response)
+        return response
+
+    async def _stream(self, stream: AsyncGenerator[Any, Any], response: Any = None) -> AsyncGenerator[Any]:
+        items = []
+        async for item in steps_with(marks_of_request, self._marks, stream):
+            items.append(item)
+            yield item
+        self._answered(items if response is None else response)
+
+    def _generated(self, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        items = []
+        try:
+            while True:
+                with self:
+                    item = next(stream)
+                items.append(item)
+                yield item
+        except StopIteration as end:
+            self._answered(items)
+            return end.value
+        finally:
+            stream.close()
+
+    def _answered(self, response: Any) -> None:
+        self._watcher.answered(self._call, response, self._marks, time.monotonic() - self._started)
