@@ -255,12 +255,17 @@ def test_thinking_is_the_chat_templates_variable(tuned: Tune) -> None:
         assert ("<think>\n\n</think>" in line.text.partition("assistant\n")[2][:20]) is not thinks
 
 
-def test_parsers_that_are_set_must_fit_the_chat_template(tuned: Tune) -> None:
-    tuned(model={"tool_call_parser": "hermes", "reasoning_parser": "deepseek_r1"})
-    said = error_of(lambda: tuned(model={"tool_call_parser": "llama3_json"}))
-    assert said.startswith("TunerModelConfig.tool_call_parser: the chat template of")
-    said = error_of(lambda: tuned(model={"reasoning_parser": "deepsek_r1"}))
-    assert "TunerModelConfig.reasoning_parser: 'deepsek_r1' is not known; did you mean 'deepseek_r1'" in said
+def test_vllms_parsers_are_not_needed_whatever_the_model(caplog: pytest.LogCaptureFixture) -> None:
+    keys_of({"tool_call_parser": "hermes", "reasoning_parser": None}, "local")
+    assert caplog.messages == []
+    keys_of({"tool_call_parser": "kimi_k2", "reasoning_parser": "qwen3"}, "verl")
+    assert [message.partition(": no effect of ")[0::2] for message in caplog.messages] == [
+        (
+            f"TunerModelConfig.{field}",
+            f"{value}: answers are read as the model's chat template writes them, whatever the parser",
+        )
+        for field, value in (("tool_call_parser", "kimi_k2"), ("reasoning_parser", "qwen3"))
+    ]
 
 
 def keys_of(model: dict[str, Any], backbone: str) -> dict[str, Any]:

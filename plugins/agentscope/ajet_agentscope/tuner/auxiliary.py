@@ -11,8 +11,7 @@ from typing import Any
 import ajet
 from ajet.types import ConfigError
 from ajet_agentscope.tuner.config import TunerModelConfig, ours
-from ajet_agentscope.tuner.keys import one_engine, refuse
-from ajet_agentscope.tuner.parsers import check_parsers
+from ajet_agentscope.tuner.keys import one_engine, refuse, template_reads
 
 
 @contextmanager
@@ -32,8 +31,8 @@ def _served(name: str, model: Any, stack: ExitStack) -> dict[str, Any]:
         return dict(model)
     config = ours(TunerModelConfig, model)
     refuse(config, {"tinker_config": "an auxiliary model is not trained. Remove it."})
+    template_reads(config)
     one_engine(config, "an auxiliary model is served with one engine on one device")
-    check_parsers(config)
     template = {} if config.enable_thinking is None else {"enable_thinking": config.enable_thinking}
     server = stack.enter_context(
         ajet.serve(

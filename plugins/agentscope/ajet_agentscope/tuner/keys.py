@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -88,6 +88,7 @@ def model_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None:
     if config.enable_thinking is not None:
         key = "rollout.chat_template.enable_thinking"
         keys.lay(config, "enable_thinking", key, config.enable_thinking)
+    template_reads(config)
     _engine_keys(keys, config, backbone)
     if config.tinker_config is not None:
         _tinker_keys(keys, config, backbone)
@@ -111,8 +112,19 @@ def _engine_keys(keys: JobKeys, config: TunerModelConfig, backbone: str) -> None
 
 def one_engine(config: TunerModelConfig, why: str) -> None:
     """Warn of numbers of engines and GPUs above 1, which only change how fast a model answers."""
-    for field in ("tensor_parallel_size", "inference_engine_num"):
-        if (asked := getattr(config, field)) != 1:
+    _warn(config, ("tensor_parallel_size", "inference_engine_num"), why)
+
+
+def template_reads(config: TunerModelConfig) -> None:
+    """Warn of vLLM's parsers, which AgentJet does not need."""
+    why = "answers are read as the model's chat template writes them, whatever the parser"
+    _warn(config, ("tool_call_parser", "reasoning_parser"), why)
+
+
+def _warn(config: TunerModelConfig, fields: Sequence[str], why: str) -> None:
+    for field in fields:
+        asked = getattr(config, field)
+        if asked not in (None, TunerModelConfig.model_fields[field].default):
             log.warning("TunerModelConfig.%s: no effect of %s: %s", field, asked, why)
 
 

@@ -34,7 +34,6 @@ from ajet_agentscope.tuner.experiment import (
 )
 from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import TINKER, JobKeys, algorithm_keys, model_keys, refuse, steps_key
-from ajet_agentscope.tuner.parsers import check_parsers
 from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
 
 log = logging.getLogger("ajet")
@@ -87,7 +86,6 @@ def tune(
     if model is not None:
         trained = ours(TunerModelConfig, model)
         model_keys(keys, trained, chosen)
-        check_parsers(trained)
     if trinity:
         project_name, resume = project_name or trinity.project, resume or trinity.resume
         folder = trinity_file.experiment_folder(trinity, project_name, experiment_name, resume)
