@@ -56,7 +56,7 @@ def test_B13_its_logger_is_taken_by_a_job_and_writes_its_file(
 
 def test_B13_what_is_missing_is_said() -> None:
     missing = PAGE.partition("## What AgentJet does not have today")[2]
-    for name in ("DPO", "critic", "reward model", "QLoRA", "Comet", "SwanLab"):
+    for name in ("DPO", "critic", "reward model", "QLoRA", "Comet"):
         assert name in missing
     for name in ("Hub", "Python API", "notebook"):
         assert name not in missing

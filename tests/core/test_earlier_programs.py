@@ -503,7 +503,7 @@ ajet:
     multi_turn: {max_sample_per_task: 2, max_steps: 25}
   data: {train_batch_size: 100, max_prompt_length: 3000}
   debug: {debug_max_parallel: 1, debug_first_n_tasks: 3}
-  trainer_common: {save_freq: 100, test_freq: 50, total_epochs: 100, logger: wandb, optim: {lr: 1e-5}, kl_loss_coef: 0.01}
+  trainer_common: {save_freq: 100, test_freq: 50, total_epochs: 100, logger: swanlab, optim: {lr: 1e-5}, kl_loss_coef: 0.01}
 trinity: {synchronizer: {sync_method: nccl}}
 frozen_lake: {is_slippery: false}
 hydra: {searchpath: [file://ajet/default_config]}
@@ -517,7 +517,7 @@ ajet:
     env_service: {env_type: appworld, env_url: "http://127.0.0.1:8080", training_split: train, validation_split: dev}
   model: {path: m}
   rollout: {user_workflow: a.b->C, force_disable_toolcalls: True, top_p: 0.9}
-  trainer_common: {nnodes: 2, use_kl_loss: False, algorithm: {adv_estimator: rloo}, logger: [console, swanlab]}
+  trainer_common: {nnodes: 2, use_kl_loss: False, algorithm: {adv_estimator: rloo}, logger: [console, comet]}
 """,
     "file": """
 ajet:
@@ -571,7 +571,7 @@ def test_the_new_file_has_the_values_and_the_defaults_of_the_earlier_one(folder:
         1e-5,
         100,
     )
-    assert values["run"]["loggers"] == ["wandb"]
+    assert values["run"]["loggers"] == ["swanlab"]
     assert values["eval"] == {"sampling": {"temperature": 0.0}, "every": 50, "repeats": 4}
     assert values["backbone"]["debug"] == {"tasks": 3, "concurrency": 1}
     for line in (
@@ -594,7 +594,7 @@ def test_services_tool_calls_truncation_and_algorithms_are_translated(folder: Fo
     }
     assert values["judge"] == {"type": "environment"} and values["rollout"]["tool_calls"] == "text"
     assert values["rollout"]["sampling"]["allow_truncated"] is True and "kl" not in values["train"]
-    assert values["train"]["algorithm"] == "rloo" and "logger: swanlab" in text and "console" not in text
+    assert values["train"]["algorithm"] == "rloo" and "logger: comet" in text and "console" not in text
 
 
 def test_the_tasks_of_dummy_numbers_are_written_by_the_command_in_the_new_file(folder: Folder) -> None:

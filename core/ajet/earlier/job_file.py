@@ -110,7 +110,7 @@ _TRAINER = tuple(
 _BY_CODE = (*_READERS, *_TRAINER)
 """Keys that code below translates."""
 _ALGORITHMS = {"gae": "ppo", "reinforce_plus_plus": "reinforce++", "grpo": "grpo", "rloo": "rloo"}
-_LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
+_LOGGERS = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
 _DASHSCOPE = {
     "base_url": "https://dashscope.aliyuncs.com/compatible-mode/v1",
     "api_key_env": "DASHSCOPE_API_KEY",
