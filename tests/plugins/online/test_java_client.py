@@ -1,7 +1,8 @@
 """What AgentScope's Java client sends, request by request, and what it can read.
 
 Its chats have ``Authorization: Bearer dummy``, or the ``trinityApiKey`` of its configuration; its feedback and commits have no header
-for a key at all, so the key is in the path of its endpoint. It writes fields without a value as null. Its JSON reader refuses answers with fields other than ``status`` and ``message``.
+for a key at all, so the key is in the path of its endpoint. It writes fields without a value as null. Its
+JSON reader refuses answers with fields other than ``status`` and ``message``.
 """
 
 from __future__ import annotations
