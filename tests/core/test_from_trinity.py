@@ -13,6 +13,7 @@ from ajet.job.from_trinity import TrinityFile, is_trinity, job_values, trinity_f
 from ajet.job.trinity_keys import EQUAL, NEAREST, SAME, TABLE
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError
+from tests.pages import page
 
 
 @pytest.fixture
@@ -180,8 +181,16 @@ def test_gpus_are_keys_of_verl_where_verl_trains(read: Any) -> None:
             "buffer.explorer_input.taskset.storage_type: a task",
         ),
         (
-            "buffer: {explorer_input: {taskset: {path: a, task_selector: {selector_type: difficulty_based}}}}",
-            "buffer.explorer_input.taskset.task_selector.selector_type: 'difficulty_based' is not in AgentJet. Choose shuffle",
+            "buffer: {explorer_input: {taskset: {path: a, task_selector: {selector_type: difficult}}}}",
+            "buffer.explorer_input.taskset.task_selector.selector_type: 'difficult' is not a selector of Trinity-RFT; did",
+        ),
+        (
+            "buffer: {explorer_input: {taskset: {path: a, data_selector: {selector_type: difficulty_based, kwargs: {lam: 1}}}}}",
+            "buffer.explorer_input.taskset.data_selector.kwargs.lam: 'difficulty_based' has no such argument; did you mean 'lamb'",
+        ),
+        (
+            "data_processor: {experience_pipeline: {operators: [{name: pass_rate_calculator}, {name: other}]}}\nbuffer: {}",
+            "data_processor.experience_pipeline.operators: 'other' is not in AgentJet",
         ),
         ("explorer: {auxiliary_models: [{name: a}]}", "explorer.auxiliary_models[0].model_path: is missing"),
         (
@@ -203,11 +212,44 @@ def test_what_is_wrong_or_impossible_is_refused_by_its_name(read: Any, content: 
     assert error_of(read, content).startswith(f"t.yaml: {said}")
 
 
-@pytest.mark.parametrize(("selector", "said"), [("shuffle", 0), ("random", 1), ("sequential", 1)])
-def test_tasks_are_shuffled_in_each_epoch(read: Any, selector: str, said: int) -> None:
-    chosen = {"path": "d", "data_selector": {"selector_type": selector, "seed": 7}}
-    found = read({"buffer": {"explorer_input": {"taskset": chosen}}})
-    assert found.values == {"run.seed": 7} and len(found.warnings()) == said
+def selecting(selector: dict[str, Any]) -> dict[str, Any]:
+    tasks = {"path": "d", "data_selector": selector}
+    return {"buffer": {"total_steps": 1, "explorer_input": {"taskset": tasks}}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "ours"),
+    [
+        ({}, {"type": "sequential"}),
+        ({"selector_type": "sequential"}, {"type": "sequential"}),
+        ({"selector_type": "shuffle", "seed": 7}, {"type": "shuffle"}),
+        ({"selector_type": "random"}, {"type": "shuffle"}),
+        (
+            {"selector_type": "offline_easy2hard", "feature_keys": ["rate"]},
+            {"type": "easy_to_hard", "pass_rates": ["rate"]},
+        ),
+        (
+            {
+                "selector_type": "difficulty_based",
+                "feature_keys": ["weak", "strong"],
+                "kwargs": {"m": 8, "lamb": 0.1, "tau": 0, "do_sample": True},
+            },
+            {
+                "type": "difficulty",
+                "pass_rates": ["weak", "strong"],
+                "forgetting": 0.1,
+                "known_weight": 0.2,
+                "target_pass_rate": 1.0,
+                "temperature": 0,
+                "thompson_sampling": True,
+            },
+        ),
+    ],
+)
+def test_the_selector_of_tasks(read: Any, selector: dict[str, Any], ours: dict[str, Any]) -> None:
+    job = job_values(read(selecting(selector)), lambda reader: 1)
+    assert job["task"]["selector"] == ours
+    assert job.get("run", {}).get("seed") == selector.get("seed")
 
 
 def test_what_means_nothing_is_accepted(read: Any) -> None:
@@ -318,3 +360,12 @@ def test_every_key_of_the_job_in_the_table_exists() -> None:
         return key in known or (algorithm != key and algorithm in fields) or key.startswith(free)
 
     assert [key for rule in TABLE.values() for key in rule.keys if not exists(key)] == []
+
+
+def test_the_page_has_every_key_that_sets_a_key_of_the_job() -> None:
+    rows = [line for line in page("docs/trinity.md").splitlines() if line.startswith("|")]
+    for key, rule in TABLE.items():
+        if rule.only != "online":
+            assert not rule.keys or any(
+                f"`{key}`" in row and all(f"`{k}`" in row for k in rule.keys) for row in rows
+            ), key

@@ -25,6 +25,7 @@ from ajet.job.trinity_keys import (
     number,
 )
 from ajet.types import ConfigError
+from ajet.utils.suggest import nearest
 from ajet.utils.yaml_file import parse_yaml, read_yaml
 
 ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
@@ -35,6 +36,21 @@ _PROJECTS = {"wandb": "project", "swanlab": "project", "mlflow": "experiment"}
 """Monitors, and the field of the logger that gets the project."""
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
 _POWER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+_SELECTORS = {
+    "sequential": "sequential",
+    "shuffle": "shuffle",
+    "random": "shuffle",
+    "offline_easy2hard": "easy_to_hard",
+    "difficulty_based": "difficulty",
+}
+_OF_DIFFICULTY = {
+    "lamb": ("forgetting", 0.2),
+    "rho": ("known_weight", 0.2),
+    "target_reward": ("target_pass_rate", 1.0),
+    "tau": ("temperature", 1.0),
+    "do_sample": ("thompson_sampling", False),
+}
+"""Arguments of the selector difficulty_based: the key of task.selector, and Trinity's default."""
 _MOST_INTERPOLATIONS = 100
 _INPUT = "buffer.explorer_input"
 
@@ -77,6 +93,8 @@ class TrinityFile:
     """Key of the job -> value that Trinity uses where the file is silent, and AgentJet would not."""
     train: Taskset | None = None
     validation: Taskset | None = None
+    selector: dict[str, Any] = field(default_factory=lambda: {"type": "sequential"})
+    """``task.selector`` of the job."""
     auxiliary: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of an auxiliary model -> its keys."""
     epochs: int = 1
@@ -161,6 +179,7 @@ def job_values(found: TrinityFile, records: Callable[[Mapping[str, Any]], int]) 
 
     lay("run.dir", found.folder)
     lay("task.reader", found.train.reader())
+    lay("task.selector", found.selector)
     if found.validation is not None:
         lay("task.validation", found.validation.reader())
     if found.monitor != "tensorboard":
@@ -338,8 +357,9 @@ class _Reading:
                 self._apply(f"{place}.{key}", rule, value)
         if not given.get("path"):
             raise ValueError(f"{place}.path: is missing. Name a data set on the hub, a folder or a file.")
-        for name in ("data_selector.selector_type", "task_selector.selector_type"):
-            self._selector(f"{place}.{name}", given.get(name))
+        for name in ("data_selector", "task_selector") if section == "rollout" else ():
+            own = {k.removeprefix(f"{name}."): v for k, v in given.items() if k.startswith(f"{name}.")}
+            self._selector(f"{place}.{name}", own)
         if section == "eval" and "repeat_times" in given:
             self._set("eval.repeats", given["repeat_times"], f"{place}.repeat_times")
         arguments = given.get("workflow_args", {})
@@ -348,16 +368,37 @@ class _Reading:
         split, subset = str(given.get("split") or "train"), given.get("subset_name")
         return Taskset(str(given["path"]), split, subset, arguments, fields)
 
-    def _selector(self, key: str, selector: Any) -> None:
-        if selector in ("sequential", "random"):
-            self.file.idle(
-                f"{key} ({selector})", "each epoch takes every task once, in an order drawn from run.seed"
-            )
-        elif selector not in (None, "shuffle"):
+    def _selector(self, key: str, given: Mapping[str, Any]) -> None:
+        """Which tasks a step takes. A selector of Trinity's has the same defaults here as there."""
+        name = given.get("selector_type")
+        if name is None:
+            return
+        if name not in _SELECTORS:
             raise ValueError(
-                f"{key}: {selector!r} is not in AgentJet. Choose shuffle; train.dynamic_sampling replaces tasks that are too easy "
-                "or too hard."
+                f"{key}.selector_type: {name!r} is not a selector of Trinity-RFT{nearest(name, _SELECTORS)}."
             )
+        if name == "random":
+            self.file.idle(
+                f"{key}.selector_type (random)", "each epoch takes every task once, in a random order"
+            )
+        self.file.selector = {"type": _SELECTORS[name]}
+        arguments = given.get("kwargs") or {}
+        if name in ("offline_easy2hard", "difficulty_based"):
+            self.file.selector["pass_rates"] = list(given.get("feature_keys") or [])
+        for argument in arguments:
+            if name != "difficulty_based" or argument not in {*_OF_DIFFICULTY, "m", "adaptive_rho"}:
+                raise ValueError(
+                    f"{key}.kwargs.{argument}: {name!r} has no such argument{nearest(argument, _OF_DIFFICULTY)}."
+                )
+        if name == "difficulty_based":
+            for argument, (ours, default) in _OF_DIFFICULTY.items():
+                self.file.selector[ours] = arguments.get(argument, default)
+            if "m" in arguments:
+                self.file.idle(f"{key}.kwargs.m", "a group counts as many episodes as it has")
+            if arguments.get("adaptive_rho"):
+                raise ValueError(
+                    f"{key}.kwargs.adaptive_rho: task.selector.known_weight is constant. Remove the key."
+                )
 
     def _auxiliary(self, place: str, model: Any) -> None:
         found: dict[str, Any] = {}

@@ -132,6 +132,14 @@ def _betas(value: Any) -> None:
         raise ValueError("AgentJet's AdamW has the betas 0.9 and 0.999. Remove the key")
 
 
+def _operators(found: Any) -> None:
+    names = [one.get("name") if isinstance(one, Mapping) else one for one in found]
+    if foreign := [name for name in names if name != "pass_rate_calculator"]:
+        raise ValueError(
+            f"{foreign[0]!r} is not in AgentJet, which has train.filters, judges and train.dynamic_sampling. Remove it"
+        )
+
+
 def _rows(prefix: str, names: str, rule: Rule) -> dict[str, Rule]:
     return {f"{prefix}{name}": rule for name in names.split()}
 
@@ -191,12 +199,8 @@ FORMAT: Mapping[str, Rule] = {
 _SELECTOR = {
     "selector_type": READ,
     "seed": to("run.seed"),
-    "feature_keys": refused(
-        "AgentJet does not sort tasks by features. Sort the data, or set train.dynamic_sampling"
-    ),
-    "kwargs": refused(
-        "AgentJet does not select tasks by feedback. Remove the key; train.dynamic_sampling skips equal rewards"
-    ),
+    "feature_keys": READ,
+    "kwargs": READ,
 }
 
 TASKSET: Mapping[str, Rule] = {
@@ -506,9 +510,8 @@ TABLE: Mapping[str, Rule] = {
     "data_processor.task_pipeline": refused(
         "AgentJet does not prepare tasks in a run. Use `ajet data`, and train on its file"
     ),
-    "data_processor.experience_pipeline.operators": refused(
-        "AgentJet has filters, rewards and dynamic sampling of its own: train.filters, the judge, train.dynamic_sampling"
-    ),
+    # AgentJet's task selector calculates pass rates itself.
+    "data_processor.experience_pipeline.operators": Rule(convert=_operators),
     **_rows("data_processor.experience_pipeline.", "save_input input_save_path", unused(_STORE)),
     **_rows(
         "data_processor.experience_pipeline.",

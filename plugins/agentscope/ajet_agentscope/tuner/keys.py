@@ -28,7 +28,9 @@ class JobKeys:
 
     def __init__(self, file: Layers, trinity: TrinityFile | None = None) -> None:
         self._file = file
-        self.values: dict[str, Any] = {**trinity.implied, **trinity.values} if trinity else {}
+        self.values: dict[str, Any] = {}
+        if trinity:
+            self.values |= {"task.selector": trinity.selector, **trinity.implied, **trinity.values}
         self.fields: dict[str, str] = (
             {k: f"{trinity.path}: {of}" for k, of in trinity.sources.items()} if trinity else {}
         )
