@@ -38,6 +38,10 @@ _REMEDIES_BY_CAUSE = {
 }
 
 
+_INSTEAD = {"trinity": "its reward functions are in ajet_agentscope.trinity_compat, too"}
+"""Modules of other projects, and what AgentJet has in their place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The failure of an episode."""
@@ -96,9 +100,13 @@ def judge_failure(judge: str, output: WorkflowOutput, error: Exception) -> Failu
 
 
 def describe_exception(exception: BaseException) -> str:
-    """``ValueError: text (agent.py:17)``: with the innermost line of the user's own code."""
+    """``ValueError: text (agent.py:17)``: with the innermost line of the user's own code, and for a missing module with what
+    AgentJet has in its place."""
     location = location_of(exception)
-    return f"{type(exception).__name__}: {str(exception)[:500]}{f' ({location})' if location else ''}"
+    missing = exception.name if isinstance(exception, ModuleNotFoundError) else None
+    instead = _INSTEAD.get((missing or "").partition(".")[0])
+    said = f"{type(exception).__name__}: {str(exception)[:500]}{f' ({location})' if location else ''}"
+    return f"{said}; {instead}" if instead else said
 
 
 def _returned_none(output: WorkflowOutput) -> bool:
