@@ -12,11 +12,14 @@ from ajet.cli.options import Sets, flag
 
 
 class JobOrCommand(typer.core.TyperGroup):
-    """``ajet online job.yaml`` is short for ``ajet online job job.yaml``."""
+    """``ajet online job.yaml`` is short for ``ajet online job job.yaml``; explorer.yaml and trainer.yaml of Trinity-RFT are short for
+    ``explore`` and ``train``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0].endswith((".yaml", ".yml")):
-            args = ["job", *args]
+            from ajet_online.settings import command_of
+
+            args = [command_of(Path(args[0])), *args]
         return super().resolve_command(ctx, args)
 
 
@@ -31,6 +34,10 @@ KeysFile = Annotated[
         metavar="FILE",
         help="YAML file with several keys, NAME: {key: SECRET, roles: [chat, feedback]}, instead of --key.",
     ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(help="Port; 0 means a free one. Default: the job's, or 8000.", min=0, max=65535),
 ]
 Rate = Annotated[
     float | None, typer.Option(min=0.01, help="Maximum calls per minute; further calls get status 429.")
@@ -65,10 +72,13 @@ def explore_command(
             help="The store: a file of SQLite, which is created, or a URL. Default: the job's, or traces.db."
         ),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,
+    port: Port = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but a loopback address is open to the network.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            help="Address to listen on; any but a loopback address is open to the network. Default: the job's, or 127.0.0.1."
+        ),
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +114,7 @@ def explore_command(
     from ajet.cli.progress import make_progress
     from ajet.job.layers import import_from_here
     from ajet.job.paths import load_named
-    from ajet.runs.serve import checked_key, warn_of_network
+    from ajet.runs.serve import checked_key
     from ajet.types import ConfigError
     from ajet_online.keys import Keys
     from ajet_online.processes import explore, given
@@ -116,7 +126,6 @@ def explore_command(
     single = checked_key(key, flag)
     import_from_here()
     function = load_named(redact, "--redact") if redact else None
-    warn_of_network(host, tell)
     with make_progress() as progress:
         what = given(
             model,
@@ -162,7 +171,7 @@ def train_command(
 @app.command("job")
 def job_command(
     job_file: JobFile,
-    port: Annotated[int, typer.Option(help="Port; 0 means a free one.", min=0, max=65535)] = 8000,
+    port: Port = None,
     key: Annotated[
         str | None,
         typer.Option(envvar="AJET_SERVE_KEY", help="API key; default: a new one, which is printed."),
@@ -173,10 +182,12 @@ def job_command(
     sets: Sets = None,
 ) -> None:
     """Run the explorer and the trainer of a job together, and show what they do."""
+    from ajet_online.processes import port_of
     from ajet_online.together import together
 
     given = {"--keys": keys, "--rate": rate, "--redact": redact}
     further = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    port = port_of(job_file, sets or ()) if port is None else port
     together(job_file, port=port, key=key, further=further, sets=sets or ())
 
 

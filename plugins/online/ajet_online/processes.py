@@ -20,13 +20,14 @@ from ajet.job.objects import lay_object
 from ajet.plugins import load_plugins, validated
 from ajet.rollout.settings import RolloutSettings
 from ajet.runs.runtime import preferred_engine
-from ajet.runs.serve import answering
+from ajet.runs.serve import answering, warn_of_network
 from ajet.types import Task
+from ajet.utils.files import writing
 from ajet_online.explorer import exploring
 from ajet_online.following import Follower, loaded
 from ajet_online.keys import Keys
 from ajet_online.lifeline import hold_on
-from ajet_online.settings import OnlineSettings, online_settings
+from ajet_online.settings import OnlineSettings, layers_of, online_settings
 from ajet_online.store import Store
 from ajet_online.switching import SwitchingEngine
 from ajet_online.trace import Message
@@ -60,7 +61,7 @@ def given(
     """What the arguments of `ajet online explore` say. ``model`` may be a job file; then ``sets`` are keys of the job, otherwise
     of the engine. Raises ConfigError."""
     is_job = model.endswith((".yaml", ".yml"))
-    layers = job_layers(Path(model) if is_job else None)
+    layers = layers_of(Path(model)) if is_job else job_layers(None)
     if is_job:
         lay_sets(layers, sets)
     settings = _with_store(online_settings(layers), store)
@@ -92,16 +93,20 @@ def explore(
     what: Exploring,
     keys: Keys,
     *,
-    host: str,
-    port: int,
+    host: str | None,
+    port: int | None,
     most_calls: int,
     redact: Callable[[Message], Message] | None = None,
     say: Callable[[str], None],
     ready: Callable[[str], None],
 ) -> None:
-    """Answer calls with the version that the store says, until Ctrl-C or SIGTERM. ``ready`` is told the URL."""
+    """Answer calls with the version that the store says, until Ctrl-C or SIGTERM. ``host`` and ``port`` are the settings' if None;
+    ``ready`` is told the URL."""
+    host = what.settings.host if host is None else host
+    port = what.settings.port if port is None else port
+    warn_of_network(host, say)
     with ExitStack() as stack:
-        store = Store.open(what.settings.store)
+        store = _opened(what.settings.store)
         stack.callback(store.close)
         versions = Versions(store)
         versions.begin(what.model)
@@ -134,6 +139,13 @@ def explore(
     print(f"{gateway.meter.calls.total()} calls answered")
 
 
+def port_of(job_file: Path, sets: Iterable[str]) -> int:
+    """The explorer's port in a job. Raises ConfigError."""
+    layers = job_layers(job_file)
+    lay_sets(layers, sets)
+    return online_settings(layers).port
+
+
 def train(job_file: Path, *, store: str | None, updates: int | None, sets: Iterable[str]) -> None:
     """Train a job until Ctrl-C or SIGTERM, or after ``updates`` updates. Raises AjetError."""
     import signal
@@ -144,10 +156,9 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
     from ajet.runs.run_dir import held, new_run_dir
-    from ajet.utils.files import writing
     from ajet_online.trainer import OnlineTrainer
 
-    layers = job_layers(job_file)
+    layers = layers_of(job_file)
     lay_sets(layers, sets)
     settings = _with_store(online_settings(layers), store)
     if updates:
@@ -159,7 +170,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
         progress = stack.enter_context(make_progress())
         stack.enter_context(told_to(progress))
         job = prepare(layers).with_progress(_Rounds(progress))
-        opened = Store.open(settings.store)
+        opened = _opened(settings.store)
         stack.callback(opened.close)
         folder = Path(settings.folder)
         with writing(folder):
@@ -216,6 +227,15 @@ def lay_defaults(layers: Layers, settings: OnlineSettings) -> None:
     algorithm = layers.job().train.algorithm.get("type")
     if algorithm == "kto" and layers.source_of("train.reference") == "default":
         layers.set("train.reference", layers.job().model, "default of `ajet online`: the first model", here)
+
+
+def _opened(where: str) -> Store:
+    """The store; the folder of its file is created."""
+    if "://" not in where:
+        file = Path(where).expanduser()
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+    return Store.open(where)
 
 
 def _with_store(settings: OnlineSettings, store: str | None) -> OnlineSettings:

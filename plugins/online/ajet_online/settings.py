@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from ajet.interfaces.base import Seconds, Settings
+from ajet.types import ConfigError
 
 if TYPE_CHECKING:
     from ajet.job.config import Layers
+    from ajet.job.from_trinity import TrinityFile
 
 
 class GateSettings(Settings):
@@ -44,6 +47,11 @@ class OnlineSettings(Settings):
 
     store: str = Field("traces.db", description="The store: a file of SQLite, or a URL.")
     folder: str = Field("online", description="Folder of the trainer's run folders, with its checkpoints.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Address on which the explorer listens; any but a loopback address is open to the network.",
+    )
+    port: int = Field(8000, ge=0, le=65535, description="Port of the explorer; 0 means a free one.")
     commit: Literal["auto", "explicit"] | None = Field(
         None,
         description="auto: feedback is complete as soon as it is given; explicit: after POST /commit. Default: explicit for "
@@ -60,6 +68,41 @@ class OnlineSettings(Settings):
     rollback: RollbackSettings = Field(
         RollbackSettings(), description="When the explorer withdraws a version by itself."
     )
+
+
+COMMANDS = {"serve": "explore", "train": "train"}
+"""The modes of a Trinity-RFT file for online training, and the commands that do the same."""
+
+
+def command_of(path: Path) -> str:
+    """The command of `ajet online` for a file: ``job`` for a job file; for one of Trinity-RFT it depends on the mode. Raises
+    ConfigError."""
+    found = _trinity(path)
+    return COMMANDS[found.mode] if found else "job"
+
+
+def layers_of(path: Path) -> Layers:
+    """The layers of a job file, or of explorer.yaml or trainer.yaml of Trinity-RFT, whose keys without effect are printed. Raises
+    ConfigError."""
+    from ajet.cli.layers import tell
+    from ajet.job.layers import job_layers
+
+    found = _trinity(path)
+    for line in found.warnings() if found else ():
+        tell(line)
+    return found.full_layers() if found else job_layers(path)
+
+
+def _trinity(path: Path) -> TrinityFile | None:
+    from ajet.job.from_trinity import trinity_file
+
+    found = trinity_file(path)
+    if found and found.mode not in COMMANDS:
+        raise ConfigError(
+            f"{path}: mode: {found.mode!r} is not for online training. Set serve for the explorer or train for the trainer; "
+            "`ajet config from-trinity` makes jobs of other files."
+        )
+    return found
 
 
 def online_settings(layers: Layers) -> OnlineSettings:

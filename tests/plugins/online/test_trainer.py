@@ -344,3 +344,17 @@ def test_a_store_of_another_model_is_refused(bench: Bench) -> None:
     Versions(bench.store).begin("another")
     with pytest.raises(ConfigError, match="first model is another"):
         bench.train()
+
+
+def test_ppo_learns_from_single_ratings_with_its_critic(bench: Bench) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.rated({"c": 1.0, "d": 1.0})
+    trainer = bench.train(2, train={"algorithm": "ppo"})
+    assert trainer.commits, "feedback is complete as soon as it is given"
+    _, first, second = bench.versions
+    assert changed(first.path, second.path)
+    heads = [
+        next(iter(torch.load(Path(version.path) / "trainer.pt")["critics"].values()))
+        for version in (first, second)
+    ]
+    assert any(not torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
