@@ -53,7 +53,13 @@ class HuggingFace(RecordReader):
         except GeneratorExit:
             raise
         except Exception as error:  # the library raises a dozen types without a common base
-            raise ConfigError(f"{self._place()}: {_reason(error)}") from error
+            remedy = ""
+            if isinstance(error, ConnectionError):
+                remedy = (
+                    f". Without the hub, put the data set's files into the folder {self.path} beside the job, or set the reader's "
+                    "`path` to a folder."
+                )
+            raise ConfigError(f"{self._place()}: {_reason(error)}{remedy}") from error
 
     def record(self, entry: Any, place: str) -> dict[str, Any]:
         """The row as JSON values: tasks are written to journals and sent to other processes."""
