@@ -34,7 +34,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +43,7 @@ from typing import Any
 import httpx
 import yaml
 
-from ajet_online import Model, Runner, SamplingRate
+from ajet_online import Runner, SamplingRate
 from ajet_online.store import Store
 from ajet_online.versions import Version, Versions
 
@@ -350,20 +350,19 @@ def shadowed() -> dict[str, Any]:
     """Phase 5."""
     with hosted() as url:
         runner = Runner(
-            shadow_agent,
             explorer=url,
             key=KEY,
-            model=Model(f"{url}/v1", KEY, "own"),
             select=SamplingRate(1.0),
             reward=lambda run: 1.0,
             queue=64,
         )
+        ask = runner.watch(lambda task: shadow_agent(task, url))
         found: dict[bool, list[list[float]]] = {False: [], True: []}
         for number in range(-2, 2 * BURSTS):
             is_on = bool(number % 2)
             if is_on:
                 runner.start()
-            taken = requests_of(runner)
+            taken = requests_of(ask)
             if is_on:
                 runner.stop()
             if number >= 0:
@@ -384,21 +383,21 @@ def shadowed() -> dict[str, Any]:
 CLIENT = httpx.Client(trust_env=False, timeout=60)
 
 
-def shadow_agent(task: str, model: Model) -> str:
+def shadow_agent(task: str, url: str) -> str:
     """The user's agent: one call."""
-    headers = {"Authorization": f"Bearer {model.api_key}"}
-    body = {"model": model.name, "messages": [{"role": "user", "content": task}]}
-    return CLIENT.post(f"{model.base_url}/chat/completions", json=body, headers=headers).text
+    headers = {"Authorization": f"Bearer {KEY}"}
+    body = {"model": "own", "messages": [{"role": "user", "content": task}]}
+    return CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=headers).text
 
 
-def requests_of(runner: Runner) -> list[float]:
+def requests_of(ask: Callable[[str], str]) -> list[float]:
     """The seconds of 8 users' requests, 20 each."""
     taken: list[float] = []
 
     def use() -> None:
         for _ in range(20):
             started = time.perf_counter()
-            runner.run("hi")
+            ask("hi")
             taken.append(time.perf_counter() - started)
 
     threads = [threading.Thread(target=use) for _ in range(8)]

@@ -39,12 +39,14 @@ def main() -> None:
     parser.add_argument(
         "--variations", type=int, default=100, help="tasks that the writer adds in each round"
     )
+    parser.add_argument("--model", default="starter", help="the model of the first round")
+    parser.add_argument("--steps", type=int, default=50, help="training steps in each round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--writer", help="base URL of a model that writes tasks; default: a stand-in")
     parser.add_argument("--folder", type=Path, default=Path("flywheel"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    model, acceptance = "starter", []
+    model, acceptance = options.model, []
     with writing() as stand_in:
         for number in range(options.rounds + 1):
             store = options.folder / f"round{number}.db"
@@ -60,6 +62,7 @@ def main() -> None:
                 HERE / "job.yaml",
                 model=model,
                 tasks=tasks,
+                steps=options.steps,
                 seed=options.seed,
                 run_dir=options.folder / "runs",
             )

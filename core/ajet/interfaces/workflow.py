@@ -129,10 +129,6 @@ class LoadedWorkflow:
         return run
 
 
-Workflow = LoadedWorkflow
-"""The name by which the tuner of the plugin agentscope imports it."""
-
-
 def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> LoadedWorkflow:
     """Load ``pkg.module:Name``, ``path/to/file.py:Name``, or what a plugin knows to run.
 

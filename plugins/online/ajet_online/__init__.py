@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ajet_online.runner import (
         Counts,
         ExplicitMarking,
-        Model,
         Request,
         Runner,
         SamplingRate,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "StoreReader",
     "Runner",
-    "Model",
     "ShadowRun",
     "Selection",
     "Request",

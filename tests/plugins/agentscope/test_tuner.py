@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ajet.interfaces.workflow import Workflow, load_workflow
+from ajet.interfaces.workflow import LoadedWorkflow, load_workflow
 from ajet.plugins import load_plugins
 from ajet.types import Task, WorkflowOutput
 
@@ -28,7 +28,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return make
 
 
-def load(spec: str) -> Workflow:
+def load(spec: str) -> LoadedWorkflow:
     return load_workflow(spec, hook=load_plugins().manager.hook)
 
 

@@ -54,7 +54,7 @@ def test_its_tables_have_every_key_with_its_default() -> None:
         for key, default in zip(re.findall("`(.+?)`", keys), re.findall("`(.+?)`", defaults), strict=True)
     }
     classes = load_plugins().classes
-    for name in ("tensorboard", "wandb", "mlflow", "trackio", "otel"):
+    for name in ("tensorboard", "wandb", "mlflow", "swanlab", "trackio", "otel"):
         for key, field in classes[("logger", name)].cls.model_fields.items():
             default = {(): "[]"}.get(field.default, field.default) if field.default != {} else "{}"
             assert (key, default) in shown, f"{name}: {key}"
@@ -86,6 +86,7 @@ def test_the_versions_that_it_names_are_the_pinned_ones() -> None:
         "wandb": "wandb",
         "mlflow": "MLflow",
         "mlflow-skinny": "MLflow",
+        "swanlab": "SwanLab",
         "trackio": "Trackio",
         "opentelemetry-sdk": "OpenTelemetry",
     }.items():

@@ -19,7 +19,7 @@ from ajet_loggers.run_ids import known_id
 
 from .conftest import Run
 from .logged import Logged, job_of, load, recorded, same_as_the_run_folder
-from .wandb_file import _records as messages
+from .wandb_file import messages
 
 if find_spec("swanlab") is None:
     pytest.skip("SwanLab is not installed", allow_module_level=True)

@@ -166,7 +166,7 @@ def test_a_configuration_is_flattened_by_dotted_keys() -> None:
     assert flat({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "swanlab", "trackio"])
 def test_a_missing_package_is_one_line_with_the_extra(
     run: Run, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +188,7 @@ def test_a_folder_that_has_the_name_of_a_package_is_not_the_package(
 
 def test_importing_the_plugin_imports_no_tool() -> None:
     code = (
-        "import ajet_loggers, sys; tools = ('wandb', 'mlflow', 'trackio', 'tensorboard', 'opentelemetry', 'google');"
+        "import ajet_loggers, sys; tools = ('wandb', 'mlflow', 'swanlab', 'trackio', 'tensorboard', 'opentelemetry', 'google');"
         "print([m for m in sys.modules if m.startswith(tools)])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -28,13 +28,14 @@ def records(run_dir: Path, starts: int = 1) -> list[Any]:
 def _parsed(file: Path) -> Iterator[Any]:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    for data in _records(file.read_bytes()):
+    for data in messages(file.read_bytes()):
         record = Record()
         record.ParseFromString(data)
         yield record
 
 
-def _records(log: bytes) -> Iterator[bytes]:
+def messages(log: bytes) -> Iterator[bytes]:
+    """The messages in a log."""
     at, parts = HEADER, []  # the file begins with a header of wandb
     while at + HEADER <= len(log):
         if BLOCK - at % BLOCK < HEADER:  # the rest of a block that is too short for a record

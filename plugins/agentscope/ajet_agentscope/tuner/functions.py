@@ -12,7 +12,7 @@ from typing import Any
 
 from ajet import EpisodeView, Judge, Task, Tuner, WorkflowOutput
 from ajet import JudgeOutput as Verdict
-from ajet.interfaces.workflow import Workflow, coerce_output
+from ajet.interfaces.workflow import LoadedWorkflow, coerce_output
 from ajet.types import ContractBroken
 from ajet.utils.threads import called
 from ajet_agentscope.tuner.config import JudgeOutput, ours
@@ -20,7 +20,7 @@ from ajet_agentscope.tuner.records import record_of
 from ajet_agentscope.tuner.signatures import WORKFLOW, fault
 
 
-def tuner_workflow(workflow: Any) -> Workflow | None:
+def tuner_workflow(workflow: Any) -> LoadedWorkflow | None:
     """The workflow of such a function, or of an instance whose `execute` is one; None for anything else."""
     function = workflow if callable(workflow) else getattr(workflow, "execute", None)
     if not callable(function) or inspect.isclass(function):
@@ -30,7 +30,7 @@ def tuner_workflow(workflow: Any) -> Workflow | None:
             return None
     except ValueError:  # a function written in C may have no signature
         return None
-    return Workflow("", _run(function), True, 2)
+    return LoadedWorkflow("", _run(function), True, 2)
 
 
 def _run(function: Callable[..., Any]) -> Callable[[Task, Tuner], Any]:

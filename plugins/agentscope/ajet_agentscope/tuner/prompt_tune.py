@@ -11,6 +11,7 @@ from typing import Any
 import ajet
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
+from ajet_agentscope.trinity_compat import importable
 from ajet_agentscope.tuner.config import (
     JudgeOutput,
     JudgeType,
@@ -33,6 +34,7 @@ _ADDRESSES = {
 _WITHOUT_KEY = ("ollama",)
 
 
+@importable()
 def tune_prompt(
     *,
     workflow: WorkflowType,

@@ -17,6 +17,7 @@ from ajet.plugins import load_plugins
 from ajet.types import AjetError, ConfigError
 from ajet.utils.suggest import nearest
 from ajet_agentscope.layout import Layout
+from ajet_agentscope.trinity_compat import importable
 from ajet_agentscope.tuner import auxiliary, trinity_file
 from ajet_agentscope.tuner.config import (
     AlgorithmConfig,
@@ -49,6 +50,7 @@ class TunedModel(ajet.Run):
         """The folder with ``global_step_N``, ``monitor`` and ``run``."""
 
 
+@importable()
 def tune(
     *,
     workflow_func: WorkflowType,
@@ -109,7 +111,9 @@ def tune(
     if eval_dataset is not None and validation is not None:
         _check_evaluation(ours(DatasetConfig, eval_dataset))
         keys.values["eval.episodes"] = len(validation)
-    keys.values["run.loggers"] = loggers_of(monitor_type, project_name or PROJECT, folder, file)
+    loggers = keys.values["run.loggers"] = loggers_of(monitor_type, project_name or PROJECT, folder, file)
+    if monitor_type is not None:
+        keys.fields[f"run.loggers.{len(loggers) - 2}"] = "monitor_type"
     if file.source_of("run.dir") == "default":
         keys.values["run.dir"] = str(folder / "runs")
     with auxiliary.served(auxiliary_models or {}) as models:

@@ -101,8 +101,8 @@ def test_it_trains_two_steps(
     (experiment,) = (tmp_path / "checkpoints" / project).iterdir()
     assert (experiment / "global_step_2" / "config.json").is_file()
     steps = [json.loads(line) for line in (experiment / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in steps if line["phase"] == "train"]
-    assert len(steps) == 2 and all(step["episodes_failed"] == 0 for step in steps)
+    steps = [line for line in steps if line["type"] == "train"]
+    assert [(step["step"], step["episodes_failed"]) for step in steps] == [(1, 0), (2, 0)]
     assert len(said.splitlines()) < 100, "the agents' answers are not on the terminal"
     episodes = [json.loads(line) for line in (experiment / "run" / "episodes.jsonl").read_text().splitlines()]
     assert all("react_agent:" in e["printed"] or "Player" in e["printed"] for e in episodes)
