@@ -108,6 +108,7 @@ _USED = ("train.algorithm", "train.targets", "train.filters", "train.max_timelin
 _UNUSED = (
     "train",
     "eval",
+    "task.selector",
     "task.validation",
     "rollout.group_size",
     "rollout.concurrency",
