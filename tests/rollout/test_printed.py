@@ -39,9 +39,9 @@ def test_each_episode_keeps_what_it_has_printed(bench: Any, engine: Any, capsys:
         episodes = bench(engine).run(asks, judge, tasks=3)
         print("the run's own line")
     printed = [e.printed.text for e in episodes]
-    assert printed == [f"before t{i}\nin a thread t{i}\njudged t{i}\n" for i in range(3)]
+    assert printed == [f"before t{i}\nin a thread t{i}\nto stderr t{i}\njudged t{i}\n" for i in range(3)]
     said = capsys.readouterr()
-    assert said.out == "the run's own line\n" and "to stderr t1" in said.err
+    assert (said.out, said.err) == ("the run's own line\n", "")
 
 
 def test_without_it_prints_go_to_the_terminal(bench: Any, engine: Any, capsys: Any) -> None:
@@ -57,7 +57,7 @@ def test_the_end_of_a_long_output_is_kept_and_what_is_missing_is_counted(bench: 
 
     with prints_kept():
         (episode,) = bench(engine).run(chatty, tasks=1)
-    whole = "".join(f"{number}\n" for number in range(10_000)) + "before t0\nin a thread t0\n"
+    whole = "".join(f"{number}\n" for number in range(10_000)) + "before t0\nin a thread t0\nto stderr t0\n"
     assert episode.printed.text == f"[{len(whole) - MOST} characters dropped]\n{whole[-MOST:]}"
 
 
@@ -77,7 +77,7 @@ def test_a_forked_child_and_a_debugger_have_the_terminal(bench: Any, engine: Any
 
     with prints_kept():
         (episode,) = bench(engine).run(forks, tasks=1)
-    assert episode.printed.text == "before t0\nin a thread t0\n"
+    assert episode.printed.text == "before t0\nin a thread t0\nto stderr t0\n"
     assert capfd.readouterr().out == "from the child\nto the debugger\n"
 
 
@@ -89,7 +89,7 @@ def test_the_journal_has_it(bench: Any, engine: Any) -> None:
 
 
 def test_the_user_is_told_where_the_lines_are(bench: Any, engine: Any) -> None:
-    with prints_kept() as stdout:
-        assert stdout.lines() == []
+    with prints_kept() as kept:
+        assert kept.lines() == []
         bench(engine).run(asks, tasks=2)
-    assert stdout.lines() == ["episodes printed 4 lines, which are kept with them: ajet show RUN EPISODE"]
+    assert kept.lines() == ["episodes printed 6 lines, which are kept with them: ajet show RUN EPISODE"]

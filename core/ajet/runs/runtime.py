@@ -141,7 +141,7 @@ async def open_runtime(
                     models=[target.name for target in targets],
                 ) as around,
                 rare_full_collections(),
-                nullcontext() if shows_prints else prints_kept() as stdout,
+                nullcontext() if shows_prints else prints_kept() as printed,
             ):
                 try:
                     yield Runtime(
@@ -158,7 +158,7 @@ async def open_runtime(
                         own_models=own_models,
                     )
                 finally:  # also of a run that fails: this may be why
-                    for line in [*around.lines(), *(stdout.lines() if stdout else ())]:
+                    for line in [*around.lines(), *(printed.lines() if printed else ())]:
                         job.progress.say(line)
     finally:
         await portal.run(models.aclose())

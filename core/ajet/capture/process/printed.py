@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,7 +16,7 @@ MOST = 20_000
 
 
 class Printed:
-    """What the workflow and the judge of one episode have printed to stdout."""
+    """What the workflow and the judge of one episode have printed."""
 
     def __init__(self, text: str = "") -> None:
         self._text = text
@@ -39,39 +39,44 @@ printed_by_episode: ContextVar[Printed | None] = ContextVar("ajet_printed", defa
 """Set where an episode runs."""
 
 
-@contextmanager
-def prints_kept() -> Iterator[Stdout]:
-    """A block in which what an episode prints is kept with it. A debugger keeps the terminal, and so do forked children."""
-    terminal, ours = sys.stdout, Stdout(sys.stdout)
-    sys.stdout = ours
-    try:
-        yield ours
-    finally:
-        if sys.stdout is ours:
-            sys.stdout = terminal
+class Kept:
+    """How much of what episodes print is not on the terminal."""
 
-
-class Stdout:
-    """The terminal for everything but episodes."""
-
-    def __init__(self, terminal: Any) -> None:
-        self._terminal, self._process = terminal, os.getpid()
-        self._kept = 0
+    def __init__(self) -> None:
+        self.count = 0
 
     def lines(self) -> list[str]:
-        """What to tell the user about the lines that are not on the terminal."""
-        told = f"episodes printed {self._kept} lines, which are kept with them: ajet show RUN EPISODE"
-        return [told] if self._kept else []
+        """What to tell the user."""
+        told = f"episodes printed {self.count} lines, which are kept with them: ajet show RUN EPISODE"
+        return [told] if self.count else []
+
+
+@contextmanager
+def prints_kept() -> Iterator[Kept]:
+    """A block in which what an episode writes to stdout and stderr is kept with it. A debugger keeps the terminal, and so do
+    forked children."""
+    kept = Kept()
+    with ExitStack() as undo:
+        undo.enter_context(redirect_stdout(_Terminal(sys.stdout, kept)))
+        undo.enter_context(redirect_stderr(_Terminal(sys.stderr, kept)))
+        yield kept
+
+
+class _Terminal:
+    """A stream for everything but episodes."""
+
+    def __init__(self, stream: Any, kept: Kept) -> None:
+        self._stream, self._kept, self._process = stream, kept, os.getpid()
 
     def write(self, text: str) -> int:
         """Like that of a text file. Raises TypeError for anything but text."""
         printed = printed_by_episode.get()
         if printed is None or os.getpid() != self._process or under_debugger():
-            return int(self._terminal.write(text))
+            return int(self._stream.write(text))
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         printed.add(text)
-        self._kept += text.count("\n")
+        self._kept.count += text.count("\n")
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -80,4 +85,4 @@ class Stdout:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._terminal, name)
+        return getattr(self._stream, name)

@@ -38,7 +38,10 @@ SUMS = [
 ]
 PATIENTS = [
     {
-        "messages": [{"role": "user", "content": "My head hurts."}, {"role": "assistant", "content": "Since when?"}]
+        "messages": [
+            {"role": "user", "content": "My head hurts."},
+            {"role": "assistant", "content": "Since when?"},
+        ]
         + [{"role": "user", "content": f"For {n} days."}],
         "decision_truth": "continue",
         "info_truth": "age",
@@ -105,7 +108,8 @@ def test_it_trains_two_steps(
     assert [(step["step"], step["episodes_failed"]) for step in steps] == [(1, 0), (2, 0)]
     assert len(said.splitlines()) < 100, "the agents' answers are not on the terminal"
     episodes = [json.loads(line) for line in (experiment / "run" / "episodes.jsonl").read_text().splitlines()]
-    assert all("react_agent:" in e["printed"] or "Player" in e["printed"] for e in episodes)
+    printed = [e.get("printed", "") for e in episodes if e["type"] == "episode"]
+    assert printed and all(re.search("react_agent:|Player", text) for text in printed)
 
 
 def test_the_selector_follows_the_pass_rates_of_the_records(run: Run, tmp_path: Path) -> None:
@@ -141,7 +145,10 @@ class Endpoint:
 
     @staticmethod
     def answer(asked: dict[str, Any]) -> str:
-        said = [m["content"] if isinstance(m["content"], str) else m["content"][0]["text"] for m in asked["messages"]]
+        said = [
+            m["content"] if isinstance(m["content"], str) else m["content"][0]["text"]
+            for m in asked["messages"]
+        ]
         if asked["model"] == "qwen3-max":
             return "```\nYou are an agent. Answer in a box.\n```"
         if asked["model"] in ("careless", "careful"):
@@ -159,7 +166,13 @@ def model() -> Iterator[Endpoint]:
             message = {"role": "assistant", "content": text}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             usage = {"prompt_tokens": 9, "completion_tokens": len(text), "total_tokens": 9 + len(text)}
-            answer = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"], "usage": usage}
+            answer = {
+                "id": "1",
+                "object": "chat.completion",
+                "created": 0,
+                "model": asked["model"],
+                "usage": usage,
+            }
             lines = [json.dumps({**answer, "choices": [choice]})]
             if asked.get("stream"):
                 chunk = {**choice, "delta": message}
@@ -167,7 +180,9 @@ def model() -> Iterator[Endpoint]:
                 lines = [f"data: {json.dumps(whole)}\n", "data: [DONE]\n"]
             content = "\n".join(lines).encode()
             self.send_response(200)
-            self.send_header("content-type", "text/event-stream" if asked.get("stream") else "application/json")
+            self.send_header(
+                "content-type", "text/event-stream" if asked.get("stream") else "application/json"
+            )
             self.send_header("content-length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -207,4 +222,4 @@ def test_a_whole_game_of_werewolves_is_played(prepared: Callable[..., Any]) -> N
         output = asyncio.run(werewolf_game.run_werewolves_workflow(task, model, {"participant": model}))
     assert "unexpected_error" not in output.metrics
     assert output.reward in (0.0, 1.0)
-    assert {call.agent for call in session.record.exchanges} == {"Player2", "Player3", "Player4"}  # 1 is dead
+    assert {call.agent for call in session.record.exchanges} == {f"Player{n}" for n in range(1, 5)}

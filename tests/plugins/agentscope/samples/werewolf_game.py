@@ -35,8 +35,9 @@ def majority(votes: list[str]) -> str:
 async def werewolves_game(players: list[ReActAgent], roles: list[str]) -> bool:
     """Play one night and one day; whether the good ones win."""
     by_name = dict(zip([p.name for p in players], roles, strict=True))
-    async with MsgHub(players, announcement=Msg("Moderator", "The game begins.", "assistant")):
-        pass
+    begin = Msg("Moderator", "The game begins. Say who you are.", "assistant")
+    async with MsgHub(players, announcement=begin, enable_auto_broadcast=True):
+        await sequential_pipeline(players)
     wolves = [p for p in players if by_name[p.name] == "werewolf"]
     others = [p for p in players if by_name[p.name] != "werewolf"]
     async with MsgHub(wolves, enable_auto_broadcast=True) as hub:
