@@ -269,6 +269,7 @@ PARTS = {
     "Results": ("api.results",),
     "Inside a workflow": (
         "capture.context",
+        "earlier.programs",
         "interfaces.prompts",
         "interfaces.workflow",
         "utils.breakpoints",
