@@ -133,7 +133,9 @@ ENVIRONMENTS = {
 def main() -> int:
     """Run the environments that the command line names, or all; after ``--``, instead of their tests those named there."""
     given = sys.argv[1:]
-    names, tests = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    names, tests = (
+        (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    )
     names = names or list(ENVIRONMENTS)
     unknown = [name for name in names if name not in ENVIRONMENTS]
     if unknown:

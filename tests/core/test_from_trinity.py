@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from ajet.job.config import JobConfig, all_keys
-from ajet.job.from_trinity import TrinityFile, is_trinity, job_values, trinity_file
-from ajet.job.trinity_keys import EQUAL, NEAREST, SAME, TABLE
+from ajet.job.from_trinity import TrinityFile, job_values, trinity_file
+from ajet.job.trinity_keys import EQUAL, NEAREST, SAME, TABLE, is_trinity
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError
 from tests.pages import page
@@ -240,7 +240,7 @@ def selecting(selector: dict[str, Any]) -> dict[str, Any]:
                 "forgetting": 0.1,
                 "known_weight": 0.2,
                 "target_pass_rate": 1.0,
-                "temperature": 0,
+                "softmax_temperature": 0,
                 "thompson_sampling": True,
             },
         ),

@@ -122,7 +122,7 @@ def test_the_model_is_placed_between_a_weaker_and_a_stronger_one() -> None:
 def test_a_temperature_spreads_the_choice() -> None:
     def spread(temperature: float) -> float:
         found = selector(
-            tasks(rate=float), pass_rates=["rate"], thompson_sampling=False, temperature=temperature
+            tasks(rate=float), pass_rates=["rate"], thompson_sampling=False, softmax_temperature=temperature
         )
         return float(np.std([HIDDEN[n] for step in range(1, 20) for n in chosen(found, step)]))
 

@@ -26,6 +26,7 @@ from ajet.interfaces.base import (
     by_type,
 )
 from ajet.job import DEFAULT_BACKBONE
+from ajet.job.trinity_keys import is_trinity
 from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
@@ -231,6 +232,10 @@ def read_job_file(path: Path) -> dict[str, Any]:
     if data is None:
         return {}
     refuse_earlier(path, data)
+    if is_trinity(data):
+        raise ConfigError(
+            f"{path}: is a configuration of Trinity-RFT. Its job file is printed by: ajet config from-trinity {path}"
+        )
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a job file is a mapping of keys, found {type(data).__name__}.")
     return data

@@ -17,10 +17,10 @@ from ajet.job.trinity_keys import (
     KL,
     PENALIZED,
     READ,
-    SECTIONS,
     TABLE,
     TASKSET,
     Rule,
+    is_trinity,
     leaves,
     number,
 )
@@ -47,7 +47,7 @@ _OF_DIFFICULTY = {
     "lamb": ("forgetting", 0.2),
     "rho": ("known_weight", 0.2),
     "target_reward": ("target_pass_rate", 1.0),
-    "tau": ("temperature", 1.0),
+    "tau": ("softmax_temperature", 1.0),
     "do_sample": ("thompson_sampling", False),
 }
 """Arguments of the selector difficulty_based: the key of task.selector, and Trinity's default."""
@@ -133,16 +133,10 @@ class TrinityFile:
         return layers
 
 
-def is_trinity(values: Mapping[str, Any]) -> bool:
-    """Whether these are the values of a file of Trinity-RFT, not of a job file."""
-    found = SECTIONS & values.keys() - {"log", "service"}
-    return any(isinstance(values[name], Mapping) for name in found)
-
-
 def trinity_file(path: Path, backbone: str = "local") -> TrinityFile | None:
     """A file of Trinity-RFT; None if it is another file, or none. Raises ConfigError that names the key."""
     values = read_yaml(path) if path.is_file() else None
-    if not (isinstance(values, dict) and is_trinity(values)):
+    if not (is_trinity(values)):
         return None
     try:
         return _Reading(path, _resolved(values, values), backbone).file

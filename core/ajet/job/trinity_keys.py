@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from ajet.utils.suggest import nearest
 
@@ -525,6 +525,12 @@ TABLE: Mapping[str, Rule] = {
 """Every key of a file, but those inside task sets (`TASKSET`) and auxiliary models (`AUXILIARY`)."""
 
 SECTIONS = frozenset(key.partition(".")[0] for key in TABLE if "." in key)
+
+
+def is_trinity(values: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether these are the values of a file of Trinity-RFT, not of a job file."""
+    found = SECTIONS & values.keys() - {"log", "service"} if isinstance(values, Mapping) else ()
+    return any(isinstance(values[name], Mapping) for name in found)
 
 
 def leaves(

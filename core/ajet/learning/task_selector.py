@@ -123,9 +123,9 @@ class ByDifficulty(TaskSelector):
         draw = np.random.default_rng(random.Random(f"{self._seed}:{step}:selector").getrandbits(64))
         rates = draw.beta(self._passed, self._failed) if settings.thompson_sampling else self.expected()
         distance = np.abs(rates - settings.target_pass_rate)
-        if settings.temperature:
+        if settings.softmax_temperature:
             # The order of these sums is a draw without replacement from the softmax (the Gumbel-top-k trick).
-            distance = distance / settings.temperature - draw.gumbel(size=len(distance))
+            distance = distance / settings.softmax_temperature - draw.gumbel(size=len(distance))
         nearest = np.lexsort((draw.random(len(distance)), distance))
         return cycle([self._tasks[i] for i in nearest])
 

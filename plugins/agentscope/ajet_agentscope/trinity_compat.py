@@ -32,7 +32,7 @@ class MathBoxedRewardFn:
         **kwargs: Any,
     ) -> dict[str, float]:
         """``accuracy`` is 1 or 0. With ``with_think``, ``format_score`` is minus the coefficient for a response without one pair of
-        think tags, else 0. Raises ConfigError if the judge is not installed, ValueError if the truth is no number and no
+        think tags, else 0. Raises ConfigError if the judge is not installed, ValueError if the truth is neither a number nor an
         expression."""
         text = response or ""
         opened, closed = text.find("<think>"), text.find("</think>")

@@ -23,6 +23,7 @@ from ..programs import CLOSED, require
 
 require("torch", "datasets")
 
+from ajet.job.trinity_keys import SAME
 from ajet_agentscope.tuner import (
     AlgorithmConfig,
     DatasetConfig,
@@ -35,7 +36,7 @@ from ajet_agentscope.tuner import (
     check_workflow_function,
     tune,
 )
-from ajet_agentscope.tuner.algorithms import OTHERS, SAME, algorithm
+from ajet_agentscope.tuner.algorithms import OTHERS, algorithm
 from ajet_agentscope.tuner.config import ours
 from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import JobKeys, model_keys

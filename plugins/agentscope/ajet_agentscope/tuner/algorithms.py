@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ajet.job.trinity_keys import SAME
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
 
-SAME: Mapping[str, str] = {
-    "multi_step_grpo": "grpo",
-    "reinforceplusplus": "reinforce++",
-    "raft": "rejection_sampling",
-    "on_policy_distill": "distillation",
-}
-"""Names for algorithms that AgentJet has under other names. Its `grpo` already learns from all calls of an episode, which are
-merged into timelines: what `multi_step_grpo` adds to Trinity's `grpo`."""
 OTHERS: Mapping[str, tuple[str, str]] = {
     "remax": ("needs a greedy answer for each task, which AgentJet does not sample", "rloo"),
     "reinforce": ("is in the plugin ajet-plugin-online, which is not installed", "rloo"),

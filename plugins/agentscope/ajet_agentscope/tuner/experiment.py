@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ajet.types import ConfigError
+from ajet.types import AjetError, ConfigError
 from ajet_agentscope.layout import RUN
 
 CHECKPOINTS = "checkpoints"
@@ -35,14 +37,22 @@ def experiment_folder(project: str | None, name: str | None, resume: bool) -> Pa
     return folder
 
 
-def remove_if_nothing_ran(folder: Path) -> None:
-    """Remove the folder of an experiment that failed before its first episode ended, and those above it that are empty then."""
-    if not folder.is_dir() or any(file.stat().st_size for file in folder.glob("runs/*/episodes.jsonl")):
-        return
-    shutil.rmtree(folder)
-    for above in (folder.parent, folder.parent.parent):
-        if not any(above.iterdir()):
-            above.rmdir()
+@contextmanager
+def removed_if_nothing_runs(folder: Path) -> Iterator[None]:
+    """A block that makes the folder of an experiment. If it fails before the first episode has ended, the folder is removed,
+    with those above it that the block has made."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except AjetError:
+        ran = any(file.stat().st_size for file in folder.glob("runs/*/episodes.jsonl"))
+        if made and not ran and folder.is_dir():
+            shutil.rmtree(folder)
+            for above in made[1:]:
+                if any(above.iterdir()):
+                    break
+                above.rmdir()
+        raise
 
 
 def run_to_resume(folder: Path) -> Path | None:

@@ -30,7 +30,7 @@ from ajet_agentscope.tuner.data import DatasetConfig
 from ajet_agentscope.tuner.experiment import (
     PROJECT,
     experiment_folder,
-    remove_if_nothing_ran,
+    removed_if_nothing_runs,
     run_to_resume,
 )
 from ajet_agentscope.tuner.functions import TunerJudge
@@ -116,7 +116,7 @@ def tune(
         keys.fields[f"run.loggers.{len(loggers) - 2}"] = "monitor_type"
     if file.source_of("run.dir") == "default":
         keys.values["run.dir"] = str(folder / "runs")
-    with auxiliary.served(auxiliary_models or {}) as models:
+    with removed_if_nothing_runs(folder), auxiliary.served(auxiliary_models or {}) as models:
         _target_keys(keys, models, file)
         judge = None if judge_func is None else TunerJudge(function=judge_func, models=_addresses(models))
         resumed = run_to_resume(folder) if resume else None
@@ -133,7 +133,6 @@ def tune(
                 progress=progress,
             )
         except AjetError as error:
-            remove_if_nothing_ran(folder)
             raise type(error)(keys.by_field(str(error))) from error.__cause__
     return TunedModel(folder, run.dir)
 

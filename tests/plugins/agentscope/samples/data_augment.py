@@ -3,8 +3,9 @@
 import argparse
 import os
 
-from ajet_agentscope.tuner import Algorithm, TunerChatModel, tune
 from model_tuning import gsm8k_judge, run_react_agent
+
+from ajet_agentscope.tuner import Algorithm, TunerChatModel, tune
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

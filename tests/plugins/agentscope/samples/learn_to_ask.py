@@ -3,18 +3,18 @@
 import os
 import re
 import time
-from typing import Dict, List, Union
 
-from ajet_agentscope.tuner import Algorithm, Dataset, JudgeOutput, TunerChatModel, WorkflowOutput, tune
 from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.memory import InMemoryMemory
 from agentscope.message import Msg
 
+from ajet_agentscope.tuner import Algorithm, Dataset, JudgeOutput, TunerChatModel, WorkflowOutput, tune
+
 AUXILIARY_MODEL_NAME = "auxiliary_model"
 
 
-def format_messages(task_desc: Union[List, str]) -> List[Dict[str, str]]:
+def format_messages(task_desc: list | str) -> list[dict[str, str]]:
     if isinstance(task_desc, list):
         return task_desc
     if isinstance(task_desc, str):
@@ -23,7 +23,7 @@ def format_messages(task_desc: Union[List, str]) -> List[Dict[str, str]]:
 
 
 async def run_react_agent(
-    task: Dict, model: TunerChatModel, auxiliary_models: Dict[str, TunerChatModel]
+    task: dict, model: TunerChatModel, auxiliary_models: dict[str, TunerChatModel]
 ) -> WorkflowOutput:
     assert len(auxiliary_models) == 1
     agent = ReActAgent(
@@ -42,11 +42,11 @@ async def run_react_agent(
     return WorkflowOutput(response=response)
 
 
-def parse_tag_string(text: str) -> Dict:
+def parse_tag_string(text: str) -> dict:
     return dict(re.findall(r"<(\w+)>(.*?)</\1>", text))
 
 
-async def llm_reward(task: Dict, response: str, auxiliary_models: Dict[str, TunerChatModel]) -> Dict:
+async def llm_reward(task: dict, response: str, auxiliary_models: dict[str, TunerChatModel]) -> dict:
     from agentscope import logger
 
     history = task["messages"] + [{"role": "assistant", "content": response}]
@@ -69,14 +69,14 @@ async def llm_reward(task: Dict, response: str, auxiliary_models: Dict[str, Tune
 
 
 async def learn2ask_judge(
-    task: Dict, response: Msg, auxiliary_models: Dict[str, TunerChatModel]
+    task: dict, response: Msg, auxiliary_models: dict[str, TunerChatModel]
 ) -> JudgeOutput:
     assert len(auxiliary_models) == 1
     response_text = response.get_text_content()
-    action_truth = task["decision_truth"] if "decision_truth" in task else "continue"
+    action_truth = task.get("decision_truth", "continue")
     action = "stop" if "<stop />" in response_text else "continue"
     action_score = float(action_truth == action)
-    scores: Dict = {}
+    scores: dict = {}
     if action_truth == action == "continue":
         scores = await llm_reward(task, response_text, auxiliary_models)
     format_score = float(scores.get("format_score", 0.0))

@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from ajet_agentscope.tuner import AlgorithmConfig, DatasetConfig, TunerModelConfig, tune
 from model_tuning import gsm8k_judge, run_react_agent
+
+from ajet_agentscope.tuner import AlgorithmConfig, DatasetConfig, TunerModelConfig, tune
 
 if __name__ == "__main__":
     dataset = DatasetConfig(path="gsm8k", name="main", split="train", total_epochs=1)

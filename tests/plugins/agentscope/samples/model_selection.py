@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import os
-from typing import Any, Dict
+from typing import Any
 
-from ajet_agentscope.tuner import DatasetConfig, JudgeOutput, WorkflowOutput
-from ajet_agentscope.tuner.model_selection import avg_token_consumption_judge, select_model
 from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
 from agentscope.model import OpenAIChatModel
+
+from ajet_agentscope.tuner import DatasetConfig, JudgeOutput, WorkflowOutput
+from ajet_agentscope.tuner.model_selection import avg_token_consumption_judge, select_model
 
 logging.basicConfig(level=logging.INFO)
 
@@ -25,7 +26,7 @@ models = [
 ]
 
 
-async def translation_workflow(task: Dict[str, Any], model: Any) -> WorkflowOutput:
+async def translation_workflow(task: dict[str, Any], model: Any) -> WorkflowOutput:
     agent = ReActAgent(
         name="translator",
         sys_prompt="Translate the given text.",
@@ -37,7 +38,7 @@ async def translation_workflow(task: Dict[str, Any], model: Any) -> WorkflowOutp
     return WorkflowOutput(response=await agent.reply(msg=msg))
 
 
-async def word_judge(task: Dict[str, Any], response: Any) -> JudgeOutput:
+async def word_judge(task: dict[str, Any], response: Any) -> JudgeOutput:
     said = ""
     if hasattr(response, "response"):
         for item in response.response.content:

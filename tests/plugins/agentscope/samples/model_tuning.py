@@ -1,7 +1,11 @@
 """An agent with the meta tool, trained from Python alone."""
 
 import os
-from typing import Dict
+
+from agentscope.agent import ReActAgent
+from agentscope.formatter import OpenAIChatFormatter
+from agentscope.message import Msg
+from agentscope.model import OpenAIChatModel
 
 from ajet_agentscope.tuner import (
     AlgorithmConfig,
@@ -11,16 +15,12 @@ from ajet_agentscope.tuner import (
     WorkflowOutput,
     tune,
 )
-from agentscope.agent import ReActAgent
-from agentscope.formatter import OpenAIChatFormatter
-from agentscope.message import Msg
-from agentscope.model import OpenAIChatModel
 
 
 async def run_react_agent(
-    task: Dict,
+    task: dict,
     model: OpenAIChatModel,
-    auxiliary_models: Dict[str, OpenAIChatModel],
+    auxiliary_models: dict[str, OpenAIChatModel],
 ) -> WorkflowOutput:
     assert len(auxiliary_models) == 0
     agent = ReActAgent(
@@ -35,9 +35,9 @@ async def run_react_agent(
 
 
 async def gsm8k_judge(
-    task: Dict,
+    task: dict,
     response: Msg,
-    auxiliary_models: Dict[str, OpenAIChatModel],
+    auxiliary_models: dict[str, OpenAIChatModel],
 ) -> JudgeOutput:
     from trinity.common.rewards.math_reward import MathBoxedRewardFn
 

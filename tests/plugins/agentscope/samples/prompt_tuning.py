@@ -2,12 +2,13 @@
 
 import os
 
-from ajet_agentscope.tuner import DatasetConfig, JudgeOutput, PromptTuneConfig, WorkflowOutput, tune_prompt
 from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
 from agentscope.model import OpenAIChatModel
 from agentscope.tool import Toolkit, execute_python_code
+
+from ajet_agentscope.tuner import DatasetConfig, JudgeOutput, PromptTuneConfig, WorkflowOutput, tune_prompt
 
 
 async def workflow(task: dict, system_prompt: str) -> WorkflowOutput:

@@ -41,8 +41,8 @@ PATIENTS = [
         "messages": [
             {"role": "user", "content": "My head hurts."},
             {"role": "assistant", "content": "Since when?"},
-        ]
-        + [{"role": "user", "content": f"For {n} days."}],
+            {"role": "user", "content": f"For {n} days."},
+        ],
         "decision_truth": "continue",
         "info_truth": "age",
     }
@@ -128,7 +128,7 @@ def test_an_example_of_prompt_tuning_runs(run: Run, tmp_path: Path, model: Endpo
         "prompt_tuning.py", SAMPLE_URL=model.url, DASHSCOPE_API_KEY="key", DASHSCOPE_BASE_URL=model.url
     )
     assert "Optimized prompt: You are an agent. Answer in a box." in said
-    metrics = eval(re.search(r"Metrics: (\{.*\})", said)[1])  # noqa: S307 - what the program printed
+    metrics = eval(re.search(r"Metrics: (\{.*\})", said)[1])
     assert metrics["reward_after"] > metrics["reward_before"] == 0
 
 

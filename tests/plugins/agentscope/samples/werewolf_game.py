@@ -4,14 +4,15 @@ import os
 import random
 import traceback
 from pathlib import Path
-from typing import Any, Dict, Literal
+from typing import Any, Literal
 
-from ajet_agentscope.tuner import AlgorithmConfig, DatasetConfig, TunerModelConfig, WorkflowOutput, tune
 from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIMultiAgentFormatter
 from agentscope.message import Msg
 from agentscope.pipeline import MsgHub, fanout_pipeline, sequential_pipeline
 from pydantic import BaseModel, Field, create_model
+
+from ajet_agentscope.tuner import AlgorithmConfig, DatasetConfig, TunerModelConfig, WorkflowOutput, tune
 
 ROLES = ["werewolf", "villager", "villager", "seer"]
 
@@ -67,7 +68,7 @@ async def werewolves_game(players: list[ReActAgent], roles: list[str]) -> bool:
 
 
 async def run_werewolves_workflow(
-    task: Dict, model: TunerModelConfig, auxiliary_models: Dict[str, TunerModelConfig]
+    task: dict, model: TunerModelConfig, auxiliary_models: dict[str, TunerModelConfig]
 ) -> WorkflowOutput:
     roles = list(ROLES)
     random.Random(task.get("seed", 0)).shuffle(roles)
