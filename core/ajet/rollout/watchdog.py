@@ -125,7 +125,10 @@ class _LoopWatch:
         """Watch until the block has ended."""
         while not self.ended.wait(self._look):
             turned = threading.Event()
-            self._loop.call_soon_threadsafe(turned.set)
+            try:
+                self._loop.call_soon_threadsafe(turned.set)
+            except RuntimeError:  # the loop has been closed: a debugger may delay this thread that long
+                return
             if not turned.wait(self._look):
                 self._blocked(turned)
 
