@@ -26,7 +26,6 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from ajet.learning.packing import pack
 from ajet.types import GenerateRequest, Sample, Sampling, Span
 from ajet_local.engine import LocalEngine
-from ajet_local.fixed_passes import Record, cuda_graph
 from ajet_local.plan import MicroBatch
 from ajet_local.rows import micro_batches
 from ajet_local.trees import enable_trees
@@ -60,7 +59,7 @@ def main() -> None:
     peak = matmul_flops(device)
     print(f"a matrix product of 8192³ in bfloat16: {peak / 1e12:.0f} TFLOP/s")
     figures = training(model, Sizes(), peak)
-    figures |= generation(model.to(torch.bfloat16), Sizes())
+    figures |= asyncio.run(generation(model.to(torch.bfloat16), Sizes()))
     print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
 
 
@@ -142,18 +141,10 @@ def _step(model: Any, parts: Sequence[MicroBatch]) -> None:
         (tokens.weights * -tokens.new * tokens.advantages).sum().backward()
 
 
-def generation(model: Any, sizes: Sizes) -> dict[str, float]:
-    """Tokens per second for `Sizes.groups` prompts with `Sizes.completions` each; on CUDA with and without graphs."""
-    rate = asyncio.run(_generation(model, sizes, None))
-    if model.device.type != "cuda":
-        return {"generated_tokens_per_second": rate}
-    with_graphs = asyncio.run(_generation(model, sizes, cuda_graph))
-    return {"generated_tokens_per_second": with_graphs, "graphs_speedup": with_graphs / rate}
-
-
-async def _generation(model: Any, sizes: Sizes, record: Record | None) -> float:
+async def generation(model: Any, sizes: Sizes) -> dict[str, float]:
+    """Tokens per second for `Sizes.groups` prompts with `Sizes.completions` each."""
     at_once = sizes.groups * sizes.completions
-    engine = LocalEngine(model, None, max_batch=at_once, record=record)
+    engine = LocalEngine(model, None, max_batch=at_once)
     await engine.start()
     rng = np.random.default_rng(1)
     vocabulary = model.config.vocab_size
@@ -172,9 +163,8 @@ async def _generation(model: Any, sizes: Sizes, record: Record | None) -> float:
             rates.append(sum(len(g.token_ids) for g in got) / (time.perf_counter() - started))
     finally:
         await engine.close()
-    how = "with" if record else "without"
-    print(f"generation {how} graphs: {max(rates):,.0f} tokens a second, {at_once} at once")
-    return max(rates)
+    print(f"generation: {max(rates):,.0f} tokens a second, {at_once} at once")
+    return {"generated_tokens_per_second": max(rates)}
 
 
 def matmul_flops(device: torch.device, size: int = 8192) -> float:

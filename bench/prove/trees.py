@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import gpu
@@ -16,7 +17,7 @@ def run(options: Options) -> dict[str, Any]:
     sizes = gpu.Sizes(2, 3, 64, 16, 1, 4) if options.reduced else gpu.Sizes()
     model = load_model(options.large, options.device, torch.float32)[0]
     figures = gpu.training(model, sizes, gpu.matmul_flops(options.device, 256 if options.reduced else 8192))
-    figures |= gpu.generation(model.to(torch.bfloat16), sizes)
+    figures |= asyncio.run(gpu.generation(model.to(torch.bfloat16), sizes))
     return {name: round(value, 4) for name, value in figures.items()}
 
 

@@ -72,10 +72,6 @@ class OnDevice(Plugin):
         description="Store the weights below adapters with 4 bits each (NF4, as in QLoRA): about a quarter of bfloat16. Needs "
         "bitsandbytes, and a lora in every target.",
     )
-    cuda_graphs: bool = Field(
-        True,
-        description="On CUDA, start all kernels of a decoding pass at once, by CUDA graphs; false starts each by itself.",
-    )
     prefill_tokens: int = Field(
         1024,
         ge=1,
@@ -147,9 +143,7 @@ class OnDevice(Plugin):
     ) -> LocalEngine:
         """A `LocalEngine` with these settings; ``cache_mib`` is the default of the setting of that name."""
         from ajet_local.engine import LocalEngine
-        from ajet_local.fixed_passes import cuda_graph
 
-        graphs = self.cuda_graphs and model.device.type == "cuda"
         return LocalEngine(
             model,
             tokenizer,
@@ -159,7 +153,6 @@ class OnDevice(Plugin):
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
             adapters=adapters,
-            record=cuda_graph if graphs else None,
         )
 
 

@@ -10,7 +10,6 @@ import torch
 
 from ajet_local.cached_attention import Chunk, Decoding, Pass, forward
 from ajet_local.completion import Completion
-from ajet_local.fixed_passes import FixedPasses
 from ajet_local.kv_cache import Node
 from ajet_local.seen import CachedFeatures
 from ajet_local.sight import Places
@@ -42,15 +41,9 @@ class Batch:
                 self.answered += waiting
                 self._last += [chunk.span.stop - 1] * len(waiting)
 
-    def logits(
-        self, model: Any, fixed: FixedPasses | None, adapter: str | None, images: CachedFeatures | None = None
-    ) -> torch.Tensor:
+    def logits(self, model: Any, adapter: str | None, images: CachedFeatures | None) -> torch.Tensor:
         """Run ``model``, whose active adapter is ``adapter``: float[len(answered), V]. Its attention stores keys and values in the
-        slots and nodes. A pass without chunks is one of the ``fixed`` ones, if there are some and it fits."""
-        if fixed is not None and not self.chunks:
-            logits = fixed.logits(self.banks, adapter)
-            if logits is not None:
-                return logits
+        slots and nodes."""
         sight = images.sight if images else None
         ids = np.empty(self._size, dtype=np.int64)
         found = Places(
@@ -68,7 +61,7 @@ class Batch:
                 found.positions[0, chunk.span] = np.arange(chunk.count) + node.start + node.filled
         decoding, start = [], 0
         for bank in self.banks:
-            decoding.append(Decoding.of(bank, start))
+            decoding.append(Decoding(bank, start))
             start = decoding[-1].span.stop
         device = model.device
         tokens = torch.from_numpy(ids).to(device)

@@ -21,50 +21,33 @@ from ajet_local.slots import Bank
 ATTENTION = "ajet_cached"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """The completions of a bank in this pass, as its tokens ``span``."""
+    """The next token of every completion of a bank, as the pass's tokens ``span``, which begin at ``start``."""
 
-    bank: Bank
-    span: slice
-    families: int
-    """How many of the bank's slots take part, from the first one on."""
-    width: int
-    """How many columns of the slots they read."""
-    slots: torch.Tensor
-    """int64[n]: the slots of the new tokens."""
-    columns: torch.Tensor
-    """int64[n]: the columns of the new tokens."""
-    rows: torch.Tensor | None
-    """int64[n]: each completion's row among families * size rows; None if there is one for every row."""
-    bias: torch.Tensor | None
-    """[families, 1, size, width]: what is added to a member's scores; None if all members read all columns."""
-
-    @classmethod
-    def of(cls, bank: Bank, start: int) -> Decoding:
-        """The next token of every completion in a bank, as the pass's tokens from ``start`` on."""
+    def __init__(self, bank: Bank, start: int) -> None:
         device = bank.kv.device
         owners = [(slot, member) for slot, family in enumerate(bank.taken) for member in family.alive]
         columns = [family.used + n for family in bank.taken for n in range(len(family.alive))]
         slots, members = torch.tensor(owners, device=device).unbind(1)
-        places = torch.tensor(columns, device=device)
-        families, width = len(bank.taken), max(columns) + 1
-        bank.owner[slots, places] = members.to(torch.int8)
-        foreign = bank.foreign(families, width)
-        bias = None
+        self.bank = bank
+        self.span = slice(start, start + len(owners))
+        self.families = len(bank.taken)
+        self.width = max(columns) + 1
+        """How many columns of the slots they read."""
+        self.slots = slots
+        self.columns = torch.tensor(columns, device=device)
+        """int64[n]: the columns of the new tokens."""
+        self.rows: torch.Tensor | None = None
+        """int64[n]: each completion's row among families * size rows; None if every family is complete."""
+        if len(owners) < self.families * bank.size:
+            self.rows = slots * bank.size + members
+        bank.owner[slots, self.columns] = members.to(torch.int8)
+        foreign = bank.foreign(self.families, self.width)
+        self.bias: torch.Tensor | None = None
+        """[families, 1, size, width]: minus infinity where a member must not read a column; None if all members read all columns."""
         if bank.size > 1 or foreign.any():
-            bias = torch.zeros(foreign.shape, dtype=bank.kv.dtype, device=device)
-            bias.masked_fill_(foreign, float("-inf"))
-        return cls(
-            bank=bank,
-            span=slice(start, start + len(owners)),
-            families=families,
-            width=width,
-            slots=slots,
-            columns=places,
-            rows=slots * bank.size + members if len(owners) < families * bank.size else None,
-            bias=bias,
-        )
+            self.bias = torch.zeros(foreign.shape, dtype=bank.kv.dtype, device=device)
+            self.bias.masked_fill_(foreign, float("-inf"))
 
     def read(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
@@ -124,11 +107,11 @@ class Pass:
     """The parts of one forward pass."""
 
     decoding: Sequence[Decoding]
-    chunks: Sequence[Chunk] = ()
+    chunks: Sequence[Chunk]
 
 
 def forward(
-    model: Any, tokens: torch.Tensor, positions: torch.Tensor, cached: Pass, keep: torch.Tensor | int = 0
+    model: Any, tokens: torch.Tensor, positions: torch.Tensor, cached: Pass, keep: torch.Tensor | int
 ) -> torch.Tensor:
     """The logits [K, V] of a pass with ``tokens``, ids int64[N] or embeddings float[N, H], at ``positions``, int64[N] or int64[3, N];
     ``keep`` int64[K] are the tokens that get some, 0 means all. Attention stores keys and values in the slots and nodes of

@@ -20,7 +20,6 @@ from transformers import DynamicCache
 from ajet.interfaces.engine import room_for
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Image, Int32
 from ajet_local.completion import Completion
-from ajet_local.fixed_passes import Record
 from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.scheduler import Scheduler
@@ -44,8 +43,7 @@ class LocalEngine:
     quarter of the device's free memory), ``prefill_tokens`` the prompt tokens of one step. ``context_length`` defaults
     to the model's number of positions, and is at most its sliding window. A ``deterministic`` engine empties its cache
     whenever it is idle, so its samples depend only on the requests of one burst, not on what was cached before.
-    ``adapters`` are the model's; a request may name one. ``record`` makes passes that only decode repeatable
-    (`ajet_local.fixed_passes`). Raises `AjetError` for a model whose attention it does not
+    ``adapters`` are the model's; a request may name one. Raises `AjetError` for a model whose attention it does not
     support.
     """
 
@@ -59,7 +57,6 @@ class LocalEngine:
         prefill_tokens: int = 1024,
         deterministic: bool = False,
         adapters: Adapters | None = None,
-        record: Record | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -76,7 +73,6 @@ class LocalEngine:
             max_batch=max_batch,
             cache_bytes=free_memory(model.device) // 4 if cache_mib is None else cache_mib << 20,
             prefill_tokens=prefill_tokens,
-            record=record,
         )
         self._version = 0
         self._vocabulary = model.get_input_embeddings().num_embeddings

@@ -16,7 +16,6 @@ import torch
 
 from ajet_local.batch import Batch
 from ajet_local.completion import Completion
-from ajet_local.fixed_passes import FixedPasses, Record
 from ajet_local.kv_cache import KVLayout, Node, PrefixCache
 from ajet_local.sampling import sample
 from ajet_local.seen import CachedFeatures
@@ -26,8 +25,7 @@ from ajet_local.slots import AHEAD, Slots
 
 class Scheduler:
     """Runs completions. ``cache_bytes`` bounds the memory of keys and values, in cache and slots together, but one
-    completion always runs; ``prefill_tokens`` bounds the prompt tokens of one pass. With ``record``, passes that only decode are
-    `FixedPasses`."""
+    completion always runs; ``prefill_tokens`` bounds the prompt tokens of one pass."""
 
     def __init__(
         self,
@@ -37,7 +35,6 @@ class Scheduler:
         max_batch: int,
         cache_bytes: int,
         prefill_tokens: int,
-        record: Record | None = None,
     ) -> None:
         self.model = model
         self.activate = activate
@@ -50,7 +47,6 @@ class Scheduler:
         self.max_tokens = cache_bytes // (self.layout.layers * self.layout.layer_bytes)
         """Maximum number of tokens with keys and values in memory."""
         self.cache = PrefixCache(self.layout)
-        self.fixed = FixedPasses(model, record) if record else None
         sight = Sight.of(model)
         self.images = CachedFeatures(sight) if sight else None
         self._lanes: dict[str | None, _Lane] = {}
@@ -208,7 +204,7 @@ class _Lane:
     def step(self, version: int, adapter: str | None) -> None:
         """Run one forward pass with the active adapter, and sample a token for each completion that gets logits."""
         batch = Batch(self.slots.banks, self._chunks(), self.pending)
-        logits = batch.logits(self.scheduler.model, self.scheduler.fixed, adapter, self.scheduler.images)
+        logits = batch.logits(self.scheduler.model, adapter, self.scheduler.images)
         self.slots.advance()
         for completion in batch.running:
             completion.length += 1

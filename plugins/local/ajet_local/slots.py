@@ -179,7 +179,6 @@ class Slots:
         """Free the memory of unused slots."""
         for key, bank in list(self._banks.items()):
             if not bank.taken:
-                bank.resize(0)  # fixed passes may still know the bank
                 del self._banks[key]
             elif len(bank.taken) < len(bank.owner):
                 bank.resize(len(bank.taken))

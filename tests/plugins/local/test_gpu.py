@@ -19,8 +19,6 @@ from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
-from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.fixed_passes import cuda_graph  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.trees import enable_trees, has_trees, tree_tokens  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
@@ -107,26 +105,6 @@ class TestOnCuda:
         asyncio.run(trainer.publish())
         trainer.save(tmp_path / "saved")
 
-    def test_cuda_graphs_sample_the_tokens_of_eager_passes(self, tokenizer, caplog):
-        model = tiny(tokenizer).cuda()
-        asked = [
-            GenerateRequest(s.token_ids, Sampling(max_tokens=40 + n, seed=n))
-            for n, s in enumerate(samples(count=10))
-        ]
-
-        async def sampled(record):
-            engine = LocalEngine(model, None, record=record)
-            await engine.start()
-            try:
-                return await asyncio.gather(*map(engine.generate, asked))
-            finally:
-                await engine.close()
-
-        for got, wanted in zip(asyncio.run(sampled(cuda_graph)), asyncio.run(sampled(None)), strict=True):
-            assert got.token_ids.tolist() == wanted.token_ids.tolist()
-            np.testing.assert_allclose(got.logprobs, wanted.logprobs, atol=1e-4)
-        assert not caplog.messages, "every pass could be recorded"
-
     def test_deterministic_runs_are_bit_equal(self, tokenizer, tmp_path):
         tiny(tokenizer).save_pretrained(tmp_path)
         tokenizer.save_pretrained(tmp_path)
@@ -169,7 +147,7 @@ def test_the_bench_runs_through_on_a_tiny_model(tokenizer, monkeypatch):
     figures = bench.training(model, sizes, bench.matmul_flops(model.device, 64))
     assert figures["token_ratio"] == pytest.approx(3 * 38 / (30 + 3 * 7))
     assert figures["tree_speedup"] > 0 and figures["share_of_peak"] > 0
-    figures = bench.generation(model.to(torch.bfloat16), sizes)
+    figures = asyncio.run(bench.generation(model.to(torch.bfloat16), sizes))
     assert figures["generated_tokens_per_second"] > 0
 
 
