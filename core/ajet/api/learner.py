@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
@@ -22,10 +21,8 @@ from ajet.job.job import Job
 from ajet.job.models import check_model
 from ajet.job.objects import OBJECT, GivenTasks, described, lay_object
 from ajet.job.prepare import build_judge
-from ajet.learning.batch import Selection, build_batch
-from ajet.learning.loop import assert_all_trained
-from ajet.learning.objective import objective
-from ajet.learning.rollouts import fresh, plan_group, why_nothing
+from ajet.learning.loop import training_step
+from ajet.learning.rollouts import plan_group, step_batch
 from ajet.reports.token_text import TokenText
 from ajet.rollout.checkpoints import CHECKPOINTS
 from ajet.rollout.episode import Episode as Ran
@@ -38,7 +35,7 @@ from ajet.runs.callbacks import Listeners
 from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import Runtime, open_runtime, training_policy
 from ajet.tracker.breaks import find_breaks
-from ajet.types import AjetError, ConfigError, Metrics, Task, WorkflowOutput
+from ajet.types import ConfigError, Metrics, Task, WorkflowOutput
 
 
 async def _by_the_caller(task: Task) -> None:
@@ -180,37 +177,27 @@ class Learner:
     ) -> Metrics:
         """A training step on groups; an episode alone is a group of one. ``learning_rate`` defaults to the job's. The
         metrics are those of `ajet.run`. Raises AjetError if nothing can be trained."""
-        train, seed, step = self._job.config.train, self._job.config.run.seed, self.step + 1
+        job, trainer, step = self._job, self._trainer, self.step + 1
         episodes = list(_numbered(groups))
-        rate = train.rate_at(step) if learning_rate is None else learning_rate
-        trained, counts = fresh(episodes, self._trainer.version, train.max_staleness)
-        batch = build_batch(
-            trained,
-            self._job.algorithm,
-            mini_batches=train.mini_batches,
-            learning_rate=rate,
-            seed=f"{seed}:{step}",
-            selection=Selection(self._job.filters, train.max_timelines, str(seed)),
-            epochs=train.epochs,
-            objective=objective(self._job.algorithm, train),
-            adapters=[target.name for target in self._job.targets if target.lora],
+        batch, _ = step_batch(
+            episodes,
+            step,
+            trainer.version,
+            algorithm=job.algorithm,
+            settings=job.config.train,
+            seed=job.config.run.seed,
+            filters=job.filters,
+            adapters=[target.name for target in job.targets if target.lora],
+            learning_rate=learning_rate,
         )
-        if batch is None:
-            raise AjetError(f"step {step}: nothing to train on: {why_nothing(trained, counts)}")
         batch.metrics.update(summarize(episodes, self._seconds))
-        batch.metrics.update(counts)
-        started = time.monotonic()
-        updated = await asyncio.to_thread(self._trainer.update, batch.batch)
-        assert_all_trained(batch, updated, step)
-        version = await self._runtime.portal.run(self._trainer.publish())
-        metrics: Metrics = {
-            **batch.metrics,
-            **updated,
-            "learning_rate": rate,
-            "weight_version": version,
-            "seconds_rollout": self._seconds,
-            "seconds_update": time.monotonic() - started,
-        }
+        metrics = await training_step(
+            trainer,
+            lambda: self._runtime.portal.run(trainer.publish()),
+            batch,
+            step,
+            seconds_rollout=self._seconds,
+        )
         for episode in episodes:
             self._recorder.episode(episode, phase="train", step=step)
         self._recorder.metrics("train", step, metrics)

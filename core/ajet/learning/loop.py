@@ -1,4 +1,4 @@
-"""The training loop over a Trainer and a source of batches; everything else is up to the source."""
+"""The training step, and the loop over a Trainer and a source of batches; everything else is up to the source."""
 
 from __future__ import annotations
 
@@ -79,20 +79,9 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
     for step in range(first_step, settings.steps + 1):
         started = time.monotonic()
         batch = await ahead.batch(step, trainer.version)
-        rolled_out = time.monotonic()
-        updated = await asyncio.to_thread(trainer.update, batch.batch)
-        assert_all_trained(batch, updated, step)
-        version = await loop.publish()
-        ended = time.monotonic()
-        seconds += ended - started
-        metrics = {
-            **batch.metrics,
-            **updated,
-            "learning_rate": batch.batch.learning_rate,
-            "weight_version": version,
-            "seconds_rollout": rolled_out - started,
-            "seconds_update": ended - rolled_out,
-        }
+        rollout = time.monotonic() - started
+        metrics = await training_step(trainer, loop.publish, batch, step, seconds_rollout=rollout)
+        seconds += time.monotonic() - started
         recorder.metrics("train", step, metrics)
         loop.on_step(step, metrics)
         on_policy = not settings.asynchronous or step == first_step
@@ -103,7 +92,7 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         del batch
         gc.collect()
         last = step == settings.steps
-        state: dict[str, float] = {"version": version}
+        state = {"version": metrics["weight_version"]}
         if loop.validate and (last or (loop.validate_every and step % loop.validate_every == 0)):
             after = await loop.validate(step)
             state["validation_reward"] = after["reward"]
@@ -116,6 +105,30 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
             checkpoint = await to_its_end(save)
             loop.on_checkpoint(step, checkpoint)
     return LoopResult(before, after, checkpoint, seconds)
+
+
+async def training_step(
+    trainer: Trainer,
+    publish: Callable[[], Awaitable[int]],
+    batch: RolloutBatch,
+    step: int,
+    *,
+    seconds_rollout: float,
+) -> Metrics:
+    """Update the weights with a batch and publish them; returns the step's metrics. ``seconds_rollout`` says how long the
+    batch took."""
+    started = time.monotonic()
+    updated = await asyncio.to_thread(trainer.update, batch.batch)
+    assert_all_trained(batch, updated, step)
+    version = await publish()
+    return {
+        **batch.metrics,
+        **updated,
+        "learning_rate": batch.batch.learning_rate,
+        "weight_version": version,
+        "seconds_rollout": seconds_rollout,
+        "seconds_update": time.monotonic() - started,
+    }
 
 
 class _Ahead:

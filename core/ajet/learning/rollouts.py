@@ -111,20 +111,16 @@ class RolloutSource:
         started = time.monotonic()
         found = _Step(self, step)
         await found.run()
-        episodes, counts = fresh(found.chosen(), version, self.settings.max_staleness)
-        batch = build_batch(
-            episodes,
-            self.algorithm,
-            mini_batches=self.settings.mini_batches,
-            learning_rate=self.settings.rate_at(step),
-            seed=f"{self.seed}:{step}",
-            selection=Selection(self.filters, self.settings.max_timelines, str(self.seed)),
-            epochs=self.settings.epochs,
-            objective=objective(self.algorithm, self.settings),
+        batch, episodes = step_batch(
+            found.chosen(),
+            step,
+            version,
+            algorithm=self.algorithm,
+            settings=self.settings,
+            seed=self.seed,
+            filters=self.filters,
             adapters=self.adapters,
         )
-        if batch is None:
-            raise AjetError(f"step {step}: nothing to train on: {why_nothing(episodes, counts)}")
         if len(episodes) < found.ended:
             self.recorder.unused(step, [e.plan.id for e in episodes])
         seconds = time.monotonic() - started
@@ -132,7 +128,6 @@ class RolloutSource:
         if self.reusable:  # episodes of the interrupted step took no time now
             new = [e for e in found.complete() if e.plan.id not in self.reusable]
             batch.metrics["tokens_per_second"] = summarize(new, seconds)["tokens_per_second"]
-        batch.metrics.update(counts)
         batch.metrics.update(found.counts)
         batch.metrics.update(self._observe(step, found.complete()))
         return batch
@@ -240,6 +235,38 @@ def _rewards_differ(group: Sequence[Episode]) -> bool:
 
 def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:
     return [e for n in sorted(groups) for e in sorted(groups[n], key=lambda e: e.plan.member)]
+
+
+def step_batch(
+    episodes: Sequence[Episode],
+    step: int,
+    version: int,
+    *,
+    algorithm: Algorithm,
+    settings: TrainSettings,
+    seed: int,
+    filters: Sequence[Filter] = (),
+    adapters: Sequence[str] = (),
+    learning_rate: float | None = None,
+) -> tuple[RolloutBatch, list[Episode]]:
+    """The batch of a step, for weights of a version, and the episodes in it: those that are `fresh`. ``learning_rate`` is by
+    default that of the settings. Raises AjetError if nothing can be trained."""
+    kept, counts = fresh(episodes, version, settings.max_staleness)
+    batch = build_batch(
+        kept,
+        algorithm,
+        mini_batches=settings.mini_batches,
+        learning_rate=settings.rate_at(step) if learning_rate is None else learning_rate,
+        seed=f"{seed}:{step}",
+        selection=Selection(filters, settings.max_timelines, str(seed)),
+        epochs=settings.epochs,
+        objective=objective(algorithm, settings),
+        adapters=adapters,
+    )
+    if batch is None:
+        raise AjetError(f"step {step}: nothing to train on: {why_nothing(kept, counts)}")
+    batch.metrics.update(counts)
+    return batch, kept
 
 
 def fresh(
