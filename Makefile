@@ -95,7 +95,7 @@ endef
 	$(call uv_environment,-r tests/plugins/vllm/requirements.txt -e plugins/local -e plugins/vllm)
 
 test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in an environment of its own
-	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 1200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
+	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 7200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
 OF_VERL := openai_sdk readers judges local loggers verl vllm online
@@ -108,10 +108,10 @@ ON_CPU := VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VLLM_CPU_KVCACHE_SPACE=1 VLL
 	VLLM_NO_USAGE_STATS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false
 
 test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through Ray, vLLM and FSDP; and the engine vllm
-	$(ON_CPU) timeout -k 20 2400 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(ON_CPU) timeout -k 20 7200 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
-	$(ON_CPU) timeout -k 20 3600 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
+	$(ON_CPU) timeout -k 20 14400 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
 
 OF_TRINITY := openai_sdk readers judges local loggers trinity
 .venv-trinity/.installed: pyproject.toml $(OF_TRINITY:%=plugins/%/pyproject.toml) tests/plugins/trinity/cpu/pyproject.toml tests/plugins/trinity/requirements.txt tests/plugins/trinity/overrides.txt
@@ -124,7 +124,7 @@ TRINITY_ON_CPU := TRINITY_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=ajet_trinity_cp
 	OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the math example's first steps, gradients, failures (ARGS="-m slow")
-	$(TRINITY_ON_CPU) timeout -k 20 3600 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
 	$(TRINITY_ON_CPU) timeout -k 20 2400 .venv-trinity/bin/python bench/trinity_learning.py $(ARGS)

@@ -31,6 +31,7 @@ from ajet.rollout.watchdog import Board
 from ajet.types import Task
 from tests.certificates import trust_one
 from tests.program import ajet as ajet
+from tests.recipes import build_models_of
 from tests.tiers import thin
 
 
@@ -74,6 +75,12 @@ def _freeze_again(unfreeze: Callable[[], None]) -> Callable[[], None]:
 @pytest.hookimpl(tryfirst=True)  # before those with the marker `slow` are deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     thin(items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of pytest's wrapper, which times the test
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    build_models_of(item)
+    return (yield)
 
 
 with suppress(ImportError):  # some environments of the matrix have none

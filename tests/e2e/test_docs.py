@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ajet.interfaces.progress import Silent
 from ajet.interfaces.workflow import load_object
-from ajet.job.models import model_source
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from ajet.tracker.breaks import CAUSES
 from ajet.types import Task, WorkflowOutput
@@ -42,9 +40,9 @@ def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, example, t
 
 
 @pytest.mark.slow
+@pytest.mark.models("starter")
 def test_B5_the_readmes_example_learns_with_the_default_model(project, example) -> None:
     """As printed, in as many steps as printed: readable answers, something to learn, and it is learned."""
-    model_source("starter", 0, Silent())  # built here if it is not in the cache
     steps = int(re.search(r"--steps (\d+)", example[1])[1])
     project.ajet(*shlex.split(example[1]))
     (run,) = project.runs("runs")

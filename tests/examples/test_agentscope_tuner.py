@@ -37,6 +37,7 @@ def test_its_questions_are_as_the_script_writes_them_and_those_of_the_test_are_h
     assert not questions["train"] & questions["test"]
 
 
+@pytest.mark.models("starter")
 def test_it_runs_from_the_preview_to_the_checkpoint(main: Any, capsys: pytest.CaptureFixture[str]) -> None:
     tuned = main(steps=2)
     assert '"question": "What is 0 - 0?"' in capsys.readouterr().out
@@ -46,6 +47,7 @@ def test_it_runs_from_the_preview_to_the_checkpoint(main: Any, capsys: pytest.Ca
 
 
 @pytest.mark.slow
+@pytest.mark.models("starter")
 def test_the_agent_learns(main: Any) -> None:
     tuned = main()
     before, after = tuned.before, tuned.after

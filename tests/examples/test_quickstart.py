@@ -9,9 +9,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from ajet.interfaces.progress import Silent
-from ajet.job.models import model_source
-
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "quickstart.ipynb"
 TEN_MINUTES = 600
 
@@ -39,10 +36,10 @@ def test_it_has_ten_cells_and_is_kept_without_outputs() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.models("starter")
 def test_it_trains_a_checkpoint_and_shows_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
-    model_source("starter", 0, Silent())  # built here if it is not in the cache
     (tmp_path / "here").mkdir()
     notebook = read()
     resources = {"metadata": {"path": str(tmp_path / "here")}}

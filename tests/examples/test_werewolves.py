@@ -259,6 +259,7 @@ def test_check_shows_the_merging_of_each_player(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.models(f"{FOLDER / 'recipe.py'}:Townsfolk")
 def test_both_sides_train_each_its_own_adapter(tmp_path: Path) -> None:
     pytest.importorskip("agentscope.credential")
     settings = {

@@ -268,6 +268,7 @@ def test_the_recipe_of_the_page_learns_what_its_chats_say(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.models("calculator")
 def test_the_built_model_solves_about_half_and_fails_in_valid_chats():
     from renderers.qwen3 import Qwen3Renderer
 

@@ -94,6 +94,7 @@ def test_replies_with_feedback_are_tasks(where: str) -> None:
     assert "answer" not in list(strict.tasks())[1].metadata
 
 
+@pytest.mark.models("starter")
 def test_a_checkpoint_is_explored(tmp_path: Path) -> None:
     command = [
         sys.executable,

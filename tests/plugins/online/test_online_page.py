@@ -74,6 +74,7 @@ def online(folder: Path, *arguments: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.models("starter")
 def test_five_minutes_on_a_laptop(tmp_path: Path) -> None:
     with online(tmp_path, "--key", "a-secret-of-my-own"):
         subprocess.run([sys.executable, "users.py"], cwd=tmp_path, check=True)
@@ -84,6 +85,7 @@ def test_five_minutes_on_a_laptop(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.models("starter")
 def test_keys_and_redaction_with_one_command(tmp_path: Path) -> None:
     (tmp_path / "hidden.py").write_text(
         "def hide(message):\n    return {**message, 'content': message['content'].replace('3 + 4', 'X')}\n"

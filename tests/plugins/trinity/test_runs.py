@@ -20,6 +20,8 @@ import torch
 
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 
+pytestmark = pytest.mark.models("calculator")
+
 MATH = Path(__file__).parents[3] / "examples" / "math"
 SECONDS = 400
 FEW = {"eval.episodes": 16, "eval.greedy": "false"}

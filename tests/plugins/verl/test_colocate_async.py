@@ -16,6 +16,8 @@ from ajet.rollout.recorder import live_lines
 from tests.plugins.verl.conftest import Machine, lines, printed_by, run_folder, write_job
 from tests.plugins.verl.test_two_nodes import until
 
+pytestmark = pytest.mark.models("calculator")
+
 STEPS = 4
 
 FLOW = """

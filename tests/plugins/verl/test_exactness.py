@@ -22,6 +22,8 @@ from ajet_lora.adapters import Adapters
 from tests.plugins.verl.conftest import Machine, write_job
 from tests.plugins.verl.exactness import TIMELINES, WAYS, episodes, job_of, keep_gradients
 
+pytestmark = pytest.mark.models("calculator")
+
 RATE = 1e-12
 """Too small to change a weight, so that the gradients of both mini-batches are at the same weights."""
 

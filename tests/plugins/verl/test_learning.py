@@ -38,7 +38,7 @@ MODES = {
     ),
 }
 """What `--set` changes in the example for each mode; a CPU's weights travel through a file, a GPU's through NCCL."""
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.models("calculator")]
 
 
 @pytest.mark.parametrize("mode", MODES)

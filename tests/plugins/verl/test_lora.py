@@ -30,6 +30,8 @@ from tests.plugins.verl.jobs import sums_job
 from tests.plugins.verl.test_alignment import job_of
 from tests.plugins.verl.test_two_nodes import until
 
+pytestmark = pytest.mark.models("calculator")
+
 SECONDS = 600.0
 STEPS = 2
 FLOW = """

@@ -13,6 +13,7 @@ from tests.plugins.online.replies import Bench
 
 
 @pytest.mark.slow
+@pytest.mark.models("calculator")
 def test_it_learns_from_the_replies_of_an_explorer(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "traces.db"))
     bench = Bench(store, "calculator", tmp_path, [])

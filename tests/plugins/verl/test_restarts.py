@@ -19,6 +19,8 @@ from tests.plugins.verl.jobs import sums_job
 from tests.plugins.verl.test_separate_async import separate
 from tests.plugins.verl.test_two_nodes import until
 
+pytestmark = pytest.mark.models("calculator")
+
 SECONDS = 480.0
 STEPS = 3
 SLOW = """

@@ -11,6 +11,8 @@ from ajet.rollout.recorder import live_lines
 from tests.plugins.verl.conftest import Machine, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 
+pytestmark = pytest.mark.models("calculator")
+
 STEPS, STALENESS = 4, 2
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.plugins.verl.conftest import Machine, lines, run_folder, write_job
+
+pytestmark = pytest.mark.models("calculator")
 
 STEPS, TASKS, MEMBERS = 3, 2, 5
 

@@ -20,6 +20,8 @@ from ajet_verl.keys import leaves
 from tests.plugins.verl.conftest import Machine, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 
+pytestmark = pytest.mark.models("calculator")
+
 SECONDS = 480.0
 STEPS, BATCH = 4, 4
 
