@@ -346,3 +346,11 @@ class Batch:
     measures: Measures | None = None
     estimate: Callable[[Sequence[Sample]], tuple[Sequence[Sample], Metrics]] | None = None
     """With "values" in ``needs``: the samples, which have values, with advantages and returns; and metrics."""
+
+    def has_credit(self, sample: Sample) -> bool:
+        """Whether a trained token of the sample can have a gradient: any, or if `zero_costs_nothing`, one whose
+        weight · advantage is not 0. Trainers compute only such samples."""
+        credit = sample.mask
+        if self.zero_costs_nothing:
+            credit = credit & (sample.weights * sample.advantages != 0)
+        return bool(credit.any())

@@ -17,7 +17,7 @@ from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, as_ids
-from ajet.types import Generation, Task, WorkflowOutput
+from ajet.types import Batch, Generation, Sample, Task, WorkflowOutput
 
 
 def episode(
@@ -75,6 +75,25 @@ def test_rejection_sampling_is_the_mean_over_what_it_imitates_whatever_filters_h
     found = batch_of(left, RejectionSampling(), mini_batches=1, learning_rate=1.0, seed="s")
     assert found is not None
     assert sum(float((s.weights * s.advantages).sum()) for s in found.batch.samples) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("mask", "advantages", "weights", "expected"),
+    [
+        ([False, True], [0.0, 0.5], [0.0, 1.0], (True, True)),
+        ([False, True], [0.5, 0.0], [1.0, 1.0], (False, True)),
+        ([False, True], [0.0, 0.5], [1.0, 0.0], (False, True)),
+        ([False, False], [0.5, 0.5], [1.0, 1.0], (False, False)),
+    ],
+    ids=["an advantage", "one of a token that is not trained", "a weight of 0", "no trained token"],
+)
+def test_a_sample_has_credit_if_a_trained_token_can_have_a_gradient(
+    mask: list[bool], advantages: list[float], weights: list[float], expected: tuple[bool, bool]
+) -> None:
+    arrays = (np.array(numbers, np.float32) for numbers in ([-1.0, -1.0], advantages, weights))
+    sample = Sample(np.array([1, 2], np.int32), np.array(mask), *arrays)
+    batch = Batch([sample], GRPO().loss, [[0]], 1.0)
+    assert (batch.has_credit(sample), replace(batch, zero_costs_nothing=False).has_credit(sample)) == expected
 
 
 def test_no_judged_episode_means_no_batch() -> None:

@@ -218,7 +218,7 @@ class LocalTrainer:
             raise ValueError(f"a sample trains {_named(unknown)}, which this trainer does not train")
         if not {"before", "reference"} & set(batch.needs):
             return samples
-        live = [i for i, s in enumerate(samples) if _has_credit(s, batch)]
+        live = [i for i, s in enumerate(samples) if batch.has_credit(s)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
             found = self._reference_logprobs([samples[i] for i in missing])
@@ -279,7 +279,7 @@ class LocalTrainer:
         stepping = []
         for adapter, learner in self._learners.items():
             own = [s for s in samples if s.adapter == adapter]
-            live = [s for s in own if _has_credit(s, batch)]
+            live = [s for s in own if batch.has_credit(s)]
             sums = sums_of[adapter]
             trained = sum(int(s.mask.sum()) for s in live)
             sums.trained += trained
@@ -435,13 +435,6 @@ def _means(suffix: str, sums: _Sums) -> Metrics:
 
 def _named(adapter: str | None) -> str:
     return "all weights" if adapter is None else f"the adapter {adapter!r}"
-
-
-def _has_credit(sample: Sample, batch: Batch) -> bool:
-    """Whether a sample must be computed. It need not be if weight · advantage is 0 everywhere and the batch's loss then has
-    no gradient."""
-    credit = sample.mask & (sample.weights * sample.advantages != 0)
-    return bool(np.any(credit)) or not batch.zero_costs_nothing
 
 
 def _total_loss(loss: Loss, tokens: TrainedTokens, samples: Sequence[Sample], title: str) -> torch.Tensor:

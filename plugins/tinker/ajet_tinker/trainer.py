@@ -114,7 +114,7 @@ class TinkerTrainer:
         samples = self._prepared(batch)
         for number, indices in enumerate(batch.mini_batches, 1):
             chosen = [samples[i] for i in indices]
-            live = [s for s in chosen if _has_credit(s, batch)]
+            live = [s for s in chosen if batch.has_credit(s)]
             trained = sum(int(s.mask.sum()) for s in live)
             sums.trained += trained
             sums.skipped += sum(int(s.mask.sum()) for s in chosen) - trained
@@ -158,7 +158,7 @@ class TinkerTrainer:
     def _prepared(self, batch: Batch) -> Sequence[Sample]:
         """The batch's samples, with the logprobs added that its loss needs and they lack."""
         samples = list(batch.samples)
-        live = [i for i, sample in enumerate(samples) if _has_credit(sample, batch)]
+        live = [i for i, sample in enumerate(samples) if batch.has_credit(sample)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
             found = self._reference_logprobs([samples[i] for i in missing])
@@ -246,13 +246,6 @@ class TinkerTrainer:
         """What samples from the weights before the first step."""
         saving = self._client().save_weights_and_get_sampling_client()
         return self.service.wait(saving, "publishing the weights")
-
-
-def _has_credit(sample: Sample, batch: Batch) -> bool:
-    """Whether a sample must be computed. It need not be if weight · advantage is 0 everywhere and the batch's loss then has
-    no gradient."""
-    credit = sample.mask & (sample.weights * sample.advantages != 0)
-    return bool(np.any(credit)) or (not batch.zero_costs_nothing and bool(np.any(sample.mask)))
 
 
 def _whole(sample: Sample, targets: np.ndarray) -> Float32:

@@ -113,7 +113,7 @@ def rows_of(batch: Batch, layout: Layout, temperature: float) -> Rows:
     steps = skipped = 0
     for indices in batch.mini_batches:
         samples = [batch.samples[i] for i in indices]
-        live = [sample for sample in samples if has_credit(sample, batch)]
+        live = [sample for sample in samples if batch.has_credit(sample)]
         skipped += sum(int(s.mask.sum()) for s in samples) - sum(int(s.mask.sum()) for s in live)
         if not live:
             continue
@@ -122,13 +122,6 @@ def rows_of(batch: Batch, layout: Layout, temperature: float) -> Rows:
         chunks += own
         steps += 1
     return Rows(layout.arrange(chunks), len(chunks), steps, skipped)
-
-
-def has_credit(sample: Sample, batch: Batch) -> bool:
-    """Whether a sample must be computed. It need not be if weight · advantage is 0 everywhere and the batch's loss then has
-    no gradient."""
-    credit = sample.mask & (sample.weights * sample.advantages != 0)
-    return bool(np.any(credit)) or (not batch.zero_costs_nothing and bool(np.any(sample.mask)))
 
 
 def _row(sample: Sample, temperature: float, *, first: bool) -> Row:

@@ -312,11 +312,8 @@ class Credited:
         return sample.advantages[first:], sample.weights[first:]
 
     def has_credit(self, i: int) -> bool:
-        """Whether a row must be computed, as its loss can change the weights."""
-        sample = self.samples[i]
-        return not self.whole.batch.zero_costs_nothing or bool(
-            np.any(sample.weights * sample.advantages != 0)
-        )
+        """Whether a row must be computed: see `Batch.has_credit`."""
+        return self.whole.batch.has_credit(self.samples[i])
 
     def trained(self, i: int) -> int:
         """Number of trained tokens of a row."""

@@ -157,6 +157,13 @@ def test_zero_advantages_leave_the_weights_bit_equal_even_under_momentum(trainer
     assert metrics["optimizer_steps"] == 0 and metrics["tokens_trained"] == 0
 
 
+def test_a_mini_batch_without_a_trained_token_takes_no_step_whatever_the_loss(trainer):
+    before = weights(trainer)
+    untrained = replace(SAMPLES[0], mask=np.zeros_like(SAMPLES[0].mask))
+    metrics = trainer.update(replace(batch([untrained]), zero_costs_nothing=False))
+    assert metrics["optimizer_steps"] == 0 and equal(before, trainer.model.state_dict())
+
+
 def test_samples_without_credit_are_skipped_and_counted(trainer, model, tokenizer):
     zero = replace(SAMPLES[3], advantages=0 * SAMPLES[3].advantages)
     start = weights(trainer)
