@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -48,102 +49,72 @@ from ajet.types import Metrics
 from ajet.utils.asyncrun import run
 
 
-def train_job(job: Job, trainer: Trainer) -> RunResult:
-    """Train a prepared job on a trainer, in a new run folder or in the one to resume."""
-    return train_with(job, lambda _: trainer)
+def train_job(job: Job, trainer: Trainer, run_dir: Path | None = None) -> RunResult:
+    """Train a prepared job on a trainer with the core's loop. A backbone whose trainer needs the run folder makes that with
+    `new_run_dir`, or takes ``job.resume``, and gives it in a `held` block; otherwise this function does."""
+    return run(_train(job, trainer, run_dir or job.resume or new_run_dir(job)), job.progress.say)
 
 
-def train_with(job: Job, make: Callable[[Path], Trainer]) -> RunResult:
-    """Like `train_job`, with a trainer that ``make`` returns for the run folder, which it may use for files of its own."""
-    return run(_train(job, make), job.progress.say)
-
-
-async def _train(job: Job, make: Callable[[Path], Trainer]) -> RunResult:
-    run_dir = job.resume or new_run_dir(job)
-    with held(run_dir, job.progress.say):
-        return await _train_in(run_dir, job, make(run_dir))
-
-
-async def _train_in(run_dir: Path, job: Job, trainer: Trainer) -> RunResult:
-    progress = job.progress
-    keep_same_tasks(run_dir, job)
-    keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
-    listeners = Listeners(job, run_dir)
-    recorder = RunRecorder(run_dir, listeners.episode_end)
-    done = 0
-    if job.resume:
-        done = restore(run_dir, trainer.load, progress.say)
-        progress.started(run_dir)
-    with listeners.run(done if job.resume else None):
-        listeners.result = await _steps(job, trainer, recorder, listeners, done)
-        return listeners.result
-
-
-async def _steps(
-    job: Job, trainer: Trainer, recorder: RunRecorder, listeners: Listeners, done: int
-) -> RunResult:
-    """The steps after ``done``, with their validations and checkpoints."""
-    config, progress, run_dir = job.config, job.progress, recorder.dir
-
-    def on_step(step: int, metrics: Metrics) -> None:
-        progress.step(step, config.train.steps, metrics)
-        listeners.step_end(step, metrics)
-
-    try:
-        async with open_runtime(job, engine=trainer.engine) as runtime:
-            rollout = runtime.rollout(training_policy(job))
-            selector = _selector(job)
-            reused: Mapping[str, Episode] = {}
-            if job.resume:
-                _observe_again(selector, run_dir, done)
-                finished_episodes = _finished(job, selector, run_dir, done + 1)
-                fresh = {n: e for n, e in finished_episodes.items() if sampled_under(e, trainer.version)}
-                reused = reusable(rollout, fresh)
-                recorder.supersede(done + 1 if done else 0, reused)
-                progress.say(
-                    f"resuming {run_dir} after step {done}; {len(reused)} finished episodes of the next step can be reused"
+async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
+    config, progress = job.config, job.progress
+    with held(run_dir, progress.say):
+        keep_same_tasks(run_dir, job)
+        keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
+        listeners = Listeners(job, run_dir)
+        recorder = RunRecorder(run_dir, listeners.episode_end)
+        done = 0
+        if job.resume:
+            done = restore(run_dir, trainer.load, progress.say)
+            progress.started(run_dir)
+        with listeners.run(done if job.resume else None), closing(recorder):
+            async with open_runtime(job, engine=trainer.engine) as runtime:
+                rollout, selector = runtime.rollout(training_policy(job)), _selector(job)
+                source = RolloutSource(
+                    rollout=rollout,
+                    selector=selector,
+                    algorithm=job.algorithm,
+                    settings=config.train,
+                    seed=config.run.seed,
+                    recorder=recorder,
+                    on_episode=progress.episodes,
+                    filters=job.filters,
+                    reusable=_taken_up(job, rollout, selector, recorder, done, trainer.version)
+                    if job.resume
+                    else {},
+                    adapters=[target.name for target in job.targets if target.lora],
                 )
-            source = RolloutSource(
-                rollout=rollout,
-                selector=selector,
-                algorithm=job.algorithm,
-                settings=config.train,
-                seed=config.run.seed,
-                recorder=recorder,
-                on_episode=progress.episodes,
-                filters=job.filters,
-                reusable=reused,
-                adapters=[target.name for target in job.targets if target.lora],
-            )
 
-            async def check(step: int) -> Metrics:
-                run = validation_run(job, runtime.rollout, recorder, step)
-                metrics = await validation(job, run, recorder.metrics, step)
-                listeners.log(step, {f"validation/{k}": v for k, v in metrics.items()})
-                return metrics
+                async def check(step: int) -> Metrics:
+                    episodes = validation_run(job, runtime.rollout, recorder, step)
+                    metrics = await validation(job, episodes, recorder.metrics, step)
+                    listeners.log(step, {f"validation/{k}": v for k, v in metrics.items()})
+                    return metrics
 
-            loop = Loop(
-                trainer=trainer,
-                source=source,
-                recorder=recorder,
-                settings=config.train,
-                publish=lambda: runtime.portal.run(trainer.publish()),
-                validate=check if job.validation else None,
-                validate_every=config.eval.every,
-                on_step=on_step,
-                on_checkpoint=listeners.checkpoint_saved,
+                def on_step(step: int, metrics: Metrics) -> None:
+                    progress.step(step, config.train.steps, metrics)
+                    listeners.step_end(step, metrics)
+
+                loop = Loop(
+                    trainer=trainer,
+                    source=source,
+                    recorder=recorder,
+                    settings=config.train,
+                    publish=lambda: runtime.portal.run(trainer.publish()),
+                    validate=check if job.validation else None,
+                    validate_every=config.eval.every,
+                    on_step=on_step,
+                    on_checkpoint=listeners.checkpoint_saved,
+                )
+                ended = await train(loop, done + 1)
+            listeners.result = RunResult(
+                run_dir=run_dir,
+                steps=config.train.steps,
+                checkpoint=next(reversed(checkpoints(run_dir)), None),
+                before=ended.before or recorded_validation(run_dir, first=True),
+                after=ended.after or recorded_validation(run_dir, first=False),
+                train_seconds=ended.train_seconds,
             )
-            result = await train(loop, done + 1)
-    finally:
-        recorder.close()
-    return RunResult(
-        run_dir=run_dir,
-        steps=config.train.steps,
-        checkpoint=next(reversed(checkpoints(run_dir)), None),
-        before=result.before or recorded_validation(run_dir, first=True),
-        after=result.after or recorded_validation(run_dir, first=False),
-        train_seconds=result.train_seconds,
-    )
+            return listeners.result
 
 
 ValidationRun = Callable[[SamplingPolicy, str, Sequence[Plan]], Awaitable[Sequence[Ended]]]
@@ -325,6 +296,21 @@ def _selector(job: Job) -> TaskSelector:
         group_size=config.rollout.group_size,
         seed=config.run.seed,
     )
+
+
+def _taken_up(
+    job: Job, rollout: Rollout, selector: TaskSelector, recorder: RunRecorder, done: int, version: int
+) -> Mapping[str, Episode]:
+    """Go on after step ``done``: bring the selector into the state it had then, and mark what the journal has of later steps
+    as superseded, except the finished episodes of the next step that these weights sampled, which are returned by id."""
+    _observe_again(selector, recorder.dir, done)
+    finished = _finished(job, selector, recorder.dir, done + 1)
+    reused = reusable(rollout, {n: e for n, e in finished.items() if sampled_under(e, version)})
+    recorder.supersede(done + 1 if done else 0, reused)
+    job.progress.say(
+        f"resuming {recorder.dir} after step {done}; {len(reused)} finished episodes of the next step can be reused"
+    )
+    return reused
 
 
 def _observe_again(selector: TaskSelector, run_dir: Path, step: int) -> None:

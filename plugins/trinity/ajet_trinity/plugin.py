@@ -41,7 +41,8 @@ class Trinity(TrinitySettings):
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop, and Trinity as the trainer. Raises ConfigError for what Trinity cannot
         do, and MachineFailed if one of its processes has died."""
-        from ajet.runs.train import train_with
+        from ajet.runs.run_dir import held, new_run_dir
+        from ajet.runs.train import train_job
         from ajet_trinity import alignment
         from ajet_trinity.learner import LearnerFailed
 
@@ -53,20 +54,16 @@ class Trinity(TrinitySettings):
         )
         alignment.compose(job, self, place)  # raises what is wrong with the job before a run folder is made
         engine = self._engine(job, model, place.context)
-        made: list[TrinityTrainer] = []
-
-        def make(run_dir: Path) -> TrinityTrainer:
-            made.append(self._trainer(job, engine, model, run_dir, place.context))
-            return made[0]
-
-        try:
-            return train_with(job, make)
-        except LearnerFailed as error:
-            if not error.machine:
-                raise
-            raise MachineFailed(str(error), made[0].run_dir) from error
-        finally:
-            for trainer in made:
+        run_dir = job.resume or new_run_dir(job)
+        with held(run_dir, job.progress.say):
+            trainer = self._trainer(job, engine, model, run_dir, place.context)
+            try:
+                return train_job(job, trainer, run_dir)
+            except LearnerFailed as error:
+                if not error.machine:
+                    raise
+                raise MachineFailed(str(error), run_dir) from error
+            finally:
                 trainer.learner.close()
 
     def describe(self, job: Job) -> str:
