@@ -78,9 +78,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     recorder=recorder,
                     on_episode=progress.episodes,
                     filters=job.filters,
-                    reusable=_taken_up(job, rollout, selector, recorder, done, trainer.version)
-                    if job.resume
-                    else {},
+                    reusable=_taken_up(job, rollout, selector, recorder, done, trainer.version),
                     adapters=[target.name for target in job.targets if target.lora],
                 )
 
@@ -301,8 +299,10 @@ def _selector(job: Job) -> TaskSelector:
 def _taken_up(
     job: Job, rollout: Rollout, selector: TaskSelector, recorder: RunRecorder, done: int, version: int
 ) -> Mapping[str, Episode]:
-    """Go on after step ``done``: bring the selector into the state it had then, and mark what the journal has of later steps
-    as superseded, except the finished episodes of the next step that these weights sampled, which are returned by id."""
+    """Let a resumed run go on after step ``done``: bring the selector into the state it had then, and mark what the journal has
+    of later steps as superseded, except finished episodes of the next step that these weights sampled: they are returned, by id."""
+    if not job.resume:
+        return {}
     _observe_again(selector, recorder.dir, done)
     finished = _finished(job, selector, recorder.dir, done + 1)
     reused = reusable(rollout, {n: e for n, e in finished.items() if sampled_under(e, version)})
