@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ajet.capture.clients import httpx, install_translated
-from ajet.capture.clients.translated import Ours
+from ajet.capture.clients.translated import Matcher
 from ajet.capture.context import current_label, passing_through
 from ajet.capture.gateway.address import Caller, split_path
 from ajet.capture.judge_calls import JudgeCalls, judge_calls
@@ -97,7 +97,9 @@ class Capture:
         self.patched = [importlib.import_module(name) for name in _MODULES if importlib.util.find_spec(name)]
         for module in self.patched:
             self._undo.enter_context(httpx.patched(module, self))
-        self._undo.callback(install_translated(Ours(self.is_llm_path, lambda r: self.match(r) is not None)))
+        self._undo.callback(
+            install_translated(Matcher(self.is_llm_path, lambda r: self.match(r) is not None))
+        )
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -167,7 +169,7 @@ class Capture:
         target = named[1] or asked.target or label.target
         return respond(wire, session, body, agent or "agent", target, blocks_loop=blocks_loop)
 
-    def heard(self, request: Any) -> JudgeCalls | None:
+    def judge_calls_of(self, request: Any) -> JudgeCalls | None:
         """What keeps the reply to a request that goes to the network: the judge's calls, if a judge makes it."""
         judging = judge_calls.get()
         is_call = judging is not None and request.method == "POST" and self.is_llm_path(request.url.raw_path)

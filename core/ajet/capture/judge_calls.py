@@ -1,6 +1,6 @@
 """The LLM calls of judges: kept as they are answered, so that a recording can answer them again.
 
-Judges call their models themselves, outside of capture. Clients built on httpx or httpx2 are heard here, which covers the
+Judges call their models themselves, outside of capture. Calls by clients built on httpx or httpx2 are kept, which covers the
 SDKs of OpenAI and Anthropic and `ajet.services.llm_client`.
 """
 

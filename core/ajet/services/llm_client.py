@@ -173,12 +173,12 @@ class Client:
 
     def _keep(self, request: Mapping[str, Any], text: str) -> None:
         """Let a recording have a question that the cache answered."""
-        heard = judge_calls.get()
-        if heard is not None:
+        judging = judge_calls.get()
+        if judging is not None:
             e = self.endpoint
             said = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
             body = {"model": e.model, **request, **e.parameters}
-            heard.add(f"{e.base_url}/chat/completions", body, {"choices": [said]})
+            judging.add(f"{e.base_url}/chat/completions", body, {"choices": [said]})
 
     async def message(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], Usage]:
         """The assistant message of an answer, not stored, and what it used. Raises EndpointFailed."""

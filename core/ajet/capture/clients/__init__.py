@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import ModuleType
 
 from ajet.capture.clients import aiohttp, http_client, lm15, urllib3
-from ajet.capture.clients.translated import Ours
+from ajet.capture.clients.translated import Matcher
 from ajet.utils.patching import when_imported
 
 _ADAPTERS = {
@@ -26,20 +26,20 @@ _ADAPTERS = {
 """The clients by the name of the module that they patch."""
 
 
-def install_translated(ours: Ours) -> Callable[[], None]:
-    """Answer those requests of clients other than httpx that are ``ours``, until the returned function is
+def install_translated(matcher: Matcher) -> Callable[[], None]:
+    """Answer those requests of clients other than httpx that ``matcher`` matches, until the returned function is
     called or garbage-collected."""
     installed = ExitStack()
     for name, patched in _ADAPTERS.items():
-        installed.callback(when_imported(name, _with(patched, ours)))
+        installed.callback(when_imported(name, _with(patched, matcher)))
     return installed.close
 
 
 def _with(
-    patched: Callable[[ModuleType, Ours], AbstractContextManager[None]], ours: Ours
+    patched: Callable[[ModuleType, Matcher], AbstractContextManager[None]], matcher: Matcher
 ) -> Callable[[ModuleType], AbstractContextManager[None]]:
     def patch(module: ModuleType) -> AbstractContextManager[None]:
-        return patched(module, ours)
+        return patched(module, matcher)
 
     patch.__doc__ = patched.__doc__  # names what is lost if patching fails
     return patch

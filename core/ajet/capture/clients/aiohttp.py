@@ -16,19 +16,19 @@ from typing import Any
 import httptools
 import httpx2
 
-from ajet.capture.clients.translated import Ours, on_the_wire_async, send_async, translated, with_body
+from ajet.capture.clients.translated import Matcher, on_the_wire_async, send_async, translated, with_body
 from ajet.utils.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
+def patched(module: ModuleType, matcher: Matcher) -> Iterator[None]:
     """LLM calls by aiohttp are answered."""
     own = module.BaseConnector.connect
     handler = importlib.import_module("aiohttp.client_proto").ResponseHandler
     connection = importlib.import_module("aiohttp.connector").Connection
 
     async def connect(connector: Any, req: Any, *rest: Any, **options: Any) -> Any:
-        asked = translated(ours, req.method, str(req.url), req.headers)
+        asked = translated(matcher, req.method, str(req.url), req.headers)
         if asked is None:
             return await own(connector, req, *rest, **options)
         loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from ajet.capture.clients.translated import (
-    Ours,
+    Matcher,
     address_of,
     as_bytes,
     on_the_wire,
@@ -26,7 +26,7 @@ from ajet.utils.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
+def patched(module: ModuleType, matcher: Matcher) -> Iterator[None]:
     """LLM calls by http.client are answered."""
     own_request = module.HTTPConnection.request
     own_getresponse = module.HTTPConnection.getresponse
@@ -42,7 +42,7 @@ def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
         encode_chunked: bool = False,
     ) -> None:
         headers = headers or {}
-        asked = translated(ours, method, _url(connection, url, headers), headers)
+        asked = translated(matcher, method, _url(connection, url, headers), headers)
         if asked is None:
             waiting.pop(connection, None)
             own_request(connection, method, url, body, headers, encode_chunked=encode_chunked)
@@ -64,9 +64,9 @@ def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
 
 def response_of(response: httpx2.Response) -> http.client.HTTPResponse:
     """The response as http.client gives it, its head read."""
-    ours = http.client.HTTPResponse(_Connected(response), method="POST")  # type: ignore[arg-type]
-    ours.begin()
-    return ours
+    answered = http.client.HTTPResponse(_Connected(response), method="POST")  # type: ignore[arg-type]
+    answered.begin()
+    return answered
 
 
 def _url(connection: Any, target: str, headers: Mapping[str, Any]) -> str:

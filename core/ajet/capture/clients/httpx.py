@@ -42,7 +42,7 @@ class Answers(Protocol):
         self, wire: Wire, request: Any, body: bytes, blocks_loop: bool
     ) -> Coroutine[Any, Any, Reply]: ...
 
-    def heard(self, request: Any) -> JudgeCalls | None: ...
+    def judge_calls_of(self, request: Any) -> JudgeCalls | None: ...
 
     def locate(self, refusal: Refusal, request: Any) -> None: ...
 
@@ -61,12 +61,12 @@ def _sync_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:
-            heard = capture.heard(request)
-            body = request.read() if heard else b""
+            judging = capture.judge_calls_of(request)
+            body = request.read() if judging else b""
             response = original(client, request, **options)
-            if heard:
+            if judging:
                 response.read()
-                _keep(heard, request, body, response)
+                _keep(judging, request, body, response)
             return response
         started = time.monotonic()
         blocks_loop = asyncio._get_running_loop() is not None
@@ -93,12 +93,12 @@ def _async_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     async def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:
-            heard = capture.heard(request)
-            body = await request.aread() if heard else b""
+            judging = capture.judge_calls_of(request)
+            body = await request.aread() if judging else b""
             response = await original(client, request, **options)
-            if heard:
+            if judging:
                 await response.aread()
-                _keep(heard, request, body, response)
+                _keep(judging, request, body, response)
             return response
         started = time.monotonic()
         timeout = _Timeout(module, client, request)
@@ -114,10 +114,10 @@ def _async_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     return send
 
 
-def _keep(heard: JudgeCalls, request: Any, body: bytes, response: Any) -> None:
+def _keep(judging: JudgeCalls, request: Any, body: bytes, response: Any) -> None:
     """Keep a judge's call whose response has been read; a failed one is repeated or fails the judge."""
     if response.status_code == 200:
-        heard.add(str(request.url), as_json(body), as_json(response.content))
+        judging.add(str(request.url), as_json(body), as_json(response.content))
 
 
 class _Timeout:

@@ -9,21 +9,21 @@ from typing import Any
 
 import httpx2
 
-from ajet.capture.clients.translated import Ours, send, send_async, translated, with_body
+from ajet.capture.clients.translated import Matcher, send, send_async, translated, with_body
 from ajet.utils.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
+def patched(module: ModuleType, matcher: Matcher) -> Iterator[None]:
     """LLM calls by dspy's own HTTP client are answered."""
     own, own_async = module.StdlibTransport.stream, module.StdlibAsyncTransport.stream
 
     def stream(transport: Any, request: Any) -> Any:
-        asked = translated(ours, request.method, request.url, dict(request.headers))
+        asked = translated(matcher, request.method, request.url, dict(request.headers))
         return own(transport, request) if asked is None else _answered(module, asked, request)
 
     def stream_async(transport: Any, request: Any) -> Any:
-        asked = translated(ours, request.method, request.url, dict(request.headers))
+        asked = translated(matcher, request.method, request.url, dict(request.headers))
         return own_async(transport, request) if asked is None else _answered_async(module, asked, request)
 
     with (
@@ -59,11 +59,11 @@ async def _answered_async(module: ModuleType, asked: httpx2.Request, request: An
     async def release(is_consumed: bool) -> None:
         await response.aclose()
 
-    ours = module.AsyncTransportResponse(**_head(response), chunks=chunks(), release=release)
+    answered = module.AsyncTransportResponse(**_head(response), chunks=chunks(), release=release)
     try:
-        yield ours
+        yield answered
     finally:
-        await ours.aclose()
+        await answered.aclose()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import httpx2
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class Matcher:
     """Which requests capture answers."""
 
     path: Callable[[bytes], bool]
@@ -30,15 +30,15 @@ _FRAMING = ("connection", "content-length", "expect", "keep-alive", "transfer-en
 """Headers about one connection; the translation drops them."""
 
 
-def translated(ours: Ours, method: str, url: str, headers: Mapping[Any, Any]) -> httpx2.Request | None:
+def translated(matcher: Matcher, method: str, url: str, headers: Mapping[Any, Any]) -> httpx2.Request | None:
     """The request without its body, as an httpx2 request; None if the client is to send it itself."""
     found = _PATH.match(url) if method.upper() == "POST" else None
     path = found[1].encode(errors="replace") if found else b""
-    if not ours.path(path):
+    if not matcher.path(path):
         return None
     kept = [(_header(name), _header(value)) for name, value in headers.items()]
     request = httpx2.Request("POST", _url(url, path), headers=_without_framing(kept))
-    return request if ours.request(request) else None
+    return request if matcher.request(request) else None
 
 
 def address_of(scheme: str, host: str, port: int | None) -> str:

@@ -13,7 +13,7 @@ import httpx2
 
 from ajet.capture.clients.http_client import response_of
 from ajet.capture.clients.translated import (
-    Ours,
+    Matcher,
     address_of,
     as_bytes,
     seconds_of,
@@ -25,7 +25,7 @@ from ajet.utils.patching import replaced
 
 
 @contextmanager
-def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
+def patched(module: ModuleType, matcher: Matcher) -> Iterator[None]:
     """LLM calls by urllib3 and requests are answered."""
     package = importlib.import_module("urllib3")
     own = module.HTTPConnectionPool.urlopen
@@ -34,7 +34,7 @@ def patched(module: ModuleType, ours: Ours) -> Iterator[None]:
     def urlopen(
         pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *rest: Any, **options: Any
     ) -> Any:
-        asked = translated(ours, method, _url(pool, url), pool.headers if headers is None else headers)
+        asked = translated(matcher, method, _url(pool, url), pool.headers if headers is None else headers)
         if asked is None:
             return own(pool, method, url, body, headers, *rest, **options)
         given = parameters.bind(pool, method, url, body, headers, *rest, **options)

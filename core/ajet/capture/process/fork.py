@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ajet.capture.clients import install_translated
-from ajet.capture.clients.translated import Ours
+from ajet.capture.clients.translated import Matcher
 from ajet.capture.context import current_label
 from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
 from ajet.capture.hook import STRAY
@@ -106,7 +106,7 @@ def _in_child() -> None:
     _forward = _Forward(capture, url, reports)
     for module in capture.patched:
         _forward.install(module)
-    _forward.undo_translated = install_translated(Ours(capture.is_llm_path, _forward.is_ours))
+    _forward.undo_translated = install_translated(Matcher(capture.is_llm_path, _forward.is_ours))
 
 
 class _Forward:

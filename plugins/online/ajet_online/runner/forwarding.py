@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 
 from ajet.capture.clients import httpx, install_translated
-from ajet.capture.clients.translated import Ours
+from ajet.capture.clients.translated import Matcher
 from ajet.capture.context import passing_through
 from ajet.capture.portal import Portal
 from ajet.capture.respond import Reply, find_wire, refuse
@@ -60,8 +60,8 @@ class Forwarding:
         assert shadow
         return _reply(wire, shadow, body)
 
-    def heard(self, request: Any) -> None:
-        """No judge hears these calls."""
+    def judge_calls_of(self, request: Any) -> None:
+        """No judge makes these calls."""
 
     def locate(self, refusal: Any, request: Any) -> None:
         """Refusals are not collected; the agent raises them."""
@@ -81,7 +81,7 @@ def calls_forwarded(module: ModuleType) -> Iterator[None]:
 def calls_of_other_clients_forwarded() -> Iterator[None]:
     """A block in which other HTTP clients make their LLM calls in shadow runs through httpx2."""
     undo = install_translated(
-        Ours(lambda path: in_shadow_run() and _wire(path.decode()) is not None, _is_forwarded)
+        Matcher(lambda path: in_shadow_run() and _wire(path.decode()) is not None, _is_forwarded)
     )
     try:
         yield
