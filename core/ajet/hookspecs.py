@@ -4,7 +4,7 @@
     [project.entry-points.ajet]
     my_judges = "my_package"
 
-Hooks that return classes are called once, at start; classes carry their name in ``name: ClassVar[str]``.
+`ajet_plugins` is called once, at start. A class has its kind from its base class, and its own ``name``.
 
 Commands of the `ajet` program are entry points of another group, ``ajet.commands``: ``name = "my_package.commands:run"``,
 where ``run`` is a function with typer's annotations or a `typer.Typer`. `ajet --help` imports that module: keep it light.
@@ -34,55 +34,8 @@ hookimpl = pluggy.HookimplMarker("ajet")
 
 
 @hookspec
-def ajet_readers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Reader`: where tasks come from."""
-
-
-@hookspec
-def ajet_judges() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Judge`: what an episode is worth."""
-
-
-@hookspec
-def ajet_engines() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.EnginePlugin`: ``build(model, seed, progress)`` makes an `ajet.Engine`."""
-
-
-@hookspec
-def ajet_chat_models() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.ChatModelPlugin`: models behind messages, never trained."""
-
-
-@hookspec
-def ajet_algorithms() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Algorithm`: rewards to advantages, and the loss per token."""
-
-
-@hookspec
-def ajet_filters() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Filter`: which calls are not trained."""
-
-
-@hookspec
-def ajet_backbones() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Backbone`: what runs and trains a whole job."""
-
-
-@hookspec
-def ajet_loggers() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Logger`: they receive the metrics of each step, and optionally the resolved job and the
-    episodes."""
-
-
-@hookspec
-def ajet_recipes() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Recipe`: models that are made on the user's machine."""
-
-
-@hookspec
-def ajet_services() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
-    """Subclasses of `ajet.Service`: programs that a job may need beside it (`ajet run --with NAME`). A job may
-    leave out ``services.<name>`` where every field has a default."""
+def ajet_plugins() -> Iterable[type[Plugin]]:  # type: ignore[empty-body]
+    """Classes that a job chooses by name, each a subclass of `ajet.Reader`, `ajet.Judge` or another base class of a kind."""
 
 
 # ------------------------------------------------------------------ functions

@@ -22,18 +22,9 @@ GROUP = "ajet"
 CORE = "ajet"
 """The distribution whose plugins come with AgentJet."""
 T = TypeVar("T", bound=Settings)
-KINDS = {
-    "reader": "ajet_readers",
-    "judge": "ajet_judges",
-    "engine": "ajet_engines",
-    "chat model": "ajet_chat_models",
-    "algorithm": "ajet_algorithms",
-    "filter": "ajet_filters",
-    "backbone": "ajet_backbones",
-    "logger": "ajet_loggers",
-    "recipe": "ajet_recipes",
-    "service": "ajet_services",
-}
+P = TypeVar("P", bound=Plugin)
+_EARLIER = "readers judges engines chat_models algorithms filters backbones loggers recipes services"
+"""Hooks of earlier versions, one for each kind of class, without `ajet_`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +63,8 @@ class Plugins:
         alone = _manager()  # one with this plugin only: its answers are this distribution's
         alone.register(plugin)
         classes = [
-            Installed(kind, _checked_name(cls, hook), cls, distribution, version)
-            for kind, hook in KINDS.items()
-            for given in getattr(alone.hook, hook)()
+            Installed(*_kind_and_name(cls), cls, distribution, version)
+            for given in alone.hook.ajet_plugins()
             for cls in given
         ]
         handles = {name: f for given in alone.hook.ajet_handles() for name, f in given.items()}
@@ -92,6 +82,8 @@ class Plugins:
         known = [name for name in vars(hookspecs) if name.startswith("ajet_")]
         for name in dir(plugin):
             marked = self.manager.parse_hookimpl_opts(plugin, name) is not None
+            if marked and name.removeprefix("ajet_") in _EARLIER.split():
+                raise TypeError(f"{name}: no such hook; return the classes from ajet_plugins instead")
             if marked and name not in known:
                 raise TypeError(f"{name}: no such hook{nearest(name, known)}")
             if not marked and name in known and inspect.isroutine(getattr(plugin, name)):
@@ -105,26 +97,32 @@ class Plugins:
                 f"{new.distribution} {new.version}. Uninstall one of them."
             )
 
-    def get(self, kind: str, name: str, where: str) -> type[Plugin]:
+    def of(self, base: type[P]) -> dict[str, type[P]]:
+        """The classes of a kind, by name; ``base`` is the base class of the kind."""
+        return {
+            name: found.cls
+            for (kind, name), found in self.classes.items()
+            if kind == base.kind and issubclass(found.cls, base)
+        }
+
+    def get(self, base: type[P], name: str, where: str) -> type[P]:
         """The class of a kind and name. Raises ConfigError that lists what is installed."""
-        found = self.classes.get((kind, name))
-        if found:
-            return found.cls
-        names = sorted(n for k, n in self.classes if k == kind)
+        installed = self.of(base)
+        if name in installed:
+            return installed[name]
         reasons = "".join(f" ({b.distribution} did not load: {b.error})" for b in self.broken)
         raise ConfigError(
-            f"{where}: unknown {kind} {name!r}{nearest(name, names)}. Installed: {', '.join(names) or 'none'}."
-            f"{remedy(kind, name)}{reasons}"
+            f"{where}: unknown {base.kind} {name!r}{nearest(name, sorted(installed))}. "
+            f"Installed: {', '.join(sorted(installed)) or 'none'}.{remedy(base.kind, name)}{reasons}"
         )
 
-    def build(self, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
+    def build(self, base: type[P], spec: Mapping[str, Any], where: str) -> P:
         """A plugin from ``{type: name, field: value, …}``. Raises ConfigError naming the key."""
         fields = dict(spec)
         name = fields.pop("type", None)
         if not isinstance(name, str):
-            raise ConfigError(f"{where}: needs `type`, the name of a {kind}.")
-        cls = self.get(kind, name, where)
-        return validated(cls, fields, where)
+            raise ConfigError(f"{where}: needs `type`, the name of a {base.kind}.")
+        return validated(self.get(base, name, where), fields, where)
 
 
 def _manager() -> pluggy.PluginManager:
@@ -171,13 +169,17 @@ def _keys_at(cls: type[Any], path: Iterable[Any]) -> list[str]:
     return list(cls.model_fields)
 
 
-def _checked_name(cls: Any, hook: str) -> str:
+def _kind_and_name(cls: Any) -> tuple[str, str]:
     if not (isinstance(cls, type) and issubclass(cls, Plugin)):
-        raise TypeError(f"{hook} returned {cls!r}, which is not a subclass of ajet.Plugin")
-    name = getattr(cls, "name", None)
+        raise TypeError(f"ajet_plugins returned {cls!r}, which is not a subclass of ajet.Plugin")
+    kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
+    if not isinstance(kind, str):
+        raise TypeError(
+            f"{cls.__qualname__} is of no kind; derive it from ajet.Judge or the base class of another kind"
+        )
     if not isinstance(name, str):
         raise TypeError(f"{cls.__qualname__} has no `name: ClassVar[str]`")
-    return name
+    return kind, name
 
 
 def entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:

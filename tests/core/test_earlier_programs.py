@@ -14,6 +14,7 @@ import yaml
 
 import ajet as package
 from ajet.earlier.job_file import GONE, KEYS, RENAMED
+from ajet.interfaces.reader import Reader
 from ajet.interfaces.workflow import LoadedWorkflow, Tuner, load_workflow
 from ajet.job.config import all_keys
 from ajet.job.layers import job_layers
@@ -604,7 +605,7 @@ def test_the_tasks_of_dummy_numbers_are_written_by_the_command_in_the_new_file(f
     layers = job_layers(folder.path / "new.yaml")
     from ajet.job.prepare import build_plugin
 
-    reader: Any = build_plugin(layers, "reader", layers.job().task.reader, "task.reader")  # type: ignore[union-attr]
+    reader: Any = build_plugin(layers, Reader, layers.job().task.reader, "task.reader")  # type: ignore[union-attr]
     tasks = list(reader.tasks())
     assert len(tasks) == 1000 and tasks[7].metadata == {"random_number": 7}
 

@@ -43,7 +43,7 @@ class Own(Fast):
 
 class Brings:
     @ajet.hookimpl
-    def ajet_engines(self) -> list[type[EnginePlugin]]:
+    def ajet_plugins(self) -> list[type[EnginePlugin]]:
         return [Fast, Own]
 
 

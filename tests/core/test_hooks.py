@@ -117,7 +117,7 @@ class Training:
         (folder / "tasks.jsonl").write_text(
             "".join(f"{json.dumps({'id': f't{i}', 'query': '?'})}\n" for i in range(2))
         )
-        self.attach("trainer", ajet_backbones=lambda: [scripted_backbone(tokenizer)])
+        self.attach("trainer", ajet_plugins=lambda: [scripted_backbone(tokenizer)])
 
     def attach(self, name: str, **hooks: Callable[..., Any]) -> None:
         self.plugins.register(plugin(name, **hooks), f"ajet-{name}", "1")
@@ -181,7 +181,7 @@ def training(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) ->
     plugins = load_plugins.__wrapped__()
     monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
     monkeypatch.setattr("ajet.job.prepare.load_plugins", lambda: plugins)
-    plugins.register(plugin("always", ajet_judges=lambda: [Always]), "ajet-always", "1")
+    plugins.register(plugin("always", ajet_plugins=lambda: [Always]), "ajet-always", "1")
     yield Training(tmp_path, tokenizer, plugins)
 
 
@@ -340,7 +340,7 @@ def test_a_hook_and_a_logger_that_raise_are_reported_once_and_the_run_goes_on(tr
     def step_end(event: StepEnd) -> None:
         raise RuntimeError("no luck")
 
-    training.attach("watcher", ajet_step_end=step_end, ajet_loggers=lambda: [Unlucky])
+    training.attach("watcher", ajet_step_end=step_end, ajet_plugins=lambda: [Unlucky])
     result = training.run(steps=3, loggers=["unlucky"])
     assert result.steps == 3 and result.checkpoint is not None
     said = [line for line in training.lines.said if "The run continues" in line]
@@ -475,7 +475,7 @@ class Keeps(Logger):
 
 def test_a_logger_receives_the_resolved_job_and_the_episodes(training: Training) -> None:
     Keeps.seen.clear()
-    training.attach("keeps", ajet_loggers=lambda: [Keeps])
+    training.attach("keeps", ajet_plugins=lambda: [Keeps])
     result = training.run(steps=1, loggers=["keeps"])
     start, *episodes, step = Keeps.seen
     assert start.run_dir == result.run_dir and start.config["judge"] == {"type": "always"}
@@ -504,7 +504,7 @@ class KeepsAll(Keeps):
 
 def test_a_logger_receives_checkpoints_and_the_end_and_is_closed_last(training: Training) -> None:
     Keeps.seen.clear()
-    training.attach("keeps", ajet_loggers=lambda: [KeepsAll])
+    training.attach("keeps", ajet_plugins=lambda: [KeepsAll])
     result = training.run(steps=1, loggers=["keeps_all"])
     *_, step, checkpoint, end, closed = Keeps.seen
     assert (step, checkpoint.path, end.result, closed) == (1, result.checkpoint, result, "close")
@@ -513,7 +513,7 @@ def test_a_logger_receives_checkpoints_and_the_end_and_is_closed_last(training: 
 
 def test_a_logger_may_be_part_of_every_run_and_is_told_how_it_failed(training: Training) -> None:
     Keeps.seen.clear()
-    training.attach("keeps", ajet_loggers=lambda: [KeepsAll])
+    training.attach("keeps", ajet_plugins=lambda: [KeepsAll])
     with pytest.raises(AjetError, match="all 4 episodes failed") as raised:
         training.run("fails", steps=1)
     assert isinstance(Keeps.seen[0], RunStart)
@@ -530,7 +530,7 @@ class Says(Keeps):
 
 
 def test_what_a_logger_reports_is_shown_by_the_run(training: Training) -> None:
-    training.attach("says", ajet_loggers=lambda: [Says])
+    training.attach("says", ajet_plugins=lambda: [Says])
     training.run(steps=1, loggers=["says"])
     assert training.lines.said.count("reward 1.0") == 4
 
@@ -554,7 +554,7 @@ def test_what_raises_at_an_event_is_reported_once_and_the_others_receive_the_eve
         raise RuntimeError(f"no {type(event).__name__}")
 
     first = watch(training, "first")
-    training.attach("broken", **dict.fromkeys(EVENTS, broken), ajet_loggers=lambda: [Breaks])
+    training.attach("broken", **dict.fromkeys(EVENTS, broken), ajet_plugins=lambda: [Breaks])
     last = watch(training, "last")
     result = training.run(steps=2, loggers=["breaks"])
     assert result.steps == 2 and result.checkpoint is not None
@@ -597,23 +597,23 @@ def broken_import() -> Any:
 def test_a_broken_entry_point_is_listed_and_fails_only_jobs_that_name_it(
     entry_points: Callable[..., Plugins],
 ) -> None:
-    plugins = entry_points(bad=broken_import, good=lambda: plugin("good", ajet_judges=lambda: [Always]))
+    plugins = entry_points(bad=broken_import, good=lambda: plugin("good", ajet_plugins=lambda: [Always]))
     (broken,) = plugins.broken
     assert (broken.entry_point, broken.distribution) == ("bad_module", "ajet-bad")
     assert broken.error == "ImportError: libheavy.so is missing"
-    assert plugins.build("judge", {"type": "always"}, "judge") == Always()
+    assert plugins.build(Judge, {"type": "always"}, "judge") == Always()
     with pytest.raises(
         ConfigError, match=r"unknown judge 'bad'.*ajet-bad did not load: ImportError: libheavy"
     ):
-        plugins.build("judge", {"type": "bad"}, "judge")
+        plugins.build(Judge, {"type": "bad"}, "judge")
 
 
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
-        ({"ajet_jugdes": lambda: [Always]}, "ajet_jugdes: no such hook; did you mean 'ajet_judges'"),
+        ({"ajet_plugin": lambda: [Always]}, "ajet_plugin: no such hook; did you mean 'ajet_plugins'"),
         ({"ajet_step_end": lambda evnet: None}, "evnet"),
-        ({"ajet_readers": lambda: 1 / 0}, "ZeroDivisionError"),
+        ({"ajet_handles": lambda: 1 / 0}, "ZeroDivisionError"),
     ],
     ids=["a misspelt hook", "a misspelt argument", "a hook that raises"],
 )
@@ -623,7 +623,7 @@ def test_a_plugin_is_checked_when_it_registers_and_taken_whole_or_not_at_all(
     called: list[str] = []
     bad = plugin(
         "bad",
-        ajet_judges=lambda: [Always],
+        ajet_plugins=lambda: [Always],
         ajet_attempt_start=lambda episode: called.append(episode),
         **hooks,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput, hookimpl
+from ajet import Algorithm, EpisodeView, Judge, JudgeOutput, Plugin, Reader, Task, WorkflowOutput, hookimpl
 from ajet.own_plugins import EXTRAS
 from ajet.plugins import Plugins, entry_points, load_plugins
 from ajet.types import ConfigError
@@ -28,8 +28,8 @@ def judge_class(label: str) -> type[Judge]:
     return Some
 
 
-def plugin(ajet_judges: Callable[[], Any], module: str = "module") -> Any:
-    return SimpleNamespace(__name__=module, ajet_judges=hookimpl(ajet_judges))
+def plugin(ajet_plugins: Callable[[], Any], module: str = "module") -> Any:
+    return SimpleNamespace(__name__=module, ajet_plugins=hookimpl(ajet_plugins))
 
 
 def test_two_plugins_of_one_kind_and_name_are_an_error_that_names_both_distributions() -> None:
@@ -55,12 +55,12 @@ def test_an_unknown_name_lists_what_is_installed_and_the_nearest() -> None:
     with pytest.raises(
         ConfigError, match=r"judge.type: unknown judge 'maht'; did you mean 'math'. Installed: exact, math\."
     ):
-        plugins.get("judge", "maht", "judge.type")
+        plugins.get(Judge, "maht", "judge.type")
 
 
 def test_an_unknown_name_that_a_plugin_of_ours_has_says_what_to_install() -> None:
     with pytest.raises(ConfigError, match=r"Installed: none\. It comes with pip install 'ajet\[readers\]'\."):
-        Plugins().get("reader", "jsonl", "task.reader.type")
+        Plugins().get(Reader, "jsonl", "task.reader.type")
 
 
 def test_the_table_of_our_plugins_is_what_they_bring() -> None:
@@ -83,9 +83,9 @@ def test_a_misspelt_field_is_an_error_with_the_nearest() -> None:
     plugins = Plugins()
     plugins.register(plugin(lambda: [judge_class("math")]), "d", "1")
     with pytest.raises(ConfigError, match=r"judge.strictnes: unknown key; did you mean 'strictness'"):
-        plugins.build("judge", {"type": "math", "strictnes": 2}, "judge")
+        plugins.build(Judge, {"type": "math", "strictnes": 2}, "judge")
     with pytest.raises(ConfigError, match="judge: needs `type`"):
-        plugins.build("judge", {"strictness": 2}, "judge")
+        plugins.build(Judge, {"strictness": 2}, "judge")
 
 
 def raises() -> Any:
@@ -97,6 +97,10 @@ def raises() -> Any:
     [
         (raises, "ImportError: no module named heavy"),
         (lambda: [int], "is not a subclass of ajet.Plugin"),
+        (
+            lambda: [type("Kindless", (Plugin,), {"name": "k"})],
+            "Kindless is of no kind; derive it from ajet.Judge or",
+        ),
         (lambda: [type("Nameless", (Judge,), {})], "has no `name: ClassVar[str]`"),
     ],
 )
@@ -112,8 +116,8 @@ def test_a_plugin_that_does_not_load_or_breaks_the_contract_is_kept_with_its_err
     (broken,) = plugins.broken
     assert broken.distribution == "ajet-bad" and said in broken.error
     with pytest.raises(ConfigError, match="ajet-bad did not load"):
-        plugins.get("judge", "bad", "judge")
-    assert plugins.get("algorithm", "grpo", "train.algorithm")
+        plugins.get(Judge, "bad", "judge")
+    assert plugins.get(Algorithm, "grpo", "train.algorithm")
 
 
 def test_metadata_of_another_version_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +127,36 @@ def test_metadata_of_another_version_is_an_error_with_its_remedy(monkeypatch: py
 
 
 def test_a_hook_that_is_not_marked_is_an_error() -> None:
-    unmarked = SimpleNamespace(__name__="module", ajet_judges=lambda: [judge_class("some")])
+    unmarked = SimpleNamespace(__name__="module", ajet_plugins=lambda: [judge_class("some")])
     with pytest.raises(
-        TypeError, match=r"ajet_judges: is not marked as a hook; decorate it with @ajet\.hookimpl"
+        TypeError, match=r"ajet_plugins: is not marked as a hook; decorate it with @ajet\.hookimpl"
     ):
         Plugins().register(unmarked, "d", "1")
+
+
+@pytest.mark.parametrize("hook", ["ajet_judges", "ajet_chat_models"])
+def test_a_hook_of_earlier_versions_is_an_error_that_names_the_one_of_today(hook: str) -> None:
+    earlier = SimpleNamespace(__name__="module", **{hook: hookimpl(lambda: [judge_class("some")])})
+    with pytest.raises(
+        TypeError, match=f"^{hook}: no such hook; return the classes from ajet_plugins instead$"
+    ):
+        Plugins().register(earlier, "d", "1")
+
+
+def test_one_hook_brings_classes_of_several_kinds() -> None:
+    class Some(Reader):
+        """A reader."""
+
+        name = "some"
+
+        def tasks(self) -> list[Task]:
+            return []
+
+    plugins = Plugins()
+    judge = judge_class("some")
+    plugins.register(plugin(lambda: [judge, Some]), "d", "1")
+    assert plugins.of(Judge) == {"some": judge} and plugins.of(Reader) == {"some": Some}
+    assert plugins.get(Reader, "some", "task.reader.type") is Some
 
 
 def test_the_core_brings_its_own_plugins_like_anyone() -> None:

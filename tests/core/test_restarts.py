@@ -75,7 +75,7 @@ def run_on(training: Training, tokenizer: Any) -> RunOn:  # noqa: F811
     """Runs four steps on a cluster, with a checkpoint after every second."""
 
     def run(cluster: Fragile, restarts: int | None = None, backbone: str = "fragile") -> RunResult:
-        training.attach("fragile", ajet_backbones=lambda: [cluster.backbone(tokenizer)])
+        training.attach("fragile", ajet_plugins=lambda: [cluster.backbone(tokenizer)])
         layers = Layers()
         job = {
             "task": {"reader": "tasks.jsonl"},

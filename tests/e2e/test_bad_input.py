@@ -175,7 +175,7 @@ class Mine(ajet.Judge):
     async def judge(self, task, output, episode):
         return ajet.JudgeOutput(1.0)
 @ajet.hookimpl
-def ajet_judges():
+def ajet_plugins():
     return [Mine]
 """
 

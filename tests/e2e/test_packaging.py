@@ -211,14 +211,9 @@ class Brevity(ajet.Judge):
 
 
 @ajet.hookimpl
-def ajet_judges():
-    return [Brevity]
-
-
-@ajet.hookimpl
-def ajet_readers():
+def ajet_plugins():
     from brevity.cities import Cities
-    return [Cities]
+    return [Brevity, Cities]
 ''',
     "brevity/cities.py": '''
 import ajet

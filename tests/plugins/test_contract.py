@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from ajet import Judge, Reader
 from ajet.plugins import Plugins
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def test_a_reader_and_a_judge_are_built_from_a_job() -> None:
     plugins = Plugins()
     for name in ("readers", "judges"):
         plugins.register(plugin(name), name, "0")
-    reader = plugins.build("reader", {"type": "random", "count": 3}, "task.reader")
-    judge = plugins.build("judge", {"type": "math", "tolerance": 0.5}, "judge")
+    reader = plugins.build(Reader, {"type": "random", "count": 3}, "task.reader")
+    judge = plugins.build(Judge, {"type": "math", "tolerance": 0.5}, "judge")
     assert reader.model_dump() == {"count": 3, "seed": 0}
     assert judge.model_dump() == {"answer": "answer", "tolerance": 0.5, "seconds": 5.0}

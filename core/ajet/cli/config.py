@@ -86,8 +86,7 @@ def _records(reader: Mapping[str, Any]) -> int:
     from ajet.job.layers import job_layers
     from ajet.job.prepare import build_plugin
 
-    built = build_plugin(job_layers(None), "reader", reader, "task.reader")
-    assert isinstance(built, Reader)
+    built = build_plugin(job_layers(None), Reader, reader, "task.reader")
     return sum(1 for _ in built.tasks())
 
 

@@ -198,8 +198,7 @@ def _tasks(layers: Layers) -> list[Task]:
     from ajet.interfaces.reader import Reader, read_all
     from ajet.job.prepare import build_plugin
 
-    reader = build_plugin(layers, "reader", layers.values["task"]["reader"], "task.reader")
-    assert isinstance(reader, Reader)
+    reader = build_plugin(layers, Reader, layers.values["task"]["reader"], "task.reader")
     with make_progress() as progress, told_to(progress):
         return read_all(reader, "task.reader")
 

@@ -38,8 +38,7 @@ def export(
         hub.check_push(push, "--push")
     elif private:
         raise ConfigError("--private applies only with --push REPO; add --push, or remove --private.")
-    built = validated(load_plugins().get("backbone", backbone, "--backbone"), {}, "--backbone")
-    assert isinstance(built, Backbone)
+    built = validated(load_plugins().get(Backbone, backbone, "--backbone"), {}, "--backbone")
     folder = output.expanduser()
     built.export(checkpoint.expanduser(), folder, target)
     print(f"wrote {output}")

@@ -117,7 +117,6 @@ def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
     import importlib.metadata
 
     from ajet.interfaces.base import first_line
-    from ajet.plugins import KINDS
 
     plugin: Any
     for label, plugin in plugins.manager.list_name_plugin():
@@ -127,5 +126,5 @@ def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
             if caller.name == "ajet_handles":
                 for name, handle in plugin.ajet_handles().items():
                     yield "handle", name, distribution, version, first_line(handle)
-            elif caller.name not in KINDS.values():
+            elif caller.name != "ajet_plugins":
                 yield "hook", caller.name.removeprefix("ajet_"), distribution, version, ""

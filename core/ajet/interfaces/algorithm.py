@@ -30,6 +30,7 @@ from ajet.types import Float64, LossTokens, Need
 class Algorithm(Plugin):
     """Base of algorithms: pure functions. Trainers only sum weighted token losses."""
 
+    kind = "algorithm"
     needs: ClassVar[frozenset[Need]] = frozenset()
     """The optional arrays of `LossTokens` that `loss` reads."""
     teacher: ClassVar[bool] = False

@@ -67,7 +67,10 @@ class Plugin(Settings):
     the plugin itself stays plain data, so that it can be sent to another process.
     """
 
+    kind: ClassVar[str]
+    """What it is for a job: the base class of readers sets ``reader``."""
     name: ClassVar[str]
+    """What a job writes as its ``type``. No two plugins of a kind share a name."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:

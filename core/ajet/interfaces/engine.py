@@ -130,6 +130,7 @@ def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> 
 class EnginePlugin(Plugin):
     """An engine to choose by name, for answering without training."""
 
+    kind = "engine"
     backbone: ClassVar[str] = ""
     """The backbone that samples with this engine. The engine also takes the keys of this backbone in a job that it has
     fields for, and answers where no other engine is preferred."""
@@ -167,6 +168,8 @@ class EnginePlugin(Plugin):
 
 class ChatModelPlugin(Plugin):
     """A ChatModel to choose by name: its fields say which endpoint, file or model."""
+
+    kind = "chat model"
 
     @abstractmethod
     async def complete(

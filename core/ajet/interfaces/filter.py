@@ -17,6 +17,8 @@ class Filter(Plugin):
     """Base of filters: pure functions of an episode's record. What a filter drops is counted under its
     name; a dropped call stays the context of the calls after it."""
 
+    kind = "filter"
+
     @abstractmethod
     def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
         """Numbers of those ``calls`` whose sampled tokens are not to be trained.

@@ -24,6 +24,8 @@ class Judge(Plugin):
     LLM calls that a judge makes go to its own endpoint and are never recorded or trained.
     """
 
+    kind = "judge"
+
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse methods that could not be called as judges are. Raises TypeError that names the signature."""
         super().__init_subclass__(**options)

@@ -18,6 +18,8 @@ class Logger(Plugin):
     helps). Only one process at a time writes into a run folder, and only this process calls the loggers.
     """
 
+    kind = "logger"
+
     @classmethod
     def unnamed(cls) -> Self | None:
         """The logger of a job that does not name it, or None: jobs get it only by naming it."""

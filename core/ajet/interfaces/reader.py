@@ -23,6 +23,8 @@ _MOST_AGAIN = 1000
 class Reader(Plugin):
     """Base of readers: the same configuration always yields the same tasks in the same order."""
 
+    kind = "reader"
+
     @abstractmethod
     def tasks(self) -> Iterable[Task]:
         """Yield tasks. Raise ConfigError with file and line where the data is bad."""

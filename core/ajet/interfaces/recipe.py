@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Recipe(Plugin):
     """Builds a model, once per seed. A job's ``model`` is its name, or ``recipe.py:Name``."""
 
+    kind = "recipe"
+
     @abstractmethod
     def build(self, folder: Path, seed: int, progress: Progress) -> None:
         """Write model and tokenizer, in the Hugging Face layout, into an empty folder. Blocks."""

@@ -23,6 +23,8 @@ class Service(Plugin):
     Its fields are the job's ``services.<name>`` section. It inherits the environment of `ajet`, including secrets.
     """
 
+    kind = "service"
+
     workdir: Path | None = Field(
         None, description="Folder in which it is started; default: the folder of the job file."
     )

@@ -70,6 +70,7 @@ class Job:
 class Backbone(Plugin):
     """Base of backbones: what runs a whole job. Its fields are the job's ``backbone.<name>`` section."""
 
+    kind = "backbone"
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     @abstractmethod

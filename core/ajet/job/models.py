@@ -23,12 +23,10 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 def find_recipe(model: str) -> Recipe | None:
     """The recipe that a job's ``model`` names; None for a folder or a Hugging Face id. Raises ConfigError."""
-    installed = load_plugins().classes.get(("recipe", model))
-    if installed is not None:
-        found: Any = installed.cls
-    elif model.rpartition(":")[0].endswith(".py"):
+    found: Any = load_plugins().of(Recipe).get(model)
+    if found is None and model.rpartition(":")[0].endswith(".py"):
         found = load_object(model, "model")
-    else:
+    if found is None:
         return None
     if not (isinstance(found, type) and issubclass(found, Recipe)):
         raise ConfigError(
@@ -45,7 +43,7 @@ def check_model(model: str, key: str = "model") -> None:
         fault = "is not a directory" if Path(model).expanduser().exists() else "no such folder"
         raise ConfigError(f"{key} {model}: {fault}. Give the folder of a model, with its config.json.")
     if not _HUB_ID.fullmatch(model):
-        recipes = sorted(name for kind, name in load_plugins().classes if kind == "recipe")
+        recipes = sorted(load_plugins().of(Recipe))
         raise ConfigError(
             f"{key} {model}: no such recipe or folder{nearest(model, recipes)}. Name a recipe ({', '.join(recipes)}), "
             "a folder, or a Hugging Face id in the form owner/name, such as openai-community/gpt2."

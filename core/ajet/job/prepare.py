@@ -13,7 +13,7 @@ from ajet.capture.process.importing import refusing_calls
 from ajet.earlier.programs import BaseJudge, judge_function
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities
-from ajet.interfaces.base import Plugin, Settings, by_type
+from ajet.interfaces.base import Settings, by_type
 from ajet.interfaces.engine import ChatModelPlugin
 from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import FunctionJudge, Judge, RewardFromWorkflow, judge_binding
@@ -28,7 +28,7 @@ from ajet.job.models import check_model, check_reference
 from ajet.job.objects import OBJECT, given_object, given_reader, is_object
 from ajet.job.paths import COMMAND, Paths, changed_fields, load_named, service_type
 from ajet.learning.task_selector import known_pass_rates
-from ajet.plugins import Plugins, load_plugins, validated
+from ajet.plugins import P, Plugins, load_plugins, validated
 from ajet.types import ConfigError, Need, Task
 from ajet.utils.suggest import nearest
 
@@ -51,10 +51,13 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     backbone = build.backbone(config.backbone)
     workflow = build.workflow(config)
     judge = build.judge(config.judge)
-    algorithm = build.plugin("algorithm", config.train.algorithm, "train.algorithm")
-    assert isinstance(algorithm, Algorithm)
-    filters = tuple(build.filter(spec, i) for i, spec in enumerate(config.train.filters))
-    loggers = [build.logger(spec, i) for i, spec in enumerate(config.run.loggers)]
+    algorithm = build.plugin(Algorithm, config.train.algorithm, "train.algorithm")
+    filters = tuple(
+        build.plugin(Filter, spec, f"train.filters.{i}") for i, spec in enumerate(config.train.filters)
+    )
+    loggers = [
+        build.plugin(Logger, by_type(spec), f"run.loggers.{i}") for i, spec in enumerate(config.run.loggers)
+    ]
     for name in config.services:
         build.service(name, config.services)
     targets = _targets(config, build)
@@ -110,10 +113,10 @@ def _set_defaults(layers: Layers, found: Mapping[str, tuple[object, str]], backb
     return bool(missing)
 
 
-def build_plugin(layers: Layers, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
-    """A plugin from a spec that stands at ``where`` in the job."""
+def build_plugin(layers: Layers, base: type[P], spec: Mapping[str, Any], where: str) -> P:
+    """A plugin of a kind, which its base class names, from a spec that stands at ``where`` in the job."""
     plugins = load_plugins()
-    return _Builder(plugins, layers).plugin(kind, Paths(plugins, layers).spec(kind, spec, where), where)
+    return _Builder(plugins, layers).plugin(base, Paths(plugins, layers).spec(base.kind, spec, where), where)
 
 
 def build_judge(layers: Layers) -> Judge:
@@ -155,45 +158,34 @@ class _Builder:
         self.plugins = plugins
         self.layers = layers
 
-    def plugin(self, kind: str, spec: Mapping[str, Any], where: str) -> Plugin:
+    def plugin(self, base: type[P], spec: Mapping[str, Any], where: str) -> P:
         name = spec.get("type")
         if isinstance(name, str) and ":" in name:
             fields = {key: value for key, value in spec.items() if key != "type"}
-            cls = self.own(kind, name, f"{where}.type")
+            cls = self.own(base, name, f"{where}.type")
             return validated(cls, changed_fields(cls, fields, where, self.judges), where)
         if isinstance(name, str):
-            spec = changed_fields(self.plugins.get(kind, name, f"{where}.type"), spec, where, self.judges)
-        return self.plugins.build(kind, spec, where)
+            spec = changed_fields(self.plugins.get(base, name, f"{where}.type"), spec, where, self.judges)
+        return self.plugins.build(base, spec, where)
 
-    def own(self, kind: str, spec: str, where: str) -> type[Plugin]:
+    def own(self, base: type[P], spec: str, where: str) -> type[P]:
         """A class that the job names itself, as ``pkg.module:Name`` or ``path/to/file.py:Name``."""
-        found, base = load_named(spec, where), _BASES[kind]
+        found = load_named(spec, where)
         if not (isinstance(found, type) and issubclass(found, base)):
             raise ConfigError(
-                f"{where} {spec}: is not a {kind}; name a subclass of ajet.{base.__name__}, or a {kind} that `ajet plugins` lists."
+                f"{where} {spec}: is not a {base.kind}; name a subclass of ajet.{base.__name__}, or a {base.kind} that "
+                "`ajet plugins` lists."
             )
         return found
 
     def reader(self, spec: Mapping[str, Any], where: str) -> Reader:
         if is_object(spec.get("type")):
             return given_reader(given_object(self.layers, where, spec["type"]), where)
-        reader = self.plugin("reader", spec, where)
-        assert isinstance(reader, Reader)
-        return reader
-
-    def filter(self, spec: Mapping[str, Any], index: int) -> Filter:
-        found = self.plugin("filter", spec, f"train.filters.{index}")
-        assert isinstance(found, Filter)
-        return found
-
-    def logger(self, spec: Any, index: int) -> Logger:
-        logger = self.plugin("logger", by_type(spec), f"run.loggers.{index}")
-        assert isinstance(logger, Logger)
-        return logger
+        return self.plugin(Reader, spec, where)
 
     def service(self, name: str, declared: Mapping[str, Mapping[str, Any]]) -> Service:
         """See `service_type`."""
-        where, known = f"services.{name}", [n for kind, n in self.plugins.classes if kind == "service"]
+        where, known = f"services.{name}", self.plugins.of(Service)
         if name not in declared and (name not in known or name == Command.name):
             names = sorted({*declared, *known} - {Command.name})
             raise ConfigError(
@@ -201,8 +193,7 @@ class _Builder:
                 f"Known: {', '.join(names) or 'none'}."
             )
         own = declared.get(name, {})
-        service = self.plugin("service", {**own, "type": service_type(self.plugins, name, own)}, where)
-        assert isinstance(service, Service)
+        service = self.plugin(Service, {**own, "type": service_type(self.plugins, name, own)}, where)
         for variable in service.likely_secrets():
             raise ConfigError(
                 f"{where}.environment: {variable} looks like a secret, and a copy of the job is kept with each run. Set it "
@@ -229,9 +220,7 @@ class _Builder:
             return RewardFromWorkflow()
         kind = spec.get("type")
         if not isinstance(kind, str) or ":" not in kind:
-            judge = self.plugin("judge", spec, where)
-            assert isinstance(judge, Judge)
-            return judge
+            return self.plugin(Judge, spec, where)
         if is_object(kind):
             found, kind = given_object(self.layers, where, kind), kind.removeprefix(OBJECT)
         else:
@@ -259,35 +248,22 @@ class _Builder:
         return FunctionJudge(function=found)
 
     def backbone(self, settings: BackboneSettings) -> Backbone:
-        name = settings.name
-        installed = sorted(n for kind, n in self.plugins.classes if kind == "backbone")
-        cls = self.plugins.get("backbone", name, "backbone.name")
+        name, installed = settings.name, sorted(self.plugins.of(Backbone))
+        cls = self.plugins.get(Backbone, name, "backbone.name")
         for other in settings.model_extra or {}:
             hint = nearest(other, [*installed, "name"])
             if other not in installed and hint:
                 raise ConfigError(f"backbone.{other}: unknown key{hint}.")
             if other in installed and other != name:
                 where = f"backbone.{other}"
-                validated(self.plugins.get("backbone", other, where), settings.section(other), where)
-        backbone = validated(cls, settings.section(name), f"backbone.{name}")
-        assert isinstance(backbone, Backbone)
-        return backbone
+                validated(self.plugins.get(Backbone, other, where), settings.section(other), where)
+        return validated(cls, settings.section(name), f"backbone.{name}")
 
     def judges(self, hint: Any, value: Any, where: str) -> Any:
         """A judge inside another plugin, built from its spec or name (see `changed`)."""
         if isinstance(hint, type) and issubclass(hint, Judge) and isinstance(value, Mapping | str):
             return self.judge(by_type(value), where)
         return None
-
-
-_BASES: Mapping[str, type[Plugin]] = {
-    "reader": Reader,
-    "algorithm": Algorithm,
-    "filter": Filter,
-    "logger": Logger,
-    "chat model": ChatModelPlugin,
-}
-"""What a job may name as MODULE:NAME, besides its workflow and its judge."""
 
 
 def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
@@ -324,11 +300,10 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
                 f"targets.{name}: is neither trained nor has a frozen_model. Add it to train.targets or give it {where}."
             )
         model = (
-            build.plugin("chat model", target.frozen_model, where)
+            build.plugin(ChatModelPlugin, target.frozen_model, where)
             if target.frozen_model is not None
             else None
         )
-        assert model is None or isinstance(model, ChatModelPlugin)
         plans.append(TargetPlan(name, target.agents, model, trained, target.lora))
     if not any(plan.trained for plan in plans):
         raise ConfigError("targets: none is trained; leave at least one without a frozen_model.")

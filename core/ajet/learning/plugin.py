@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ajet.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from ajet.interfaces.algorithm import Algorithm
-    from ajet.interfaces.filter import Filter
+    from ajet.interfaces.base import Plugin
 
 
 @hookimpl
-def ajet_algorithms() -> Iterable[type[Algorithm]]:
+def ajet_plugins() -> Iterable[type[Plugin]]:
     from ajet.learning import algorithms as a
+    from ajet.learning import filters as f
 
     return [
         a.GRPO,
@@ -29,11 +29,7 @@ def ajet_algorithms() -> Iterable[type[Algorithm]]:
         a.Distillation,
         a.DPO,
         a.PPO,
+        f.DiscardedAttempts,
+        f.OverLong,
+        f.Repetition,
     ]
-
-
-@hookimpl
-def ajet_filters() -> Iterable[type[Filter]]:
-    from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition
-
-    return [DiscardedAttempts, OverLong, Repetition]

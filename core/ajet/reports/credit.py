@@ -11,6 +11,7 @@ from ajet.interfaces.base import by_type
 from ajet.interfaces.filter import Filter
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
+from ajet.plugins import P
 from ajet.reports.folder import Entry, Run
 from ajet.types import AjetError
 
@@ -41,10 +42,10 @@ def run_credit(run: Run) -> Credit:
     """The credit of a run's job."""
     train = run.job.get("train") or {}
     notes = [] if run.job else ["the folder has no job.yaml, so advantages are unknown"]
-    algorithm: Any = _built(run, "algorithm", train.get("algorithm"), "train.algorithm", notes)
+    algorithm = _built(run, Algorithm, train.get("algorithm"), "train.algorithm", notes)
     filters: list[Filter] = []
     for index, spec in enumerate(train.get("filters") or ()):
-        policy: Any = _built(run, "filter", spec, f"train.filters.{index}", notes)
+        policy = _built(run, Filter, spec, f"train.filters.{index}", notes)
         if policy is not None:
             filters.append(policy)
     if isinstance(algorithm, ActorCritic):
@@ -69,7 +70,7 @@ def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
     return sum(not something for something in teaches.values()), len(teaches)
 
 
-def _built(run: Run, kind: str, spec: Any, where: str, notes: list[str]) -> Any:
+def _built(run: Run, base: type[P], spec: Any, where: str, notes: list[str]) -> P | None:
     from ajet.job.config import Layers
     from ajet.job.prepare import build_plugin
 
@@ -79,7 +80,7 @@ def _built(run: Run, kind: str, spec: Any, where: str, notes: list[str]) -> Any:
     layers = Layers()
     layers.add(run.job, "job.yaml", run.dir)
     try:
-        return build_plugin(layers, kind, spec, where)
+        return build_plugin(layers, base, spec, where)
     except AjetError as error:
         notes.append(f"{where} cannot be built here, so its effect is unknown: {error}")
         return None

@@ -100,13 +100,8 @@ def _limited(layers: Layers, flag: Flag) -> str:
     """The section of the backbone whose memory can be limited: the job's or, if that does not train, the one whose engine
     answers. Raises ConfigError if there is none."""
     plugins, name = load_plugins(), layers.job().backbone.name
-    able = [
-        n
-        for (kind, n), found in plugins.classes.items()
-        if kind == "backbone" and "memory_limit" in found.cls.model_fields
-    ]
-    cls = plugins.get("backbone", name, "backbone.name")
-    answers = issubclass(cls, Backbone) and not cls.capabilities.trains
+    able = [name for name, cls in plugins.of(Backbone).items() if "memory_limit" in cls.model_fields]
+    answers = not plugins.get(Backbone, name, "backbone.name").capabilities.trains
     section = own_engine(plugins, name).backbone if answers else name
     if section not in able:
         raise ConfigError(

@@ -125,9 +125,9 @@ class Listeners:
 def _unnamed(job: Job) -> Iterator[Logger]:
     """The loggers that the job gets without naming them (`Logger.unnamed`)."""
     named = {logger.name for logger in job.loggers}
-    for (kind, name), found in job.plugins.classes.items():
-        if kind == "logger" and name not in named and issubclass(found.cls, Logger):
-            logger = found.cls.unnamed()
+    for name, cls in job.plugins.of(Logger).items():
+        if name not in named:
+            logger = cls.unnamed()
             if logger is not None:
                 yield logger
 

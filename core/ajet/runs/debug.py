@@ -49,9 +49,7 @@ class Debug(Backbone):
             return None
         from ajet.job.prepare import build_plugin
 
-        model = build_plugin(job.layers, "chat model", self.answers, "backbone.debug.answers")
-        assert isinstance(model, ChatModelPlugin)
-        return model
+        return build_plugin(job.layers, ChatModelPlugin, self.answers, "backbone.debug.answers")
 
     async def _run(self, job: Job, engine: Engine | None, answers: ChatModelPlugin | None) -> RunResult:
         from ajet.learning.rollouts import plan_step

@@ -13,6 +13,7 @@ from ajet.estimate.devices import GIB, Gpus
 from ajet.estimate.layout import JobSizes, Layout
 from ajet.estimate.shape import Shape, read_shape
 from ajet.estimate.speed import Speed, speed
+from ajet.interfaces.algorithm import Algorithm
 from ajet.job.config import JobConfig, Layers
 from ajet.job.job import Backbone
 from ajet.job.models import find_recipe
@@ -137,7 +138,7 @@ def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Questio
             f"--prompt-tokens and --answer-tokens: {answer + prompt} tokens are more than the context of {context}. Lower them."
         )
     answer = min(answer, context - 1)
-    algorithm: Any = build_plugin(layers, "algorithm", config.train.algorithm, "train.algorithm")
+    algorithm = build_plugin(layers, Algorithm, config.train.algorithm, "train.algorithm")
     return JobSizes(
         shape=shape,
         adapters={name: shape.adapter_parameters(lora.rank, lora.modules) for name, lora in loras.items()},

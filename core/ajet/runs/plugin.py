@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from ajet.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from ajet.job.job import Backbone
+    from ajet.interfaces.base import Plugin
 
 
 @hookimpl
-def ajet_backbones() -> Iterable[type[Backbone]]:
+def ajet_plugins() -> Iterable[type[Plugin]]:
     from ajet.runs.debug import Debug
 
     return [Debug]

@@ -266,13 +266,11 @@ def own_engine(plugins: Plugins, backbone: str) -> type[EnginePlugin]:
 
 
 def _engines(plugins: Plugins) -> list[type[EnginePlugin]]:
-    engines = [found.cls for (kind, _), found in sorted(plugins.classes.items()) if kind == "engine"]
-    return [engine for engine in engines if issubclass(engine, EnginePlugin)]
+    return [engine for _, engine in sorted(plugins.of(EnginePlugin).items())]
 
 
 def _engine_plugin(job: Job, name: str) -> EnginePlugin:
-    cls = job.plugins.get("engine", name, "eval.engine")
-    assert issubclass(cls, EnginePlugin)
+    cls = job.plugins.get(EnginePlugin, name, "eval.engine")
     keys = {k: v for k, v in job.config.backbone.section(cls.backbone).items() if k in cls.model_fields}
     return validated(cls, keys, f"backbone.{cls.backbone}" if keys else "eval.engine")
 

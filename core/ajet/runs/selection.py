@@ -66,9 +66,7 @@ def chat_candidate(layers: Layers, name: str, spec: Mapping[str, Any], where: st
     """The candidate of a chat model's spec. Raises ConfigError."""
     if "type" not in spec:
         raise ConfigError(f"{where}: has no `type`. Give a chat model; its name must not contain a dot.")
-    built = build_plugin(layers, "chat model", spec, where)
-    assert isinstance(built, ChatModelPlugin)
-    return Candidate(name, answers=built, spec=dict(spec))
+    return Candidate(name, answers=build_plugin(layers, ChatModelPlugin, spec, where), spec=dict(spec))
 
 
 def checked(candidates: Sequence[Candidate], written: str) -> list[Candidate]:

@@ -85,8 +85,7 @@ def served(
     model = str(path.resolve()) if path.exists() else checkpoint
     plugins = load_plugins()
     name = preferred_engine(plugins, model) if engine == "auto" else engine
-    plugin = validated(plugins.get("engine", name, flag("engine")), settings, flag("set"))
-    assert isinstance(plugin, EnginePlugin)
+    plugin = validated(plugins.get(EnginePlugin, name, flag("engine")), settings, flag("set"))
     return Served(plugin.build(model, seed, progress), model, path.name or checkpoint)
 
 

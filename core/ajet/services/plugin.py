@@ -9,23 +9,16 @@ from typing import TYPE_CHECKING, Any
 from ajet.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from ajet.interfaces.engine import ChatModelPlugin
-    from ajet.interfaces.service import Service
+    from ajet.interfaces.base import Plugin
     from ajet.interfaces.workflow import LoadedWorkflow
 
 
 @hookimpl
-def ajet_chat_models() -> Iterable[type[ChatModelPlugin]]:
+def ajet_plugins() -> Iterable[type[Plugin]]:
+    from ajet.interfaces.service import Command
     from ajet.services.chat_models import OpenAIChatModel, ScriptChatModel
 
-    return [OpenAIChatModel, ScriptChatModel]
-
-
-@hookimpl
-def ajet_services() -> Iterable[type[Service]]:
-    from ajet.interfaces.service import Command
-
-    return [Command]
+    return [OpenAIChatModel, ScriptChatModel, Command]
 
 
 @hookimpl

@@ -74,9 +74,10 @@ class BackboneSubject:
     @property
     def capabilities(self) -> Capabilities:
         """What the backbone declares."""
+        from ajet.job.job import Backbone
         from ajet.plugins import load_plugins
 
-        return load_plugins().get("backbone", self.name, "backbone.name").capabilities  # type: ignore[attr-defined,no-any-return]
+        return load_plugins().get(Backbone, self.name, "backbone.name").capabilities
 
     def run(self, more: Mapping[str, Any] = _NO_KEYS, *, resume: Path | None = None) -> RunResult:
         """Run a job of two steps, each with two groups of two, with ``more`` keys; or resume a run."""

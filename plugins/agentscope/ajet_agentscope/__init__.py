@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ajet import LoadedWorkflow, Logger, hookimpl
+from ajet import LoadedWorkflow, Plugin, hookimpl
 from ajet.utils.patching import when_imported
 from ajet_agentscope.current_agent import replying
 from ajet_agentscope.layout import Layout
@@ -43,7 +43,7 @@ def ajet_handles() -> Mapping[str, Callable[..., Any]]:
 
 
 @hookimpl
-def ajet_loggers() -> Iterable[type[Logger]]:
+def ajet_plugins() -> Iterable[type[Plugin]]:
     return [AgentScopeStudio, Layout]
 
 

@@ -77,12 +77,11 @@ def _judge() -> Judge:
     from ajet.job.prepare import build_plugin
 
     try:
-        judge = build_plugin(job_layers(None), "judge", {"type": "math"}, "MathBoxedRewardFn")
+        judge = build_plugin(job_layers(None), Judge, {"type": "math"}, "MathBoxedRewardFn")
     except ConfigError as error:
         raise ConfigError(
             f"MathBoxedRewardFn: the judge `math` is not installed: pip install ajet-plugin-judges. ({error})"
         ) from None
-    assert isinstance(judge, Judge)
     _wait(judge.open().__aenter__())
     return judge
 

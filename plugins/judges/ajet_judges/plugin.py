@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ajet import Judge, hookimpl
+from ajet import Plugin, hookimpl
 from ajet_judges.code import Code
 from ajet_judges.combine import Combine
 from ajet_judges.environment import Environment
@@ -15,7 +15,7 @@ from ajet_judges.text import Contains, Exact
 
 
 @hookimpl
-def ajet_judges() -> list[type[Judge]]:
+def ajet_plugins() -> list[type[Plugin]]:
     return [Exact, Contains, Math, LLM, MathLLM, RubricJudge, Listwise, Pairwise, Environment, Code, Combine]
 
 

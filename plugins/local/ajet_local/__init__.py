@@ -9,7 +9,7 @@ import importlib.metadata
 import logging
 from collections.abc import Iterable
 
-from ajet import Backbone, EnginePlugin, Recipe, hookimpl
+from ajet import Plugin, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
 from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
@@ -20,18 +20,8 @@ logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 @hookimpl
-def ajet_backbones() -> Iterable[type[Backbone]]:
-    return [Local]
-
-
-@hookimpl
-def ajet_engines() -> Iterable[type[EnginePlugin]]:
-    return [LocalEnginePlugin]
-
-
-@hookimpl
-def ajet_recipes() -> Iterable[type[Recipe]]:
-    return [Starter, Calculator, StarterVision]
+def ajet_plugins() -> Iterable[type[Plugin]]:
+    return [Local, LocalEnginePlugin, Starter, Calculator, StarterVision]
 
 
 @hookimpl

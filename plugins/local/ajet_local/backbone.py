@@ -220,7 +220,7 @@ class Local(OnDevice, Backbone):
 
         config = job.config
         if self.engine != "auto":
-            job.plugins.get("engine", self.engine, "backbone.local.engine")  # raises if there is none
+            job.plugins.get(EnginePlugin, self.engine, "backbone.local.engine")  # raises if there is none
         name = self._engine_name(
             adapters=any(target.lora for target in job.targets),
             asynchronous=config.train.asynchronous,
@@ -229,9 +229,7 @@ class Local(OnDevice, Backbone):
         )
         shared = None
         if name != self.name:
-            plugin = job.plugins.get("engine", name, "backbone.local.engine")
-            assert issubclass(plugin, EnginePlugin)
-            shared = plugin()
+            shared = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
             if self.engine == "auto":
                 job.progress.say(
                     f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import Logger, hookimpl
+from ajet import Plugin, hookimpl
 from ajet_loggers.mlflow import MLflow
 from ajet_loggers.otel import OpenTelemetry
 from ajet_loggers.swanlab import SwanLab
@@ -17,5 +17,5 @@ from ajet_loggers.wandb import WandB
 
 
 @hookimpl
-def ajet_loggers() -> Iterable[type[Logger]]:
+def ajet_plugins() -> Iterable[type[Plugin]]:
     return [TensorBoard, WandB, MLflow, SwanLab, Trackio, OpenTelemetry]

@@ -6,11 +6,10 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ajet import Reader, hookimpl
+from ajet import Plugin, hookimpl
 from ajet_online.reader import StoreReader
 
 if TYPE_CHECKING:
-    from ajet import Algorithm
     from ajet.interfaces.source import EpisodeSource
     from ajet_online.runner import (
         Counts,
@@ -50,8 +49,10 @@ def __getattr__(name: str) -> Any:
 
 
 @hookimpl
-def ajet_readers() -> list[type[Reader]]:
-    return [StoreReader]
+def ajet_plugins() -> Iterable[type[Plugin]]:
+    from ajet_online.algorithms import KTO, Reinforce
+
+    return [StoreReader, Reinforce, KTO]
 
 
 @hookimpl
@@ -59,10 +60,3 @@ def ajet_episode_source(where: str) -> EpisodeSource | None:
     from ajet_online.source import open_source
 
     return open_source(where)
-
-
-@hookimpl
-def ajet_algorithms() -> Iterable[type[Algorithm]]:
-    from ajet_online.algorithms import KTO, Reinforce
-
-    return [Reinforce, KTO]

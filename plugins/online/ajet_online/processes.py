@@ -72,11 +72,10 @@ def given(
     name = engine or job.eval.engine
     if name == "auto":
         name = preferred_engine(plugins, source, job.backbone.name)
-    cls = plugins.get("engine", name, flag("engine"))
-    keys = _keys(cls, job.backbone.section(getattr(cls, "backbone", "")))
+    cls = plugins.get(EnginePlugin, name, flag("engine"))
+    keys = _keys(cls, job.backbone.section(cls.backbone))
     keys |= {} if is_job else dict(parse_set(text) for text in sets)
     plugin = validated(cls, keys, flag("set"))
-    assert isinstance(plugin, EnginePlugin)
     seed = job.run.seed if seed is None else seed
     sampling = job.rollout.sampling
     policy = SamplingPolicy(

@@ -162,9 +162,7 @@ class _Rate:
 
 
 def _algorithm(layers: Layers) -> Algorithm:
-    found = build_plugin(layers, "algorithm", layers.job().train.algorithm, "train.algorithm")
-    assert isinstance(found, Algorithm)
-    return found
+    return build_plugin(layers, Algorithm, layers.job().train.algorithm, "train.algorithm")
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ajet import Backbone, hookimpl
+from ajet import Plugin, hookimpl
 from ajet_prompts.backbone import PromptSearch
 
 __all__ = ["PromptSearch"]
 
 
 @hookimpl
-def ajet_backbones() -> list[type[Backbone]]:
+def ajet_plugins() -> list[type[Plugin]]:
     return [PromptSearch]

@@ -67,9 +67,7 @@ class PromptSearch(Backbone):
             )
 
         def built(spec: Mapping[str, Any], where: str) -> ChatModelPlugin:
-            model = build_plugin(job.layers, "chat model", spec, f"backbone.prompts.{where}")
-            assert isinstance(model, ChatModelPlugin)
-            return model
+            return build_plugin(job.layers, ChatModelPlugin, spec, f"backbone.prompts.{where}")
 
         reflection = built(self.reflection, "reflection")
         answers = built(self.answers, "answers") if self.answers else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ajet import Reader, hookimpl
+from ajet import Plugin, hookimpl
 from ajet_readers.environment_tasks import EnvironmentTasks
 from ajet_readers.generated import Generated
 from ajet_readers.gymnasium_seeds import Gymnasium
@@ -25,5 +25,5 @@ __all__ = [
 
 
 @hookimpl
-def ajet_readers() -> list[type[Reader]]:
+def ajet_plugins() -> list[type[Plugin]]:
     return [JsonLines, HuggingFace, EnvironmentTasks, Gymnasium, ReasoningGym, Generated, Traces, RandomTasks]

@@ -32,12 +32,13 @@ def read_tasks(run_dir: Path, job: Mapping[str, Any]) -> dict[str, Task]:
 
 
 def _tasks(run_dir: Path, job: Mapping[str, Any], spec: Mapping[str, Any], where: str) -> list[Task]:
+    from ajet.interfaces.reader import Reader
     from ajet.job.config import Layers
     from ajet.job.prepare import build_plugin
 
     layers = Layers()
     layers.add(job, "job.yaml", run_dir)
-    reader: Any = build_plugin(layers, "reader", spec, where)
+    reader: Any = build_plugin(layers, Reader, spec, where)
     if reader.path.stat().st_size > MOST_BYTES:
         return []
     return list(islice(reader.tasks(), MOST_TASKS))

@@ -9,19 +9,14 @@ import importlib.metadata
 import os
 from collections.abc import Iterable
 
-from ajet import Backbone, EnginePlugin, Finding, hookimpl
+from ajet import Finding, Plugin, hookimpl
 from ajet_tinker.backbone import Tinker, TinkerEnginePlugin
 from ajet_tinker.service import API_KEY
 
 
 @hookimpl
-def ajet_backbones() -> Iterable[type[Backbone]]:
-    return [Tinker]
-
-
-@hookimpl
-def ajet_engines() -> Iterable[type[EnginePlugin]]:
-    return [TinkerEnginePlugin]
+def ajet_plugins() -> Iterable[type[Plugin]]:
+    return [Tinker, TinkerEnginePlugin]
 
 
 @hookimpl

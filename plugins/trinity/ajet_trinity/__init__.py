@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import Backbone, Finding, hookimpl
+from ajet import Finding, Plugin, hookimpl
 from ajet_trinity.plugin import Trinity
 from ajet_trinity.versions import findings
 
 
 @hookimpl
-def ajet_backbones() -> Iterable[type[Backbone]]:
+def ajet_plugins() -> Iterable[type[Plugin]]:
     return [Trinity]
 
 

@@ -133,8 +133,7 @@ class Trinity(TrinitySettings):
                 f"backbone.trinity.gpus: {self.gpus} of {torch.cuda.device_count()} GPUs are for Trinity, which leaves none for the "
                 "engine. Lower it, or train with --backbone local or verl, which share a GPU."
             )
-        plugin = job.plugins.get("engine", name, "backbone.trinity.engine")
-        assert issubclass(plugin, EnginePlugin)
+        plugin = job.plugins.get(EnginePlugin, name, "backbone.trinity.engine")
         job.progress.say(f"sampling with {name}; Trinity takes a minute or more to start")
         return plugin().build_shared(
             str(model),

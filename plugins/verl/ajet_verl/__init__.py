@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import Backbone, Finding, Service, hookimpl
+from ajet import Finding, Plugin, hookimpl
 from ajet_verl.plugin import Verl
 from ajet_verl.service import Ray
 from ajet_verl.versions import findings
 
 
 @hookimpl
-def ajet_backbones() -> Iterable[type[Backbone]]:
-    return [Verl]
-
-
-@hookimpl
-def ajet_services() -> Iterable[type[Service]]:
-    return [Ray]
+def ajet_plugins() -> Iterable[type[Plugin]]:
+    return [Verl, Ray]
 
 
 @hookimpl

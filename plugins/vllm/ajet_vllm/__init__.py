@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import EnginePlugin, Finding, hookimpl
+from ajet import Finding, Plugin, hookimpl
 from ajet_vllm.plugin import VLLMEnginePlugin, installed
 
 
 @hookimpl
-def ajet_engines() -> Iterable[type[EnginePlugin]]:
+def ajet_plugins() -> Iterable[type[Plugin]]:
     return [VLLMEnginePlugin]
 
 

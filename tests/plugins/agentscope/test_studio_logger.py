@@ -78,7 +78,7 @@ def studio() -> Iterator[Studio]:
 def run(training: Training, tokenizer: Any) -> Any:  # noqa: F811
     """Train for a step, with four episodes of "12 + 30" whose model is a script."""
     (training.folder / "agent.py").write_text(AGENT)
-    training.attach("solver", ajet_backbones=lambda: [scripted_backbone(tokenizer, script, "solver")])
+    training.attach("solver", ajet_plugins=lambda: [scripted_backbone(tokenizer, script, "solver")])
     tasks = [{"id": f"t{i}", "query": "12 + 30"} for i in range(2)]
     (training.folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
 

@@ -202,7 +202,7 @@ def test_it_runs_over_whole_groups_in_a_real_rollout(bench: Any, tokenizer: Any)
 def built(spec: Any, base: Path) -> Any:
     layers = Layers()
     layers.add({"judge": spec}, "job.yaml", base)
-    return build_plugin(layers, "judge", layers.values["judge"], "judge"), layers
+    return build_plugin(layers, Judge, layers.values["judge"], "judge"), layers
 
 
 def test_parts_are_named_as_a_jobs_own_judge_is(tmp_path: Path) -> None:

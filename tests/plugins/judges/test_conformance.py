@@ -96,7 +96,7 @@ OURS = (
 
 
 def test_none_of_ours_is_forgotten() -> None:
-    assert {cls.name for cls in plugin.ajet_judges()} == set(OURS)
+    assert {cls.name for cls in plugin.ajet_plugins()} == set(OURS)
     assert {i.name for i in load_plugins().classes.values() if i.kind == "judge"} >= set(OURS)
 
 

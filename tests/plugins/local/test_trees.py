@@ -19,15 +19,15 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
-from ajet.interfaces.algorithm import ActorCritic  # noqa: E402
+from ajet.interfaces.algorithm import ActorCritic, Algorithm  # noqa: E402
 from ajet.learning.algorithms import GRPO  # noqa: E402
 from ajet.learning.credit import batch_advantages  # noqa: E402
 from ajet.learning.critic import estimated  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.packing import pack, split  # noqa: E402
 from ajet.learning.pairs import paired  # noqa: E402
-from ajet.learning.plugin import ajet_algorithms  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
+from ajet.plugins import load_plugins  # noqa: E402
 from ajet.types import Batch, Sample, Span  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
@@ -41,6 +41,7 @@ from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
 
+ALGORITHMS = [cls for cls in load_plugins().of(Algorithm).values() if cls.__module__.startswith("ajet.")]
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 TRAINED = {"all weights": (), "an adapter": ("solver",), "two adapters": ("solver", "critic")}
@@ -489,7 +490,7 @@ TERMS = {
 
 @thinned
 @pytest.mark.parametrize("terms", TERMS)
-@pytest.mark.parametrize("algorithm", ajet_algorithms(), ids=lambda a: a.name)
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.name)
 def test_every_algorithm_makes_the_same_update_by_trees_and_by_rows(algorithm, terms, monkeypatch):
     monkeypatch.setattr("ajet_trees.cost.BLOCK_FLOPS", -1e12)  # trees wherever the model has them
     start = tiny(dtype=torch.float64)

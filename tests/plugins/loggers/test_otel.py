@@ -45,7 +45,7 @@ def receiver(tmp_path: Path) -> Iterator[Collector]:
 def run_to(training: Training, tokenizer: Any) -> RunTo:  # noqa: F811
     """Train for a step, with four episodes that ask for "12 + 30" and use a calculator."""
     (training.folder / "agent.py").write_text(AGENT)
-    training.attach("solver", ajet_backbones=lambda: [scripted_backbone(tokenizer, script, "solver")])
+    training.attach("solver", ajet_plugins=lambda: [scripted_backbone(tokenizer, script, "solver")])
     tasks = [{"id": f"t{i}", "query": "12 + 30"} for i in range(2)]
     (training.folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
 

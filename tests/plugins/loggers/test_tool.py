@@ -66,7 +66,7 @@ class ToLists(Tool):
 @pytest.fixture
 def lists(training: Training) -> Lists:  # noqa: F811
     ToLists.lists, ToLists.refused = Lists(), iter(())
-    training.attach("lists", ajet_loggers=lambda: [ToLists])
+    training.attach("lists", ajet_plugins=lambda: [ToLists])
     return ToLists.lists
 
 

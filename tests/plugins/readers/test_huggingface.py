@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ajet import ConfigError, Task
-from ajet.interfaces.reader import read_all
+from ajet.interfaces.reader import Reader, read_all
 from ajet_readers import HuggingFace
 
 pytest.importorskip("datasets")
@@ -180,7 +180,7 @@ def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder
         layers = Layers()
         spec = {"type": "huggingface", "path": path}
         layers.add({"task": {"reader": spec}}, "job.yaml", folder)
-        reader = build_plugin(layers, "reader", spec, "task.reader")
+        reader = build_plugin(layers, Reader, spec, "task.reader")
         assert isinstance(reader, HuggingFace) and reader.path == expected
         task = Paths(load_plugins(), layers).job(layers.job()).task
         assert task and task.reader["path"] == expected

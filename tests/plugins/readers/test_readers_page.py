@@ -87,7 +87,7 @@ def readers(text: str, folder: Path, model: Endpoint | None = None, service: str
     job = yaml.safe_load(text.replace("http://127.0.0.1:8080", service))
     layers = Layers()
     layers.add(job, "job.yaml", folder)
-    built = [build_plugin(layers, "reader", layers.values["task"][key], f"task.{key}") for key in job["task"]]
+    built = [build_plugin(layers, Reader, layers.values["task"][key], f"task.{key}") for key in job["task"]]
     assert all(isinstance(reader, Reader) for reader in built)
     return built  # type: ignore[return-value]
 
@@ -280,7 +280,7 @@ def test_what_is_wrong_is_said_as_the_page_says(folder: Path, what: str) -> None
         layers = Layers()
         layers.add({"task": {"reader": spec}}, "job.yaml", folder)
         with pytest.raises(AjetError) as raised:
-            read_all(build_plugin(layers, "reader", spec, "task.reader"), "task.reader")  # type: ignore[arg-type]
+            read_all(build_plugin(layers, Reader, spec, "task.reader"), "task.reader")  # type: ignore[arg-type]
     wanted = re.escape(table[what]).replace("…", ".*")
     assert re.search(wanted, str(raised.value)), str(raised.value)
     assert len(str(raised.value).splitlines()) == 1

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from ajet import ConfigError, Task
-from ajet.interfaces.reader import read_all
+from ajet.interfaces.reader import Reader, read_all
 from ajet.job.config import Layers
 from ajet.job.prepare import build_plugin
 from ajet_readers import Traces
@@ -141,7 +141,7 @@ def test_the_reader_of_the_page_reads_studios_own_file(
     layers = Layers()
     job = yaml.safe_load(files(page("docs/agentscope-studio.md"))["job.yaml"])
     layers.add(job, "job.yaml", tmp_path)
-    reader = build_plugin(layers, "reader", layers.job().task.reader, "task.reader")
+    reader = build_plugin(layers, Reader, layers.job().task.reader, "task.reader")
     assert isinstance(reader, Traces)
     assert len(read_all(reader.model_copy(update={"cache": tmp_path / "cache"}), "task.reader")) == 4
 

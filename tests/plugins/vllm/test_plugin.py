@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 from pydantic import ValidationError
 
+from ajet import EnginePlugin
 from ajet.interfaces.progress import Silent
 from ajet.plugins import Plugins, validated
 from ajet.types import AjetError, ConfigError
@@ -19,7 +20,7 @@ def test_it_is_an_engine_to_choose_by_name():
 
     plugins = Plugins()
     plugins.register(ajet_vllm, "vllm", "0")
-    assert plugins.get("engine", "vllm", "--engine") is VLLMEnginePlugin
+    assert plugins.get(EnginePlugin, "vllm", "--engine") is VLLMEnginePlugin
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")

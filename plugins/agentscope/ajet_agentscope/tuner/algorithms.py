@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ajet import Algorithm
 from ajet.job.trinity_keys import SAME
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError
@@ -28,7 +29,7 @@ OTHERS: Mapping[str, tuple[str, str]] = {
 def algorithm(name: str) -> str:
     """The name of the same algorithm in AgentJet. Raises ConfigError that names the nearest one."""
     found, where = SAME.get(name, name), f"AlgorithmConfig.algorithm_type: {name!r}"
-    installed = sorted(n for kind, n in load_plugins().classes if kind == "algorithm" and n != "sft")
+    installed = sorted(load_plugins().of(Algorithm).keys() - {"sft"})
     if found in installed:
         return found
     if name in OTHERS:

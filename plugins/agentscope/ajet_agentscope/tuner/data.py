@@ -48,7 +48,6 @@ class DatasetConfig(Config):
         if self.name:
             settings["subset"] = self.name
         no_field = dict.fromkeys(("id", "query", "answer", "messages"))
-        reader = build_plugin(job_layers(None), "reader", {**settings, **no_field}, "DatasetConfig")
-        assert isinstance(reader, Reader)
+        reader = build_plugin(job_layers(None), Reader, {**settings, **no_field}, "DatasetConfig")
         for task in reader.tasks():
             yield dict(task.metadata)

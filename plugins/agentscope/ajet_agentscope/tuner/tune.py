@@ -145,7 +145,7 @@ def _backbone(asked: str | None, model: TunerModelConfig | None, file: Layers) -
     """The name of the backbone. Raises ConfigError for one that is not installed."""
     default = _default_backbone(model)
     name = asked or (default if default == TINKER else file.job().backbone.name)
-    installed = sorted(n for kind, n in load_plugins().classes if kind == "backbone")
+    installed = sorted(load_plugins().of(ajet.Backbone))
     if name not in installed:
         raise ConfigError(
             f"backbone: {name!r} is not installed{nearest(name, installed)}. Installed: {', '.join(installed)}."
@@ -174,7 +174,7 @@ def loggers_of(monitor: str | None, project: str, folder: Path, file: Layers) ->
     layout = {"type": Layout.name, "folder": str(folder)}
     if monitor is None:  # every run has TensorBoard
         return [*file.job().run.loggers, layout]
-    installed = {n: f.cls for (kind, n), f in load_plugins().classes.items() if kind == "logger"}
+    installed = load_plugins().of(ajet.Logger)
     names = sorted(installed.keys() - {Layout.name})
     if monitor not in names:
         raise ConfigError(

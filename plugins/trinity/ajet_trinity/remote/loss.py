@@ -187,6 +187,4 @@ def objective_of(train: Mapping[str, Any]) -> Objective:
     """The objective of a job from those keys of its ``train`` section on which it depends, without the entropy bonus, which
     `EntropyBonus` adds. Raises ConfigError."""
     settings = TrainSettings(**{**train, "entropy": 0.0})
-    algorithm = build_plugin(Layers(), "algorithm", settings.algorithm, "train.algorithm")
-    assert isinstance(algorithm, Algorithm)
-    return objective(algorithm, settings)
+    return objective(build_plugin(Layers(), Algorithm, settings.algorithm, "train.algorithm"), settings)
