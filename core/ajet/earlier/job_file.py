@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from ajet.types import ConfigError
+from ajet.utils.keys import under
 from ajet.utils.yaml_file import read_yaml
 
 _NONE = object()
@@ -243,10 +244,10 @@ class _Translation:
     def _leave_out(self) -> None:
         """Note what the new job does not have."""
         for key, value in self._own.items():
-            if key in RENAMED or any(_is_in(key, known) for known in _BY_CODE):
+            if key in RENAMED or any(under(key, known) for known in _BY_CODE):
                 continue
             why = next(
-                (text for known, text in GONE.items() if _is_in(key, known)), "no key of today means it"
+                (text for known, text in GONE.items() if under(key, known)), "no key of today means it"
             )
             if why:
                 self.notes.append(f"ajet.{key}: {value}: {why}")
@@ -307,10 +308,6 @@ def _number(value: Any) -> Any:
         return float(value) if isinstance(value, str) and "e" in value else value
     except ValueError:
         return value
-
-
-def _is_in(key: str, section: str) -> bool:
-    return key == section or key.startswith(f"{section}.")
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

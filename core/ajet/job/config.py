@@ -31,6 +31,7 @@ from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
 from ajet.types import ConfigError
+from ajet.utils.keys import leaves
 from ajet.utils.suggest import nearest
 from ajet.utils.yaml_file import parse_yaml, read_yaml
 
@@ -250,16 +251,6 @@ def parse_set(text: str) -> tuple[str, Any]:
         return key.strip(), parse_yaml(value, f"--set {key.strip()}")
     except ConfigError:
         return key.strip(), value
-
-
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of a tree; empty mappings are values."""
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{path}.")
-        else:
-            yield path, value
 
 
 @dataclass(frozen=True, slots=True)

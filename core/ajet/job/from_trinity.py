@@ -21,8 +21,8 @@ from ajet.job.trinity_keys import (
     TASKSET,
     Rule,
     is_trinity,
-    leaves,
     number,
+    with_rules,
 )
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
@@ -208,7 +208,7 @@ class _Reading:
             raise ValueError(
                 f"mode: {self.file.mode!r} is not a mode of Trinity-RFT. Known: {', '.join(MODES)}."
             )
-        for key, rule, value in leaves(values, TABLE):
+        for key, rule, value in with_rules(values, TABLE):
             self._given[key] = value
             self._apply(key, rule, value)
         self._names()
@@ -444,11 +444,11 @@ def _short(keys: Sequence[str]) -> str:
 
 
 def _within(place: str, tree: Any, table: Mapping[str, Rule]) -> Iterator[tuple[str, Rule, Any]]:
-    """`leaves` of a mapping at a place of the file, which errors name."""
+    """`with_rules` of a mapping at a place of the file, which errors name."""
     if not isinstance(tree, Mapping):
         raise ValueError(f"{place}: expected a mapping, found {tree!r}.")
     try:
-        yield from leaves(tree, table)
+        yield from with_rules(tree, table)
     except ValueError as error:
         raise ValueError(f"{place}.{error}") from None
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ajet.job.config import Layers, leaves, parse_set, read_job_file
+from ajet.job.config import Layers, parse_set, read_job_file
 from ajet.job.objects import lay_object
 from ajet.types import ConfigError
+from ajet.utils.keys import leaves
 
 
 def job_layers(job_file: Path | None) -> Layers:

@@ -21,6 +21,7 @@ from ajet.interfaces.base import Plugin
 from ajet.interfaces.reader import Reader, content_id
 from ajet.plugins import load_plugins, validated
 from ajet.types import ConfigError, Task
+from ajet.utils.keys import leaves
 
 if TYPE_CHECKING:
     from ajet.job.config import Layers
@@ -61,8 +62,6 @@ def given_object(layers: Layers, key: str, spec: str) -> Any:
 
 def unnamed(layers: Layers) -> list[str]:
     """The keys whose objects exist in this process only."""
-    from ajet.job.config import leaves
-
     found = [key for key, value in leaves(layers.values) if is_object(value)]
     return [key.removesuffix(".type") for key in found]
 

@@ -22,7 +22,7 @@ from ajet.interfaces.prompts import read_prompts
 from ajet.interfaces.reader import Reader, read_all
 from ajet.interfaces.service import Command, Service
 from ajet.interfaces.workflow import LoadedWorkflow, load_workflow, make_workflow
-from ajet.job.config import BackboneSettings, JobConfig, Layers, leaves
+from ajet.job.config import BackboneSettings, JobConfig, Layers
 from ajet.job.job import Backbone, Job, TargetPlan
 from ajet.job.models import check_model, check_reference
 from ajet.job.objects import OBJECT, given_object, given_reader, is_object
@@ -30,6 +30,7 @@ from ajet.job.paths import COMMAND, Paths, changed_fields, load_named, service_t
 from ajet.learning.task_selector import known_pass_rates
 from ajet.plugins import P, Plugins, load_plugins, validated
 from ajet.types import ConfigError, Need, Task
+from ajet.utils.keys import leaves
 from ajet.utils.suggest import nearest
 
 

@@ -533,7 +533,7 @@ def is_trinity(values: Any) -> TypeGuard[Mapping[str, Any]]:
     return any(isinstance(values[name], Mapping) for name in found)
 
 
-def leaves(
+def with_rules(
     tree: Mapping[str, Any], table: Mapping[str, Rule], place: str = ""
 ) -> Iterator[tuple[str, Rule, Any]]:
     """(key, its rule, its value) of a section of a file. Raises ValueError for a key that Trinity does not have."""
@@ -544,7 +544,7 @@ def leaves(
                 yield key, table[key], value
         elif any(known.startswith(f"{key}.") for known in table):
             if isinstance(value, Mapping):
-                yield from leaves(value, table, f"{key}.")
+                yield from with_rules(value, table, f"{key}.")
             elif value is not None:
                 raise ValueError(f"{key}: expected a section of keys, found {value!r}.")
         else:

@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ajet.job.config import leaves
 from ajet.rollout.checkpoints import CHECKPOINTS, fault, validation_reward
 from ajet.rollout.recorder import JOURNAL
+from ajet.utils.keys import leaves
 from ajet_studio import live
 from ajet_studio.explanations import explain_counter, explain_metric
 from ajet_studio.index import faults, torn

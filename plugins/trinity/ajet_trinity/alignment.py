@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.learning.objective import objective
 from ajet.types import ConfigError
+from ajet.utils.keys import leaves, under
 from ajet.utils.suggest import nearest
 from ajet_trinity.batches import Layout
-from ajet_trinity.keys import ALLOWED, FIXED, OPTIMIZER, REMOTE, leaves, put, under
+from ajet_trinity.keys import ALLOWED, FIXED, OPTIMIZER, REMOTE, put
 from ajet_trinity.spool import Spool
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ajet_trinity.spool import NAME, PROJECT
@@ -55,15 +55,6 @@ ALLOWED: Mapping[str, str] = {
 Trinity has an effect here that a key of the job does not have."""
 
 
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The (dotted key, value) pairs of a tree; empty mappings are values."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key of a tree. None removes it, so Trinity's default holds."""
     *folders, last = key.split(".")
@@ -73,8 +64,3 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
         tree.pop(last, None)
     else:
         tree[last] = value
-
-
-def under(key: str, prefix: str) -> bool:
-    """Whether a dotted key is ``prefix`` or lies below it."""
-    return key == prefix or key.startswith(f"{prefix}.")

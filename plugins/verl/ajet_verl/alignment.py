@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.learning.objective import objective
 from ajet.types import ConfigError
+from ajet.utils.keys import leaves, under
 from ajet_verl import keys, lengths, lora, machine, routing, tree_choice
 from ajet_verl.engines import ACTOR, ENGINES, EPSILON, FINAL_SHARE, GRAD_CLIP, SCHEDULE, SEED, WORKERS
 
@@ -275,7 +276,7 @@ def compose_with_lengths(
     keys.check_known(settings.explicit, tree)
     explicit = {
         keys.without_plus(key): _number(value, OmegaConf.select(config, key))
-        for key, value in keys.leaves(settings.explicit)
+        for key, value in leaves(settings.explicit)
     }
     _refuse_reserved(explicit)
     _check(job.config, settings)
@@ -393,7 +394,7 @@ def _platform_defaults() -> Mapping[str, Any]:
 def _refuse_reserved(explicit: Mapping[str, Any]) -> None:
     """Raise ConfigError for explicit keys of verl that AgentJet requires, computes, reads from the job or does not use."""
     for key in explicit:
-        if fixed := next((f for f in FIXED if keys.under(key, f)), None):
+        if fixed := next((f for f in FIXED if under(key, f)), None):
             raise ConfigError(
                 f"backbone.verl.{key}: is always {FIXED[fixed]!r} with AgentJet; remove the key."
             )
@@ -402,7 +403,7 @@ def _refuse_reserved(explicit: Mapping[str, Any]) -> None:
             raise ConfigError(f"backbone.verl.{key}: AgentJet needs this value too; set {row.ours} instead.")
         if key in PLACED:
             raise ConfigError(f"backbone.verl.{key}: follows from {PLACED[key]}; set that instead.")
-        if unused := next((prefix for prefix in keys.WITHOUT_EFFECT if keys.under(key, prefix)), None):
+        if unused := next((prefix for prefix in keys.WITHOUT_EFFECT if under(key, prefix)), None):
             raise ConfigError(
                 f"backbone.verl.{key}: cannot be set with AgentJet: {keys.WITHOUT_EFFECT[unused]}."
             )
@@ -460,7 +461,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
     why |= {"actor_rollout_ref.model.external_lib": "AgentJet"}
     why |= dict.fromkeys(lora.placed(job, None), "targets.NAME.lora")
     why |= {length.key: length.why for length in found if length.key}
-    why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in keys.leaves(settings.explicit)}
+    why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in leaves(settings.explicit)}
     rows = [
         (
             key,
@@ -502,7 +503,7 @@ def changes(config: DictConfig, original: DictConfig) -> dict[str, Any]:
     def flat(nested: DictConfig) -> dict[str, Any]:
         tree = OmegaConf.to_container(nested, resolve=False)
         assert isinstance(tree, dict)
-        return dict(keys.leaves({str(key): value for key, value in tree.items()}))
+        return dict(leaves({str(key): value for key, value in tree.items()}))
 
     before = flat(original)
     return {key: value for key, value in flat(config).items() if key not in before or before[key] != value}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ajet.estimate.layout import JobSizes, Layout, Phase
 from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
 from ajet.types import ConfigError
-from ajet_verl import keys
+from ajet.utils.keys import leaves
 from ajet_verl.lengths import GIB, MICRO_BATCH
 from ajet_verl.scale import GPUS_OF_A_NODE, SLOTS, TENSOR_PARALLEL, UTILIZATION, tensor_parallel
 
@@ -52,7 +52,7 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
         raise ConfigError(
             "backbone verl: adapters on weights of 4 bits have no estimate. Plan them with the backbone local."
         )
-    given = dict(keys.leaves(settings.explicit))
+    given = dict(leaves(settings.explicit))
     memory, each = gpus.device.memory, min(gpus.count, GPUS_OF_A_NODE)
     share = int(memory * float(given.get(UTILIZATION, 0.5)))
     parallel = int(given.get(TENSOR_PARALLEL) or tensor_parallel(sizes.shape.parameters, each, share))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,25 +106,11 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 of them is an error."""
 
 
-def under(key: str, prefix: str) -> bool:
-    """Whether a dotted key is ``prefix`` or lies below it."""
-    return key == prefix or key.startswith(f"{prefix}.")
-
-
 def unknown(name: str, known: Iterable[str]) -> str:
     """An error text for an unknown name, with the nearest known one or all of them."""
     names = [n for n in known if n != "_target_"]
     near = nearest(name, names)
     return f"unknown key {name!r}{near or '. Known: ' + ', '.join(names)}"
-
-
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The (dotted key, value) pairs of a tree; empty mappings are values."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def without_plus(key: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ajet.job.models import find_recipe
-from ajet_verl import keys, machine
+from ajet.utils.keys import leaves
+from ajet_verl import machine
 from ajet_verl.lengths import GIB, architecture
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def defaults(config: JobConfig, settings: VerlSettings) -> dict[str, tuple[objec
 
 
 def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, object, str]]:
-    given = dict(keys.leaves(settings.explicit))
+    given = dict(leaves(settings.explicit))
     on_gpus = machine.on_gpus()
     parameters = (
         0 if find_recipe(config.model) else architecture(config.model, settings.trusts_model).parameters

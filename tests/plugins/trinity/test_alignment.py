@@ -12,6 +12,7 @@ import yaml
 
 from ajet.job.config import TargetSettings, all_keys
 from ajet.types import ConfigError
+from ajet.utils.keys import under
 from ajet_trinity import keys
 from ajet_trinity.alignment import OURS, REFUSED, TABLE, Place, compose, describe
 from ajet_trinity.plugin import Trinity
@@ -42,13 +43,13 @@ def job_keys() -> list[str]:
 
 def test_every_key_of_the_job_is_aligned_or_ours_or_refused() -> None:
     named = {key for row in TABLE for key in row.ours} | OURS.keys() | REFUSED.keys()
-    missing = [k for k in job_keys() if k != "targets" and not any(keys.under(k, name) for name in named)]
+    missing = [k for k in job_keys() if k != "targets" and not any(under(k, name) for name in named)]
     assert not missing
 
 
 def test_nothing_is_said_of_keys_that_the_job_does_not_have() -> None:
     said = {key for row in TABLE for key in row.ours} | OURS.keys() | REFUSED.keys()
-    assert not [name for name in said if not any(keys.under(k, name) for k in job_keys())]
+    assert not [name for name in said if not any(under(k, name) for k in job_keys())]
 
 
 def test_trinity_trains_with_our_classes(tmp_path: Path) -> None:

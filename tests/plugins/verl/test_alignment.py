@@ -16,6 +16,7 @@ from ajet.job.job import Job
 from ajet.job.layers import job_layers
 from ajet.job.prepare import prepare
 from ajet.types import ConfigError
+from ajet.utils.keys import leaves, under
 from ajet_verl import keys
 from ajet_verl.alignment import (
     DEFAULTS,
@@ -66,18 +67,14 @@ def at(config: Any, key: str) -> Any:
 def test_every_key_of_the_job_is_aligned_or_ours_or_refused() -> None:
     names = [key.key for key in all_keys()] + [f"targets.NAME.{n}" for n in TargetSettings.model_fields]
     named = {row.ours for row in TABLE} | set(PLACED.values()) | OURS.keys() | REFUSED.keys()
-    missing = [
-        name
-        for name in names
-        if name != "targets" and not any(name == n or name.startswith(f"{n}.") for n in named)
-    ]
+    missing = [name for name in names if name != "targets" and not any(under(name, n) for n in named)]
     assert not missing
 
 
 def test_nothing_is_said_of_keys_that_the_job_does_not_have() -> None:
     names = {key.key for key in all_keys()} | {f"targets.NAME.{n}" for n in TargetSettings.model_fields}
     said = {row.ours for row in TABLE} | OURS.keys() | REFUSED.keys()
-    assert not [name for name in said if not any(n == name or n.startswith(f"{name}.") for n in names)]
+    assert not [name for name in said if not any(under(n, name) for n in names)]
 
 
 def test_what_is_refused_is_what_the_capabilities_leave_out() -> None:
@@ -269,7 +266,7 @@ def test_9_nothing_that_we_set_ourselves_is_called_without_effect(key: str, tmp_
     from ajet_verl.alignment import changes
 
     config = received(tmp_path, train={"kl": 0.1, "correction": "truncated"})
-    assert not [k for k in changes(config, verl_defaults("dp")) if keys.under(k, key) and k not in FIXED]
+    assert not [k for k in changes(config, verl_defaults("dp")) if under(k, key) and k not in FIXED]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +323,7 @@ def test_every_key_of_verl_that_we_name_is_one(engine: str) -> None:
     aligned = {ENGINES[engine].key(key) for row in TABLE for key in row.verl} - {None}
     named = aligned | FIXED.keys() | DEFAULTS.keys() | ENGINES[engine].defaults.keys() | PLACED.keys()
     tree = OmegaConf.to_container(verl_defaults(engine), resolve=False)
-    there = {name for key, _ in keys.leaves(tree) for name in prefixes(key)}
+    there = {name for key, _ in leaves(tree) for name in prefixes(key)}
     assert not named - there - added
     assert set(tree) == {*keys.SECTIONS, "model_engine"}
     sharing = f"{ENGINES[engine].section}.{ENGINES[engine].sharing}"

@@ -16,7 +16,7 @@ import yaml
 
 from ajet.interfaces.reader import tasks_of_step
 from ajet.rollout.recorder import live_lines
-from ajet_verl.keys import leaves
+from ajet.utils.keys import leaves
 from tests.plugins.verl.conftest import Machine, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 
