@@ -16,7 +16,7 @@ from ajet.cli.layers import services as services_of
 from ajet.cli.layers import tell
 from ajet.cli.progress import Lines, make_progress
 from ajet.interfaces.judge import Judge
-from ajet.interfaces.progress import told_to
+from ajet.interfaces.progress import reporting_to
 from ajet.interfaces.reader import Reader
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
@@ -274,7 +274,7 @@ def prepared(
     """A block with the job of these layers, its services and its progress. Raises ConfigError that names the argument."""
     import_from_here()
     with _progress(shown) as lines, _held(resume), services_of(layers, services):
-        with told_to(lines):
+        with reporting_to(lines):
             try:
                 job = prepare(layers, resume=resume, read_tasks=read_tasks)
             except ConfigError as error:

@@ -51,7 +51,7 @@ def check(
     """
     from ajet.cli.layers import services
     from ajet.cli.progress import make_progress
-    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
     from ajet.runs.arguments import check_layers, checking_engine, require_answers
@@ -62,7 +62,7 @@ def check(
         flag, job_file, workflow=workflow, tasks=tasks, judge=judge, model=model, seed=seed, sets=sets
     )
     import_from_here()
-    with services(layers, with_), make_progress() as progress, told_to(progress):
+    with services(layers, with_), make_progress() as progress, reporting_to(progress):
         job = prepare(layers).with_progress(progress)
         engine = checking_engine(job, answers, context_length)
         report = run_check(job, engine, tasks=task_count, group_size=group_size)

@@ -59,7 +59,7 @@ def evaluate(
     """
     from ajet.cli.layers import services
     from ajet.cli.progress import make_progress
-    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
     from ajet.runs.arguments import check_several, endpoint_answers, evaluate_layers
@@ -87,7 +87,7 @@ def evaluate(
         _compare(layers, with_, models, resume, as_json)
     answers = endpoint_answers(flag, endpoint, endpoint_model, model)
     with services(layers, with_):
-        with make_progress() as progress, told_to(progress):
+        with make_progress() as progress, reporting_to(progress):
             job = prepare(layers)
         _evaluate(job, answers, as_json)
 
@@ -122,13 +122,13 @@ def _compare(
     from ajet.cli.comparison import describe_comparison, exit_code
     from ajet.cli.layers import services
     from ajet.cli.progress import make_progress
-    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.progress import reporting_to
     from ajet.job.prepare import prepare
     from ajet.reports.comparison import read_comparison
     from ajet.runs.selection import checked, compare_models, named_candidates, resumed_candidates
 
     with services(layers, with_), make_progress() as progress:
-        with told_to(progress):
+        with reporting_to(progress):
             folder = resume.resolve() if resume is not None else None
             job = prepare(layers, resume=folder)
             names = [name.strip() for name in (models or "").split(",") if name.strip()]

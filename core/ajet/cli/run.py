@@ -69,7 +69,7 @@ def run(
     from ajet.cli.layers import services, tell
     from ajet.cli.options import check_output
     from ajet.cli.progress import make_progress
-    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
     from ajet.runs.arguments import run_layers
@@ -121,7 +121,7 @@ def run(
         if resume is not None and not dry_run:
             stack.enter_context(held(resume.resolve(), tell))
         stack.enter_context(services(layers, with_))  # readers may get tasks from them
-        with make_progress() as progress, told_to(progress):
+        with make_progress() as progress, reporting_to(progress):
             job = prepare(layers, resume=resume.resolve() if resume is not None else None)
         if dry_run:
             print(describe_job(job, layers))
@@ -153,7 +153,7 @@ def replay_file(
     """Replay a recording and print how each episode compares. Raises typer.Exit(1) if one differs."""
     from ajet.cli.layers import services
     from ajet.cli.progress import make_progress
-    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.progress import reporting_to
     from ajet.job.prepare import prepare
     from ajet.reports.token_text import readable
     from ajet.rollout.recording import Recording
@@ -161,7 +161,7 @@ def replay_file(
 
     episodes = Recording.read(file).episodes
     layers = replay_layers(flag, job_file, episodes, workflow=workflow, judge=judge, sets=sets)
-    with services(layers, with_), make_progress() as progress, told_to(progress):
+    with services(layers, with_), make_progress() as progress, reporting_to(progress):
         job = prepare(layers).with_progress(progress)
         replayed = replay(job, episodes)
     for one in replayed:

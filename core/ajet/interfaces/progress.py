@@ -55,7 +55,7 @@ def current_progress() -> Progress:
 
 
 @contextmanager
-def told_to(progress: Progress) -> Iterator[None]:
+def reporting_to(progress: Progress) -> Iterator[None]:
     """A block whose `current_progress` is this one."""
     token = _current.set(progress)
     try:

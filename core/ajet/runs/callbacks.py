@@ -10,7 +10,7 @@ from typing import Any
 from ajet.interfaces.backbone import RunResult
 from ajet.interfaces.events import CheckpointSaved, EpisodeCall, EpisodeEnd, RunEnd, RunStart, StepEnd
 from ajet.interfaces.logger import Logger
-from ajet.interfaces.progress import told_to
+from ajet.interfaces.progress import reporting_to
 from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
 from ajet.job.prepare import resolved
@@ -111,7 +111,7 @@ class Listeners:
 
     def _call(self, who: str, function: Callable[..., Any], *arguments: Any) -> None:
         try:
-            with told_to(self._job.progress):
+            with reporting_to(self._job.progress):
                 function(*arguments)
         except Exception as error:
             if who not in self._reported:

@@ -151,7 +151,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
 
     from ajet.cli.layers import services, tell
     from ajet.cli.progress import make_progress
-    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
     from ajet.runs.run_dir import held, new_run_dir
@@ -167,7 +167,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
     with ExitStack() as stack:
         stack.enter_context(services(layers, ()))
         progress = stack.enter_context(make_progress())
-        stack.enter_context(told_to(progress))
+        stack.enter_context(reporting_to(progress))
         job = prepare(layers).with_progress(_Rounds(progress))
         opened = _opened(settings.store)
         stack.callback(opened.close)

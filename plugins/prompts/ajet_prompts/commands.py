@@ -107,7 +107,7 @@ def _run(layers: Any, with_: list[str] | None, resume: Path | None) -> Path:
     from ajet.cli.layers import services, tell
     from ajet.cli.progress import make_progress
     from ajet.cli.run import run_prepared
-    from ajet.interfaces.progress import told_to
+    from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
     from ajet.runs.run_dir import held
@@ -117,6 +117,6 @@ def _run(layers: Any, with_: list[str] | None, resume: Path | None) -> Path:
         if resume is not None:
             stack.enter_context(held(resume.resolve(), tell))
         stack.enter_context(services(layers, with_))
-        with make_progress() as progress, told_to(progress):
+        with make_progress() as progress, reporting_to(progress):
             job = prepare(layers, resume=resume.resolve() if resume is not None else None)
         return run_prepared(job)

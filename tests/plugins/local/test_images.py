@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ajet.chat.images import Images  # noqa: E402
-from ajet.interfaces.progress import Silent, told_to  # noqa: E402
+from ajet.interfaces.progress import Silent, reporting_to  # noqa: E402
 from ajet.learning.packing import pack  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Image, Sample, Sampling, Span  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
@@ -265,7 +265,7 @@ def test_a_saved_model_sees_again_and_one_without_its_processor_reads_text(tmp_p
         def say(self, text: str) -> None:
             told.append(text)
 
-    with told_to(Told()):
+    with reporting_to(Told()):
         loaded, tokenizer = load_model(tmp_path)
     (line,) = told
     assert "used for text only: requests with images are refused" in line

@@ -21,7 +21,7 @@ import pytest
 from pydantic import ValidationError
 
 from ajet import AjetError, ConfigError, Task
-from ajet.interfaces.progress import Silent, told_to
+from ajet.interfaces.progress import Silent, reporting_to
 from ajet.interfaces.reader import read_all
 from ajet.services.answers import AnswerStore
 from ajet.types import Metrics
@@ -317,7 +317,7 @@ def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: P
 
     prices = {"prompt_price": 10.0, "completion_price": 100.0}
     told = Told()
-    with told_to(told):
+    with reporting_to(told):
         read(served, tmp_path, documents=library, model=prices)
         read(served, tmp_path, documents=library, model=prices)
     first = told.shares[: told.shares.index(1.0) + 1]

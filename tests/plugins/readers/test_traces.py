@@ -17,7 +17,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from ajet import ConfigError, Task
-from ajet.interfaces.progress import Silent, told_to
+from ajet.interfaces.progress import Silent, reporting_to
 from ajet.interfaces.reader import read_all
 from ajet_readers import JsonLines, Traces
 from tests.program import Program
@@ -466,7 +466,7 @@ def test_feedback_from_a_file_finds_its_trace_by_any_of_its_names(tmp_path: Path
         def say(self, text: str) -> None:
             told.append(text)
 
-    with told_to(Told()):
+    with reporting_to(Told()):
         scores = [t.metadata["feedback"] for t in read(traces, feedback=feedback)]
     assert told[0] == f"{feedback}: 1 of 4 lines match no trace that was read"
     assert scores == [{"score": 0.5, "comments": ["slow"]}, {"score": 0.0, "comments": []}]
