@@ -30,6 +30,7 @@ from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board
 from ajet.types import Task
 from tests.certificates import trust_one
+from tests.patience import PATIENCE
 from tests.program import ajet as ajet
 from tests.recipes import build_models_of
 from tests.tiers import thin
@@ -213,7 +214,7 @@ def bench() -> Iterator[Callable[..., Bench]]:
 
     def make(engine: Engine, *, strict: bool = True) -> Bench:
         portal = Portal()
-        portal.submit(engine.start()).result(10)
+        portal.submit(engine.start()).result(PATIENCE)
         capture = Capture(portal, strict=strict)
         capture.__enter__()
         opened.append((capture, portal, engine))
@@ -227,5 +228,5 @@ def bench() -> Iterator[Callable[..., Bench]]:
     yield make
     for capture, portal, engine in opened:
         capture.__exit__(None, None, None)
-        portal.submit(engine.close()).result(10)
+        portal.submit(engine.close()).result(PATIENCE)
         portal.close()

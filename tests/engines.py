@@ -1,6 +1,6 @@
 """Engines that wait for something to happen rather than for the clock, so that a slow machine changes nothing.
 
-What does not happen is an error of the engine after a minute.
+What does not happen is an error of the engine after `PATIENCE`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import pytest
 
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Generation, GenerationDelta
-
-SECONDS = 60.0
+from tests.patience import PATIENCE
 
 
 class Meeting(ScriptedEngine):
@@ -26,7 +25,7 @@ class Meeting(ScriptedEngine):
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `ajet.Engine.generate`."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             await self._barrier.wait()
         return await super().generate(request)
 
@@ -52,14 +51,14 @@ class Waiting(ScriptedEngine):
             yield delta
 
     async def _wait(self) -> None:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while not self._until():
                 await asyncio.sleep(0.002)
 
 
 def with_patience(ask: Callable[[float], Any], begun: Callable[[], Any], seconds: float = 0.1) -> None:
     """``ask(seconds)``, which gives up after so long, with more and more of it until it has ``begun()`` by then."""
-    while seconds < SECONDS:
+    while seconds < PATIENCE:
         ask(seconds)
         if begun():
             return

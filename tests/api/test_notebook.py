@@ -11,6 +11,8 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.patience import PATIENCE
+
 SETUP = """
 import asyncio, httpx2
 from pathlib import Path
@@ -54,7 +56,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NotebookClient:
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
     (tmp_path / "here").mkdir()
     return NotebookClient(
-        new_notebook(), timeout=120, resources={"metadata": {"path": str(tmp_path / "here")}}
+        new_notebook(), timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path / "here")}}
     )
 
 

@@ -20,6 +20,7 @@ from ajet.cli import run_program
 from ajet.job.prepare import prepare
 from ajet.runs.arguments import run_layers
 from tests.api.asking import ask
+from tests.patience import PATIENCE
 
 Arguments = dict[str, Any]
 Agent = Callable[[Task], Any]
@@ -270,7 +271,7 @@ def test_cancelling_an_awaited_run_ends_it(debugging: Arguments) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert ended
 
 
@@ -312,7 +313,7 @@ else:
 def test_ctrl_c_ends_a_run_in_a_script_and_beside_a_loop(folder: Path, where: str) -> None:
     (folder / "cell.py").write_text(textwrap.dedent(SCRIPT_OF_A_NOTEBOOK))
     done = subprocess.run(
-        [sys.executable, "cell.py", where], capture_output=True, text=True, timeout=120, cwd=folder
+        [sys.executable, "cell.py", where], capture_output=True, text=True, timeout=PATIENCE, cwd=folder
     )
     assert done.stdout.splitlines() == ["began", "interrupted []"], done.stderr
 

@@ -24,13 +24,13 @@ import pytest
 import requests
 
 from ajet.interfaces.workflow import EpisodeEndpoint
+from tests.patience import PATIENCE
 
 from ..plugins.programs import SCHEMA, SYSTEM, TOOL, Seen, calculate
 
 Client = Callable[[str, str, bool], Seen]
 NODE = Path(__file__).parents[1] / "node"
 QUESTION: Any = {"role": "user", "content": "12 + 30"}
-SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -133,26 +133,28 @@ def headers(key: str) -> dict[str, str]:
 
 def by_httpx(module: Any) -> Post:
     def post(url: str, key: str, body: bytes) -> str:
-        with module.stream("POST", url, content=body, headers=headers(key), timeout=SECONDS) as response:
+        with module.stream("POST", url, content=body, headers=headers(key), timeout=PATIENCE) as response:
             return "\n".join(response.iter_lines())
 
     return post
 
 
 def with_urllib(url: str, key: str, body: bytes) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers(key)), timeout=SECONDS) as response:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, body, headers(key)), timeout=PATIENCE
+    ) as response:
         return str(response.read().decode())
 
 
 def with_requests(url: str, key: str, body: bytes) -> str:
-    with requests.post(url, body, headers=headers(key), stream=True, timeout=SECONDS) as response:
+    with requests.post(url, body, headers=headers(key), stream=True, timeout=PATIENCE) as response:
         return "\n".join(line.decode() for line in response.iter_lines())
 
 
 def with_curl(url: str, key: str, body: bytes) -> str:
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
-    command = ["curl", "-sSN", "--fail-with-body", "--max-time", str(SECONDS), url, "--data-binary", "@-"]
+    command = ["curl", "-sSN", "--fail-with-body", "--max-time", str(PATIENCE), url, "--data-binary", "@-"]
     for name, value in headers(key).items():
         command += ["-H", f"{name}: {value}"]
     return subprocess.run(command, input=body, capture_output=True, check=True).stdout.decode()
@@ -162,7 +164,7 @@ def with_curl(url: str, key: str, body: bytes) -> str:
 
 
 def by_chat(url: str, key: str, stream: bool) -> Seen:
-    client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=SECONDS)
+    client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=PATIENCE)
 
     def ask(chat: list[Any]) -> Turn:
         asked: Any = {"model": "m", "messages": chat, "tools": [TOOL]}
@@ -179,7 +181,7 @@ def by_chat(url: str, key: str, stream: bool) -> Seen:
 
 
 def by_responses(url: str, key: str, stream: bool, after: bool = False) -> Seen:
-    client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=SECONDS)
+    client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=PATIENCE)
     tool: Any = {"type": "function", "strict": None, **TOOL["function"]}
     ids: list[str] = []
 
@@ -207,7 +209,7 @@ def by_responses(url: str, key: str, stream: bool, after: bool = False) -> Seen:
 
 def by_anthropic(url: str, key: str, stream: bool) -> Seen:
     client = anthropic.Anthropic(
-        base_url=url.removesuffix("/v1"), api_key=key, max_retries=0, timeout=SECONDS
+        base_url=url.removesuffix("/v1"), api_key=key, max_retries=0, timeout=PATIENCE
     )
     tool = {"name": "calculator", "description": TOOL["function"]["description"], "input_schema": SCHEMA}
     thinking = {"type": "enabled", "budget_tokens": 1024}
@@ -249,7 +251,7 @@ def by_node(wire: str, url: str, key: str, stream: bool) -> Seen:
         env={**os.environ, **EpisodeEndpoint(url, key).environment()},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
     )
     assert not ran.returncode, ran.stderr
     told = json.loads(ran.stdout)

@@ -23,6 +23,7 @@ from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import timelines
 from tests import tokenizers
 from tests.engines import with_patience
+from tests.patience import PATIENCE
 
 CLOSED = "http://127.0.0.1:9/v1"  # the discard port: a request that gets out fails at once
 TOOL: Any = {
@@ -157,7 +158,7 @@ def test_the_key_identifies_the_episode_in_a_thread_without_its_context(bench, t
         client = openai.OpenAI(base_url=CLOSED, api_key=session.key, max_retries=0)
         thread = threading.Thread(target=lambda: client.chat.completions.create(model="m", messages=USER))
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE)
     assert len(session.record.exchanges) == 1
     with pytest.raises(openai.AuthenticationError, match="no running episode"):
         client.chat.completions.create(model="m", messages=USER)
@@ -354,7 +355,7 @@ def test_the_key_may_stand_in_the_path_with_labels(bench, tokenizer) -> None:
         url = f"http://x.invalid/k/{session.key}/a/solver/v1/chat/completions"
         thread = threading.Thread(target=lambda: httpx.post(url, json={"messages": USER}))
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE)
     assert [call.agent for call in session.record.calls] == ["solver"]
 
 
@@ -468,7 +469,7 @@ def ask(bench: Any, session: Any, **request: Any) -> Any:
         choices = await session.choices(asked, "agent", None, False)
         return session.take(asked, choices, "r1")
 
-    return bench.portal.submit(answer()).result(10)
+    return bench.portal.submit(answer()).result(PATIENCE)
 
 
 def test_text_without_a_chat_is_continued_as_it_is(bench, tokenizer) -> None:

@@ -32,7 +32,8 @@ from ajet.capture.process.install import install
 from ajet.capture.session import Session
 from ajet.interfaces.workflow import EpisodeEndpoint
 from ajet.testing import ScriptedEngine
-from tests.engines import SECONDS, Meeting, Waiting, with_patience
+from tests.engines import Meeting, Waiting, with_patience
+from tests.patience import PATIENCE
 from tests.properties import drawn, examples
 
 USER: Any = [{"role": "user", "content": "hi"}]
@@ -55,10 +56,10 @@ class Served:
         with ajet.passthrough():  # or the hook would answer it
             body = {} if "content" in options else {"json": ASK}
             headers |= options.pop("headers", {})
-            return httpx.post(f"{self.url}{path}", headers=headers, timeout=SECONDS, **body, **options)
+            return httpx.post(f"{self.url}{path}", headers=headers, timeout=PATIENCE, **body, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", timeout=SECONDS, **options)
+        return httpx.get(f"{self.url}{path}", timeout=PATIENCE, **options)
 
     def metric(self, name: str) -> float:
         """A value of /metrics."""
@@ -90,7 +91,7 @@ def ok(tokenizer: Any, **options: Any) -> ScriptedEngine:
     return ScriptedEngine(tokenizer, lambda request, prompt: "ok", **options)
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -210,7 +211,7 @@ def test_curl(serve, tokenizer, stream) -> None:
         command += ["-H", f"Authorization: Bearer {session.key}", "-H", "Content-Type: application/json"]
         told = json.dumps({**ASK, "stream": stream})
         output = subprocess.run(
-            command, input=told, capture_output=True, text=True, timeout=80, check=True
+            command, input=told, capture_output=True, text=True, timeout=PATIENCE, check=True
         ).stdout
     if stream:
         assert output.startswith("data: {") and output.rstrip().endswith("data: [DONE]")
@@ -234,7 +235,7 @@ def test_node_without_any_package(serve, tokenizer) -> None:
             env={**os.environ, **endpoint.environment()},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
     assert ran.stdout.strip() == "ok", ran.stderr
     assert len(session.record.calls) == 1
@@ -247,7 +248,7 @@ def test_sixty_four_at_once_each_in_its_own_episode(serve, tokenizer) -> None:
     async def ask(client: httpx.AsyncClient, n: int, key: str) -> str:
         body = {"model": "m", "messages": [{"role": "user", "content": f"question {n}"}]}
         response = await client.post(
-            f"{served.url}/v1/chat/completions", json=body, headers={"x-api-key": key}, timeout=60
+            f"{served.url}/v1/chat/completions", json=body, headers={"x-api-key": key}, timeout=PATIENCE
         )
         return str(response.json()["choices"][0]["message"]["content"])
 
@@ -268,7 +269,7 @@ def test_sixty_four_at_once_each_in_its_own_episode(serve, tokenizer) -> None:
 
 def raw(served: Served, body: bytes, key: str, *, path: str = "/v1/chat/completions") -> socket.socket:
     """A connection with a request sent."""
-    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=PATIENCE)
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
@@ -339,7 +340,7 @@ def test_a_killed_subprocess_leaves_no_ghost_call(serve, tokenizer) -> None:
         process = subprocess.Popen([sys.executable, "-c", script, json.dumps(ASK)], env=environment)
         assert eventually(lambda: session.in_flight == 1)
         process.kill()
-        process.wait(60)
+        process.wait(PATIENCE)
         assert eventually(lambda: engine.cancelled == 1 and session.in_flight == 0)
     assert not session.record.calls and not session.record.exchanges
 
@@ -379,7 +380,7 @@ def test_an_episode_that_ends_answers_its_waiting_callers(serve, tokenizer) -> N
         waiting = threading.Thread(target=lambda: answers.append(served.post(key=session.key)))
         waiting.start()
         assert eventually(lambda: session.in_flight == 1)
-    waiting.join(60)
+    waiting.join(PATIENCE)
     assert engine.cancelled == 1 and not session.record.calls
     assert answers[0].status_code == 400 and "has ended" in answers[0].text
 
@@ -416,7 +417,7 @@ def test_a_gateway_that_closes_tells_its_callers_to_come_again_and_can_be_starte
         waiting.start()
         assert eventually(lambda: session.in_flight == 1)
         served.gateway.close()
-        waiting.join(60)
+        waiting.join(PATIENCE)
         assert answers[0].status_code == 503 and answers[0].headers["retry-after"] == "1"
         assert engine.cancelled == 1 and session.in_flight == 0
         engine._seconds = 0.0
@@ -497,7 +498,7 @@ def test_tokens_of_sessions_that_follow_each_other_behind_one_key_are_counted_on
         following = Session("next", "next", full.answerer, key=full.key)  # as `ajet serve` does it
         capture.open(following)
         served.post(key=full.key)
-        last.join(60)
+        last.join(PATIENCE)
     calls = [*full.record.calls, *following.record.calls]
     assert len(calls) == 5
     assert served.metric('tokens_total{kind="prompt"}') == sum(c.prompt.length for c in calls)
@@ -589,7 +590,7 @@ def test_fuzzed_requests_never_end_in_a_5xx_a_hang_or_a_traceback(serve, tokeniz
     with (
         served.bench.session() as session,
         ajet.passthrough(),
-        httpx.Client(timeout=60) as client,
+        httpx.Client(timeout=PATIENCE) as client,
     ):
         check()
     assert served.get("/health").json()["in_flight"] == 0
@@ -601,7 +602,10 @@ def test_fuzzed_requests_never_end_in_a_5xx_a_hang_or_a_traceback(serve, tokeniz
     | st.text(max_size=100).map(lambda t: f"POST {t} HTTP/1.1\r\n\r\n".encode())
 )
 def check_bytes(address: tuple[str, int], data: bytes) -> None:
-    with socket.create_connection(address, timeout=60) as connection, contextlib.suppress(ConnectionError):
+    with (
+        socket.create_connection(address, timeout=PATIENCE) as connection,
+        contextlib.suppress(ConnectionError),
+    ):
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
@@ -624,7 +628,7 @@ def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(serve, token
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def in_a_fork(work: Callable[[], str], seconds: float = 90.0) -> str:
+def in_a_fork(work: Callable[[], str], seconds: float = PATIENCE) -> str:
     """What ``work`` returns in a forked child; fails after ``seconds``."""
     read, write = os.pipe()
     pid = os.fork()
@@ -649,14 +653,16 @@ def in_a_fork(work: Callable[[], str], seconds: float = 90.0) -> str:
 
 def asks(asynchronous: bool, stream: bool = False) -> Callable[[], str]:
     def ask() -> str:
-        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=60)
+        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=PATIENCE)
         if stream:
             pieces = client.chat.completions.create(**ASK, stream=True)
             return "".join(p.choices[0].delta.content or "" for p in pieces if p.choices)
         return client.chat.completions.create(**ASK).choices[0].message.content or ""
 
     async def ask_async() -> str:
-        client = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=60)
+        client = openai.AsyncOpenAI(
+            base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=PATIENCE
+        )
         return (await client.chat.completions.create(**ASK)).choices[0].message.content or ""
 
     return (lambda: asyncio.run(ask_async())) if asynchronous else ask
@@ -709,7 +715,7 @@ def test_a_child_and_its_child_ask_at_once_each_over_a_connection_of_its_own(ben
     b = bench(ScriptedEngine(tokenizer, lambda r, p: p.split("number ")[-1].split("<")[0], seconds=0.5))
 
     def ask(name: str) -> str:
-        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=60)
+        client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, timeout=PATIENCE)
         messages: Any = [{"role": "user", "content": f"number {name}"}]
         return client.chat.completions.create(model="m", messages=messages).choices[0].message.content or ""
 
@@ -766,11 +772,11 @@ def test_jobs_of_a_shared_pool_stay_in_the_episode_that_gave_them(bench, tokeniz
         for name in ("one", "two"):
             with b.session(name) as session:
                 jobs = [pool.submit(asks(False)) for _ in range(4)]
-                assert [job.result(60) for job in jobs] == ["ok"] * 4
+                assert [job.result(PATIENCE) for job in jobs] == ["ok"] * 4
             sessions.append(session)
         outside = pool.submit(asks(False))
         with pytest.raises(openai.BadRequestError, match="outside any episode"):
-            outside.result(60)
+            outside.result(PATIENCE)
     assert [len(s.record.calls) for s in sessions] == [4, 4]
 
 
@@ -788,7 +794,7 @@ def test_plain_threads_keep_the_episode_only_where_the_job_says_so(bench, tokeni
     with install(b.capture, all_threads=everything), b.session():
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert said[0] == "ok" if everything else "outside any episode" in said[0]
 
 

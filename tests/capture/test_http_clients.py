@@ -28,6 +28,7 @@ from ajet.capture.process.install import install
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.testing import ScriptedEngine
 from tests.engines import Waiting, with_patience
+from tests.patience import PATIENCE
 from tests.tiers import thinned
 
 aiohttp = pytest.importorskip("aiohttp")
@@ -268,7 +269,7 @@ def test_C9_the_key_identifies_the_episode_in_a_thread_without_its_context(
         asked = Asked(headers={"Authorization": f"Bearer {session.key}"})
         thread = threading.Thread(target=client.ask, args=(asked,))
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert len(session.record.calls) == 1
     status, body = client.ask(asked)
     assert status == 401 and b"no running episode" in body
@@ -459,7 +460,7 @@ def page() -> Iterator[str]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield "http://{}:{}".format(*listening.getsockname())
-        thread.join(60)
+        thread.join(PATIENCE)
 
 
 # ------------------------------------------------------------------ forked children, imports

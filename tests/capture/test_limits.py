@@ -28,7 +28,7 @@ from ajet.capture.session import Session, current_session
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.testing import ScriptedEngine
-from tests.engines import SECONDS
+from tests.patience import PATIENCE
 
 ONE = b'{"role":"user","content":"a"}'
 TOOL = b'{"type":"function","function":{"name":"t"}}'
@@ -55,7 +55,7 @@ def answer(bench: Any, body: bytes, session: Session | None = None) -> Reply:
     with contextlib.ExitStack() as stack:
         session = session or stack.enter_context(bench.session())
         reply: Reply = bench.portal.submit(respond(ChatCompletions(), session, body, "agent", None)).result(
-            SECONDS
+            PATIENCE
         )
     return reply
 
@@ -69,7 +69,7 @@ def post(gateway: Gateway, key: str, body: bytes) -> httpx.Response:
     headers = {"authorization": f"Bearer {key}"}
     with ajet.passthrough():  # also in threads, or the hook would answer
         return httpx.post(
-            f"{gateway.url}/v1/chat/completions", content=body, headers=headers, timeout=SECONDS
+            f"{gateway.url}/v1/chat/completions", content=body, headers=headers, timeout=PATIENCE
         )
 
 
@@ -107,7 +107,7 @@ def test_C1_schemas_are_applied_beside_the_loop(served: Any, monkeypatch: pytest
 
     def slow(schema: Any, content: Any) -> None:
         going.set()
-        assert go_on.wait(SECONDS)
+        assert go_on.wait(PATIENCE)
 
     monkeypatch.setattr("ajet.capture.structured._apply", slow)
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}}
@@ -116,10 +116,10 @@ def test_C1_schemas_are_applied_beside_the_loop(served: Any, monkeypatch: pytest
             target=post, args=(gateway, session.key, chat("hi", response_format=wanted))
         )
         asking.start()
-        assert going.wait(SECONDS)
+        assert going.wait(PATIENCE)
         assert post(gateway, other.key, chat("hi")).status_code == 200
         go_on.set()
-        asking.join(SECONDS)
+        asking.join(PATIENCE)
 
 
 # ------------------------------------------------------------------ chats
@@ -238,7 +238,7 @@ def test_C4_token_ids_beyond_the_context_are_refused_before_they_are_looked_at(
     body = json.dumps({"prompt": [10**6] * (CONTEXT + 1), "max_tokens": 1}).encode()
     completions = next(w for w in BUILTIN_WIRES if w.path == "/completions")
     with b.session() as session:
-        reply = b.portal.submit(respond(completions, session, body, "agent", None)).result(SECONDS)
+        reply = b.portal.submit(respond(completions, session, body, "agent", None)).result(PATIENCE)
     assert error(reply)[1] == "context_length_exceeded"
 
 
@@ -254,7 +254,7 @@ def test_C4_a_large_new_chat_is_rendered_beside_the_loop_and_others_are_answered
         if len(messages[0]["content"]) > 60_000:
             threads.append(threading.current_thread().name)
             going.set()
-            assert go_on.wait(SECONDS)
+            assert go_on.wait(PATIENCE)
         return rendered(messages, tools)
 
     monkeypatch.setattr(b.chat._continuing, "begin", slow)
@@ -263,11 +263,11 @@ def test_C4_a_large_new_chat_is_rendered_beside_the_loop_and_others_are_answered
         ask = lambda: statuses.append(post(gateway, session.key, chat("words " * 12_000)).status_code)  # noqa: E731
         asking = threading.Thread(target=ask)
         asking.start()
-        assert going.wait(SECONDS)
-        assert httpx.get(f"{gateway.url}/health", timeout=SECONDS).status_code == 200
+        assert going.wait(PATIENCE)
+        assert httpx.get(f"{gateway.url}/health", timeout=PATIENCE).status_code == 200
         assert post(gateway, other.key, chat("hi")).status_code == 200
         go_on.set()
-        asking.join(SECONDS)
+        asking.join(PATIENCE)
     assert statuses == [200] and len(threads) == 1, "the loop uses what was rendered"
     assert threads[0].startswith("ajet-off-loop")
 
@@ -283,7 +283,7 @@ def test_C4_calls_in_this_process_are_numbered_as_they_come_whatever_their_size(
         await asyncio.gather(*(respond(ChatCompletions(), session, body, "agent", None) for body in bodies_))
 
     with b.session() as session:
-        b.portal.submit(ask_at_once()).result(SECONDS)
+        b.portal.submit(ask_at_once()).result(PATIENCE)
     assert [c.prompt.length > 1_000 for c in sorted(session.record.calls, key=lambda c: c.number)] == [
         True,
         False,
@@ -351,7 +351,9 @@ def test_C7_an_episode_whose_id_no_encoding_can_say_is_answered(bench: Any, engi
 
 
 def connect(gateway: Gateway, sent: bytes) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])), timeout=SECONDS)
+    connection = socket.create_connection(
+        ("127.0.0.1", int(gateway.url.rpartition(":")[2])), timeout=PATIENCE
+    )
     with contextlib.suppress(ConnectionError):
         connection.sendall(sent)
     return connection
@@ -423,12 +425,12 @@ def test_C5_what_comes_beside_bodies_is_bounded(served: Any, sent: bytes) -> Non
     reply = all_of(connect(gateway, sent))
     # Where the client is still sending, the answer may be lost with the connection.
     assert reply.startswith((b"HTTP/1.1 431", b"HTTP/1.1 404")) or not reply
-    assert httpx.get(f"{gateway.url}/health", timeout=SECONDS).status_code == 200
+    assert httpx.get(f"{gateway.url}/health", timeout=PATIENCE).status_code == 200
 
 
 def test_C5_a_head_of_the_allowed_size_is_read_also_after_another_request(served: Any) -> None:
     _, gateway = served
-    with httpx.Client(timeout=SECONDS) as client:
+    with httpx.Client(timeout=PATIENCE) as client:
         for _ in range(3):
             headers = {"x-long": "a" * (MOST_HEAD_BYTES - 1_000)}
             assert client.get(f"{gateway.url}/health", headers=headers).status_code == 200
@@ -462,7 +464,7 @@ def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
     half_open = [connect(gateway, b"GET /health HTTP/1.1\r\nhost: ") for _ in range(40)]
     for connection in half_open[:32]:
         assert all_of(connection) == b""
-    assert httpx.get(f"{gateway.url}/health", timeout=SECONDS).status_code == 200
+    assert httpx.get(f"{gateway.url}/health", timeout=PATIENCE).status_code == 200
     last = half_open[-1]
     last.sendall(b"localhost\r\n\r\n")
     assert last.recv(100).startswith(b"HTTP/1.1 200")
@@ -473,7 +475,7 @@ def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
 def test_clients_that_connect_at_once_and_ask_later_are_all_answered(served: Any) -> None:
     _, gateway = served
     opened = [connect(gateway, b"") for _ in range(connections.MOST_HALF_OPEN + 64)]
-    assert httpx.get(f"{gateway.url}/health", timeout=SECONDS).status_code == 200, "all were accepted"
+    assert httpx.get(f"{gateway.url}/health", timeout=PATIENCE).status_code == 200, "all were accepted"
     for connection in opened:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     assert all(all_of(connection).startswith(b"HTTP/1.1 200") for connection in opened)
@@ -511,7 +513,7 @@ def test_connections_that_rest_outlast_many_that_ask_nothing(
         for connection in (resting, fresh[-1]):
             open_.closed(connection)
 
-    bench(engine).portal.submit(many()).result(SECONDS)
+    bench(engine).portal.submit(many()).result(PATIENCE)
 
 
 def test_late_connections_are_given_up_a_few_in_each_turn_of_the_loop(
@@ -531,7 +533,7 @@ def test_late_connections_are_given_up_a_few_in_each_turn_of_the_loop(
                 turns.append(len(told))
         assert turns == [0, 64, 128, 192, 200]
 
-    bench(engine).portal.submit(many()).result(SECONDS)
+    bench(engine).portal.submit(many()).result(PATIENCE)
 
 
 def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: ScriptedEngine) -> None:
@@ -556,7 +558,7 @@ def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: Scrip
         for connection in (busy, last, more):
             open_.closed(connection)
 
-    bench(engine).portal.submit(many()).result(SECONDS)
+    bench(engine).portal.submit(many()).result(PATIENCE)
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics"])
@@ -573,10 +575,10 @@ def test_C10_pages_without_a_key_are_not_for_web_pages_of_elsewhere(
     served: Any, path: str, headers: dict[str, str]
 ) -> None:
     _, gateway = served
-    assert httpx.get(f"{gateway.url}{path}", headers=headers, timeout=SECONDS).status_code == 403
+    assert httpx.get(f"{gateway.url}{path}", headers=headers, timeout=PATIENCE).status_code == 403
     port = gateway.url.rpartition(":")[2]
     same = {"host": f"localhost:{port}", "origin": f"http://localhost:{port}"}
-    assert httpx.get(f"{gateway.url}{path}", headers=same, timeout=SECONDS).status_code == 200
+    assert httpx.get(f"{gateway.url}{path}", headers=same, timeout=PATIENCE).status_code == 200
 
 
 # ------------------------------------------------------------------ the end
@@ -609,7 +611,7 @@ def test_sigterm_ends_a_server_whose_loop_is_blocked_for_ever() -> None:
     assert process.stdout
     url = process.stdout.readline().strip()
     ask: Callable[[], Any] = lambda: httpx.post(  # noqa: E731
-        f"{url}/v1/chat/completions", content=chat("hi"), headers={"x-api-key": "k"}, timeout=SECONDS
+        f"{url}/v1/chat/completions", content=chat("hi"), headers={"x-api-key": "k"}, timeout=PATIENCE
     )
 
     def blocked() -> None:
@@ -620,6 +622,6 @@ def test_sigterm_ends_a_server_whose_loop_is_blocked_for_ever() -> None:
     asking.start()
     assert process.stdout.readline() == "stuck\n"
     process.terminate()
-    _, errors = process.communicate(timeout=SECONDS)
-    asking.join(SECONDS)
+    _, errors = process.communicate(timeout=PATIENCE)
+    asking.join(PATIENCE)
     assert process.returncode == 128 + 15 and "still busy 0.5 s after SIGTERM" in errors

@@ -15,6 +15,7 @@ from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
 from ajet.tracker.breaks import find_breaks
 from ajet.tracker.timelines import timelines
+from tests.patience import PATIENCE
 
 from ..plugins.programs import CLOSED
 from .clients import completed
@@ -48,7 +49,7 @@ each_wire = pytest.mark.parametrize("path", WIRES)
 def post(path: str, *without: str, **fields: Any) -> httpx.Response:
     """A request of a wire without some of its fields, and with others."""
     body = {key: value for key, value in WIRES[path].items() if key not in without}
-    return httpx.post(f"{CLOSED}{path}", json={"model": "m", **body, **fields}, timeout=30)
+    return httpx.post(f"{CLOSED}{path}", json={"model": "m", **body, **fields}, timeout=PATIENCE)
 
 
 def said(path: str, reply: Mapping[str, Any]) -> tuple[str, int]:

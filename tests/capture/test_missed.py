@@ -25,6 +25,7 @@ from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Generation, Task
+from tests.patience import PATIENCE
 
 Run = Callable[..., Episode]
 HERE = Path(__file__).name
@@ -51,7 +52,7 @@ def server() -> Iterator[tuple[str, int]]:
     yield listening.getsockname()
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
-    thread.join(5)
+    thread.join(PATIENCE)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 import pytest
 
 from ajet.capture.portal import Portal
-from tests.engines import SECONDS
+from tests.patience import PATIENCE
 
 number: ContextVar[int] = ContextVar("number", default=0)
 
@@ -33,7 +33,7 @@ class Work:
 
     async def wait(self, until: Callable[[], bool] = lambda: False) -> str:
         try:
-            async with asyncio.timeout(5 * SECONDS):
+            async with asyncio.timeout(5 * PATIENCE):
                 while not until():
                     await asyncio.sleep(0.01)
             return "done"
@@ -44,7 +44,7 @@ class Work:
             self.ended.set()
 
     def was_stopped(self) -> bool:
-        return self.ended.wait(SECONDS) and self.was_cancelled
+        return self.ended.wait(PATIENCE) and self.was_cancelled
 
 
 async def double(value: int) -> int:
@@ -62,10 +62,10 @@ async def ask() -> int:
 
 def test_threads_and_loops_at_once_each_get_their_own(portal: Portal) -> None:
     async def loop(n: int) -> list[int]:
-        return await asyncio.gather(*(portal.run(double(n + i), SECONDS) for i in range(20)))
+        return await asyncio.gather(*(portal.run(double(n + i), PATIENCE) for i in range(20)))
 
     with ThreadPoolExecutor(8) as pool:
-        waited = pool.map(lambda n: [portal.wait(double(n + i), SECONDS) for i in range(20)], range(100))
+        waited = pool.map(lambda n: [portal.wait(double(n + i), PATIENCE) for i in range(20)], range(100))
         awaited = pool.map(lambda n: asyncio.run(loop(n)), range(100))
         expected = [[2 * (n + i) for i in range(20)] for n in range(100)]
         assert list(waited) == expected and list(awaited) == expected
@@ -97,7 +97,7 @@ def test_cancellation_of_the_caller_goes_through(portal: Portal) -> None:
 
     async def caller() -> None:
         async with asyncio.timeout(0.05):
-            await portal.run(work.wait(), SECONDS)
+            await portal.run(work.wait(), PATIENCE)
 
     with pytest.raises(TimeoutError):
         asyncio.run(caller())
@@ -123,10 +123,10 @@ def test_a_coroutine_cancelled_on_the_loop_is_an_exception_to_a_thread(portal: P
         await asyncio.sleep(1)
 
     with pytest.raises(CancelledError) as caught:
-        portal.wait(cancelled(), SECONDS)
+        portal.wait(cancelled(), PATIENCE)
     assert isinstance(caught.value, Exception), "a thread has no task of its own that ended"
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(portal.run(cancelled(), SECONDS))
+        asyncio.run(portal.run(cancelled(), PATIENCE))
 
 
 def test_an_answer_for_a_loop_that_is_closed_hurts_nobody(
@@ -137,7 +137,7 @@ def test_an_answer_for_a_loop_that_is_closed_hurts_nobody(
     asking = own.create_task(portal.run(work.wait(own.is_closed)))
     own.run_until_complete(asyncio.sleep(0.01))
     own.close()
-    assert work.ended.wait(SECONDS) and portal.wait(double(2)) == 4
+    assert work.ended.wait(PATIENCE) and portal.wait(double(2)) == 4
     assert not caplog.records and not asking.done()
     asking._log_destroy_pending = False  # type: ignore[attr-defined]
     asking.get_coro().close()  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ def test_what_ends_something_goes_on_when_nobody_waits_any_longer(portal: Portal
     left = threading.Event()
     portal.leave(work.wait(left.is_set), 0.05)  # type: ignore[arg-type]
     left.set()
-    assert work.ended.wait(SECONDS) and not work.was_cancelled
+    assert work.ended.wait(PATIENCE) and not work.was_cancelled
 
 
 def test_close_cancels_what_still_runs() -> None:
@@ -158,4 +158,4 @@ def test_close_cancels_what_still_runs() -> None:
     portal.close()
     assert work.was_stopped()
     with pytest.raises(CancelledError):
-        submitted.result(SECONDS)
+        submitted.result(PATIENCE)

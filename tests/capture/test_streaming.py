@@ -28,7 +28,8 @@ from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests import tokenizers
-from tests.engines import SECONDS, Waiting, with_patience
+from tests.engines import Waiting, with_patience
+from tests.patience import PATIENCE
 from tests.properties import examples
 
 from ..plugins.programs import calling
@@ -217,7 +218,7 @@ def test_from_a_thread_and_inside_a_running_loop(bench, tokenizer, sdk) -> None:
         create = client.chat.completions.create
         thread = threading.Thread(target=lambda: found.extend(create(model="m", messages=USER, stream=True)))
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE)
     assert content(chunks) == content(found) == SAID and b.capture.counters["blocking_calls"] == 1
 
 
@@ -328,7 +329,7 @@ def test_a_cancelled_task_in_the_middle(bench, tokenizer, asdk) -> None:
 
     async def agent() -> None:
         task = asyncio.create_task(read())
-        await asyncio.wait_for(reading.wait(), SECONDS)
+        await asyncio.wait_for(reading.wait(), PATIENCE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -659,7 +660,7 @@ def test_whatever_is_asked_the_reply_is_in_the_dialect(loop: asyncio.Runner, bod
         reply = await respond(ChatCompletions(), session, body, "agent", None)
         return reply, [part async for part in reply.events] if reply.events else []
 
-    reply, parts = loop.run(asyncio.wait_for(ask(), SECONDS))
+    reply, parts = loop.run(asyncio.wait_for(ask(), PATIENCE))
     assert reply.status in (200, 400, 422) and not session.counters["refused:internal_error"]
     if reply.events:
         assert all(parts) and b"".join(parts).endswith(b"data: [DONE]\n\n")

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from ajet.testing import ScriptedEngine
-from tests.engines import SECONDS, with_patience
+from tests.engines import with_patience
+from tests.patience import PATIENCE
 from tests.tiers import thinned
 
 from ..plugins.programs import TOOL, calling, lines, script
@@ -32,7 +33,7 @@ each_wire = pytest.mark.parametrize("path", WIRES)
 def post(url: str, path: str, key: str, body: dict[str, Any]) -> str:
     """The body of a reply."""
     headers = {"authorization": f"Bearer {key}"}
-    response = httpx.post(f"{url}{path}", json=body, headers=headers, timeout=30)
+    response = httpx.post(f"{url}{path}", json=body, headers=headers, timeout=PATIENCE)
     assert response.status_code == 200, response.text
     return response.text
 
@@ -94,7 +95,7 @@ def test_41_a_client_that_gives_up_stops_its_generation_and_leaves_no_ghost_call
 
     async def ask(url: str, seconds: float) -> None:
         headers = {"authorization": f"Bearer {session.key}"}
-        limit = httpx.Timeout(SECONDS, read=seconds)
+        limit = httpx.Timeout(PATIENCE, read=seconds)
         body = WIRES[path] | {"stream": stream}
         async with (
             httpx.AsyncClient(timeout=limit) as client,
@@ -113,9 +114,9 @@ def test_41_a_client_that_gives_up_stops_its_generation_and_leaves_no_ghost_call
             await task
 
     with b.session() as session, behind(door, b) as url:
-        patience = SECONDS / 2 if how == "cancelled" else 0.5
+        patience = PATIENCE / 2 if how == "cancelled" else 0.5
         with_patience(lambda seconds: asyncio.run(give_up(url, seconds)), lambda: engine.requests, patience)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while session.in_flight and time.monotonic() < deadline:
             time.sleep(0.01)
         assert (engine.cancelled, session.in_flight) == (len(engine.requests), 0)

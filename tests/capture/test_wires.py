@@ -20,6 +20,7 @@ from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.responses import Responses
 from ajet.chat.messages import BadMessage, normalise, normalise_tools
 from ajet.testing import ScriptedEngine
+from tests.patience import PATIENCE
 from tests.properties import drawn, examples
 from tests.tiers import thinned
 
@@ -290,7 +291,7 @@ def test_fuzzed_requests_end_in_a_reply_of_the_dialect(bench, tokenizer, wire: W
     found: Counter[tuple[int, bool]] = Counter()
     with b.session() as ended:
         pass
-    with b.session() as session, behind(door, b) as url, httpx.Client(timeout=10) as client:
+    with b.session() as session, behind(door, b) as url, httpx.Client(timeout=PATIENCE) as client:
 
         @drawn(100, suppress_health_check=list(HealthCheck))
         @given(

@@ -28,6 +28,7 @@ from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest
 from tests.chat.family import Family, tokenizer
 from tests.chat.formats import Call
+from tests.patience import PATIENCE
 
 CLOSED = "http://127.0.0.1:9/v1"  # the discard port: a request that gets out fails at once
 CONTEXT = 1 << 17
@@ -275,7 +276,7 @@ class Stage:
         engine = ScriptedEngine(
             self.tokenizer, script, context_length=CONTEXT, model_type=self.family.model_type
         )
-        self.portal.submit(engine.start()).result(10)
+        self.portal.submit(engine.start()).result(PATIENCE)
         policy = SamplingPolicy(training=True)
         session = Session(name, name, Answerer(engine, self.chat, (Target("policy"),), policy))
         self.capture.open(session)

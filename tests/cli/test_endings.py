@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.tiers import fast
 
 from .conftest import AGENT, JOB, TASKS
@@ -74,7 +75,7 @@ class Programs:
         for process in self._started:
             if process.poll() is None:
                 process.kill()
-                process.communicate(timeout=30)
+                process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -112,7 +113,7 @@ def test_D4_sigterm_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
     pids = [int(file.name) for file in agents.iterdir()]
     assert len(pids) == 2 and all(map(alive, pids))
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, err
     assert err.splitlines()[-1].startswith("interrupted. Run folder: ") and "Traceback" not in err, err
     until(lambda: not any(map(alive, pids)))
@@ -126,7 +127,7 @@ def test_D5_a_run_ends_with_its_summary_though_a_workflow_does_not(
     programs: Programs, workflow: str, left: str
 ) -> None:
     process = programs.start("run", "job.yaml", "--workflow", f"agent.py:{workflow}")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert "run folder" in out, "the summary"
     assert "left behind" in err and left in err and "Traceback" not in err and "Exception" not in err, err
@@ -134,7 +135,7 @@ def test_D5_a_run_ends_with_its_summary_though_a_workflow_does_not(
 
 def test_D9_a_crash_of_native_code_prints_where_it_happened(programs: Programs) -> None:
     process = programs.start("run", "job.yaml", "--workflow", "agent.py:crashes")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGSEGV
     assert "Segmentation fault" in err and "in crashes" in err, err
 
@@ -154,5 +155,5 @@ os.read(ready, 1)
 os.kill(child, signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "-15\n" and done.stderr == ""

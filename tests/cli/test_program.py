@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from ajet import cli
+from tests.patience import PATIENCE
 
 from .conftest import Folder
 
@@ -19,7 +20,7 @@ HEAVY = ("torch", "ray", "transformers", "openai", "vllm", "verl", "renderers", 
 
 
 def in_new_process(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -43,7 +44,9 @@ def test_help_imports_nothing_that_only_a_run_needs() -> None:
 def test_help_is_quick_with_all_plugins() -> None:
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "ajet", "--help"], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-m", "ajet", "--help"], check=True, capture_output=True, timeout=PATIENCE
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -67,7 +70,9 @@ def test_version(folder: Folder) -> None:
 @pytest.mark.parametrize("closed", ["2>&-", ">&-"])
 def test_a_closed_stream_is_no_error(closed: str) -> None:
     command = f'exec "{sys.executable}" -m ajet --version {closed}'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0 and done.stderr == ""
     assert done.stdout.startswith("ajet ") == (closed == "2>&-")
 
@@ -88,7 +93,7 @@ def test_an_interrupted_command_ends_although_a_thread_hangs_and_nobody_reads_it
     assert process.stdout
     process.stdout.close()
     try:
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import PATIENCE
+
 from .conftest import Folder
 
 
@@ -136,7 +138,7 @@ def test_break_stops_at_its_tag_only(folder: Folder) -> None:
         cwd=folder.path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert "hits 2" in done.stdout  # one for each of two episodes
@@ -154,11 +156,11 @@ def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not (folder.path / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PATIENCE)
     (run_dir,) = (folder.path / "runs").iterdir()
     assert process.returncode == 130
     assert f"interrupted. Run folder: {run_dir}; no checkpoint yet" in err

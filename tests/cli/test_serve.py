@@ -20,6 +20,7 @@ from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
 from ajet.runs.serve import Sessions
+from tests.patience import PATIENCE
 
 from .conftest import Folder
 
@@ -84,7 +85,7 @@ def start(model: Path) -> Iterator[Start]:
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
 
 
 def test_it_serves_until_it_is_told_to_end(start: Start) -> None:
@@ -98,7 +99,7 @@ def test_it_serves_until_it_is_told_to_end(start: Start) -> None:
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=url, api_key="other", max_retries=0).models.list()
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and "2 calls answered" in output and not errors
 
 
@@ -127,7 +128,7 @@ def test_a_key_of_ones_own_comes_from_the_environment_and_is_not_printed(start: 
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{url}/models")
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert "my-own-key" not in output + errors
 
 
@@ -135,7 +136,7 @@ def test_a_key_of_ones_own_comes_from_the_environment_and_is_not_printed(start: 
 def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
     process, _, _ = start("--host", "0.0.0.0")
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and errors.startswith("warning: 0.0.0.0 is not a loopback address")
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 from .conftest import Folder
 
 
@@ -136,7 +138,7 @@ def test_a_reader_that_closes_the_pipe_early_sees_no_traceback(ran: Folder, tmp_
         cwd=ran.path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.stdout.startswith("episode") and "Traceback" not in done.stderr
 
@@ -146,7 +148,7 @@ def test_a_terminal_of_few_characters_gets_escapes(ran: Folder) -> None:
         [sys.executable, "-m", "ajet", "show", "runs", "/a/"],
         cwd=ran.path,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         env={"PYTHONIOENCODING": "ascii", "PATH": ""},
     )
     assert done.returncode == 0, done.stderr
@@ -159,6 +161,6 @@ def test_it_imports_nothing_heavy(ran: Folder) -> None:
         "print('heavy:', [m for m in ('torch', 'transformers', 'openai', 'renderers') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ran.path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=ran.path, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout.splitlines()[-1] == "heavy: []", done.stderr

@@ -17,6 +17,7 @@ import pytest
 from ajet.types import AjetError
 from ajet.utils import asyncrun
 from ajet.utils.asyncrun import end_run, run
+from tests.patience import PATIENCE
 
 
 async def stubborn() -> None:
@@ -125,7 +126,7 @@ def test_a_run_is_told_whether_it_can_be_ended_from_outside() -> None:
     asyncio.run(main())  # no `run`, like the loop of a Ray actor
     other = threading.Thread(target=lambda: run(main()))
     other.start()
-    other.join(60)
+    other.join(PATIENCE)
     assert in_thread == [False, False]
     with pytest.raises(AjetError, match="over"):
         run(main())
@@ -180,7 +181,7 @@ asyncrun.run(main())
 
 def test_a_cleanup_that_cannot_be_interrupted_takes_the_process_with_it_and_is_named() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", NATIVE], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", NATIVE], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 1 and "error: episode 7 blocks the event loop" in done.stderr, done.stderr
 
@@ -207,7 +208,7 @@ except AjetError as error:
 
 def test_two_interruptions_that_python_notices_as_one_still_end_the_run() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LOST], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", LOST], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (done.returncode, done.stdout) == (0, "the loop is blocked\n"), done.stderr
 
@@ -262,7 +263,7 @@ except KeyboardInterrupt:
 
 def test_D9_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt_it() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", UNNOTICED], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", UNNOTICED], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert ended.stdout == "interrupted\n"
 
@@ -276,7 +277,7 @@ def test_D9_ctrl_c_however_often_ends_stubborn_workflows_without_a_traceback(tim
     for _ in range(times):
         process.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE)
     lines = output.splitlines()
     assert len(lines) == 2 and "episode 0" in lines[0] and lines[1] == "interrupted", output
     assert process.returncode == 0

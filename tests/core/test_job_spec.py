@@ -18,6 +18,7 @@ from ajet.job.prepare import prepare, resolved_yaml
 from ajet.job.spec import JobSpec
 from ajet.runs.arguments import run_layers
 from ajet.types import ConfigError
+from tests.patience import PATIENCE
 
 OPEN = """
 import pickle, sys
@@ -55,7 +56,7 @@ def test_another_process_in_another_folder_makes_the_same_job_without_its_tasks(
         cwd=elsewhere,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     first, _, text = done.stdout.partition("\n")
@@ -98,7 +99,12 @@ def python(code: str, folder: Path, given: str = "") -> str:
     """What a script prints that runs in a folder."""
     (folder / "script.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "script.py"], input=given, cwd=folder, capture_output=True, text=True, timeout=60
+        [sys.executable, "script.py"],
+        input=given,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

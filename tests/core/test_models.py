@@ -27,6 +27,7 @@ from ajet.rollout.settings import RolloutSettings
 from ajet.runs.run_dir import checkpoint_step
 from ajet.runs.runtime import make_chat
 from tests import tokenizers
+from tests.patience import PATIENCE
 
 
 class Counted(Recipe):
@@ -120,17 +121,17 @@ def test_whoever_comes_second_waits_for_the_first_build() -> None:
         def build(self, folder: Path, seed: int, progress: Progress) -> None:
             calls.append(seed)
             started.set()
-            assert finish.wait(10)
+            assert finish.wait(PATIENCE)
             (folder / "model").write_text("slow")
 
     results: list[Path] = []
     threads = [threading.Thread(target=lambda: results.append(cached(Slow(), 0, Silent()))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE)
     finish.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert calls == [0] and results[0] == results[1]
 
 

@@ -16,6 +16,7 @@ from ajet.job.job import Job
 from ajet.job.prepare import prepare
 from ajet.runs.run_dir import held, keep_same_tasks
 from ajet.types import AjetError, ConfigError
+from tests.patience import PATIENCE
 
 HOLD = """
 import os, sys
@@ -43,7 +44,7 @@ def test_B2_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp
         held(tmp_path, print),
     ):
         pass
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=PATIENCE)
     said: list[str] = []
     with held(tmp_path, said.append), held(tmp_path, said.append):
         assert (tmp_path / "running.json").exists()
@@ -53,7 +54,7 @@ def test_B2_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
 def test_D9_a_process_that_did_not_shut_down_is_told_of(tmp_path: Path, end: str) -> None:
     process = holder(tmp_path, end)
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=PATIENCE)
     said: list[str] = []
     with held(tmp_path, said.append):
         pass

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
+from tests.patience import PATIENCE
 from tests.tiny import save_tiny_model
 from tests.warm import Warm
 
@@ -75,12 +76,12 @@ class Project:
         for process in self._started:
             if process.poll() is None:
                 process.kill()
-                process.wait(10)
+                process.wait(PATIENCE)
 
     def ajet(self, *arguments: str, code: int = 0) -> str:
         """Run `ajet` to its end; its output."""
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, output
         return output
 

@@ -13,6 +13,7 @@ import pytest
 
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.e2e
 def started(project: Any, name: str, *options: str) -> tuple[Any, Path]:
     """A run that has begun to write its journal, and its folder."""
     process = project.start("run", "job.yaml", "--set", f"run.dir={name}", *options)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not list((project.folder / name).glob("*/checkpoints/step_*")):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.02)
@@ -40,7 +41,7 @@ def test_B2_D3_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(proje
     assert "is running it" in line and "then resume" in line
     assert process.poll() is None, "the first one is not disturbed"
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     done = live_lines(run_dir / METRICS)[-1]["step"]
     output = project.ajet("run", "--resume", str(run_dir), "--steps", str(done + 1))
     assert f"process {process.pid} on " in output and "did not shut down" in output, output

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
+
 pytestmark = pytest.mark.e2e
 
 BREAKS = """
@@ -40,7 +42,7 @@ def typed(project: Any, keys: str, *arguments: str) -> subprocess.CompletedProce
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -18,6 +18,7 @@ import pytest
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, live_lines
 from tests.e2e.conftest import Project
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
@@ -79,7 +80,7 @@ def killed(project: Any, rng: random.Random, name: str, *options: str) -> bool:
     """Start a run and kill it at a random episode. False if it ended before that, as it may on a busy machine."""
     process = project.start("run", "job.yaml", "--set", f"run.dir={name}", *options)
     enough = rng.randrange(6 * 2 * 3)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         journals = list((project.folder / name).glob(f"*/{JOURNAL}"))
         if journals and journals[0].read_bytes().count(b"\n") >= enough:
@@ -88,7 +89,7 @@ def killed(project: Any, rng: random.Random, name: str, *options: str) -> bool:
         time.sleep(0.005)
     with suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGKILL)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode in (0, -signal.SIGKILL), output
     return bool(process.returncode)
 
@@ -213,11 +214,11 @@ def test_resuming_an_undeterministic_run_reuses_finished_episodes_and_trains_non
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_last_checkpoint_and_leaves_no_process(project) -> None:
     process = project.start("run", "job.yaml", "--steps", "500", "--set", "run.dir=stopped")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not list((project.folder / "stopped").glob("*/checkpoints/step_*")):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "Traceback" not in output, output
     (run_dir,) = project.runs("stopped")
     assert str(run_dir) in output and "--resume" in output

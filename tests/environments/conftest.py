@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from ajet.environments import ServedEnvironment, State, serving
+from tests.patience import PATIENCE
 
 IDLE_SECONDS = 3.0
 
@@ -57,7 +58,7 @@ class Counting(ServedEnvironment):
         if what == "raise":
             raise ValueError(f"{method} broke")
         if what == "meet":
-            self.meeting.wait(60)
+            self.meeting.wait(PATIENCE)
         if isinstance(what, int | float):
             time.sleep(what)
 
@@ -92,7 +93,7 @@ def health(url: str) -> dict[str, Any]:
     return found
 
 
-def settled(url: str, created: int, seconds: float = 60.0) -> dict[str, Any]:
+def settled(url: str, created: int, seconds: float = PATIENCE) -> dict[str, Any]:
     """Its counts once so many instances were created and none is open, or after some seconds."""
     deadline = time.monotonic() + seconds
     while True:

@@ -20,6 +20,7 @@ from ajet.rollout.episode import Plan
 from ajet.services.command_workflow import command_workflow
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
+from tests.patience import PATIENCE
 from tests.tiers import fast
 
 from .conftest import health, settled
@@ -101,7 +102,7 @@ def test_with_a_fifth_of_episodes_failing_or_hanging_creates_equal_releases(
     deadlines = {f"t{i}": 4.0 for i, what in enumerate(does) if what in late}
     LOOKED.clear()
     episodes = run(bench, tokenizer, workflow, plans(url, does), deadlines=deadlines)
-    found = settled(url, 90, seconds=30.0)
+    found = settled(url, 90, seconds=PATIENCE)
     LOOKED.set()
     failed = Counter(e.failure for e in episodes)
     assert (
@@ -152,7 +153,7 @@ def test_a_thread_that_outlives_its_episode_opens_nothing_more(bench: Any, token
 
     [episode] = run(bench, tokenizer, late, plans(url, ["well"]), timeout=0.3)
     ended.set()
-    assert episode.failure == "timeout" and refused.wait(60)
+    assert episode.failure == "timeout" and refused.wait(PATIENCE)
     assert health(url)["created"] == 0
 
 

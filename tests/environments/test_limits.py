@@ -16,17 +16,17 @@ import pytest
 
 from ajet.environments import server as service
 from ajet.environments import serving
+from tests.patience import PATIENCE
 
 from .conftest import Counting, health, settled
 
 ABOUT = {"env_type": "counting", "task_id": "1"}
-SECONDS = 60.0
 
 
 def post(url: str, path: str, body: Any, **headers: str) -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
-    return httpx2.post(f"{url}{path}", content=content, headers=headers, timeout=SECONDS)
+    return httpx2.post(f"{url}{path}", content=content, headers=headers, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def hanging() -> Iterator[tuple[str, threading.Event, threading.Event]]:
 
         def step(self, message: Any) -> Any:
             going.set()
-            go_on.wait(SECONDS)
+            go_on.wait(PATIENCE)
             return super().step(message)
 
     with serving(Hanging, most_instances=1) as url:
@@ -86,13 +86,13 @@ def test_C10_an_instance_whose_thread_does_not_end_keeps_its_place(
     monkeypatch.setattr(service, "_CLOSE_SECONDS", 0.1)
     stepping = threading.Thread(target=post, args=(url, "/step", STEP))
     stepping.start()
-    assert going.wait(SECONDS)
+    assert going.wait(PATIENCE)
     assert post(url, "/release", HANGING).json()["data"] is True
     assert health(url)["open"] == 0
     again = {**HANGING, "instance_id": "b"}
     assert post(url, "/create", again).status_code == 429
     go_on.set()
-    stepping.join(SECONDS)
+    stepping.join(PATIENCE)
     while (created := post(url, "/create", again)).status_code == 429:
         pass
     assert created.status_code == 200
@@ -114,7 +114,7 @@ def test_C10_calls_that_wait_for_one_instance_are_bounded(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
     assert statuses.count(429) == 4 and statuses.count(200) == 4
 
 
@@ -193,5 +193,5 @@ def test_sigterm_ends_a_service_whose_environments_do_not_close() -> None:
     url = process.stdout.readline().split()[-1]
     assert post(url, "/create", {"env_type": "hanging", "task_id": "1"}).status_code == 200
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=SECONDS)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM and "still busy" in errors

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "apps"
@@ -148,7 +149,7 @@ def test_the_job_starts_its_service_and_a_scripted_assistant_runs_its_errands(tm
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert "service apps: healthy after" in done.stderr and "service apps: stopped" in done.stderr

@@ -17,6 +17,7 @@ import yaml
 
 from ajet.cli import run_program
 from ajet.environments import environment, serving
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.tiny import save_tiny_model
 
@@ -148,7 +149,7 @@ def test_a_machine_without_the_program_or_the_data_is_told_what_to_do(
     assert "there is no program 'no-appworld': python -m venv venv && venv/bin/pip install appworld" in said
     monkeypatch.setenv("APPWORLD", str(world / "appworld"))
     monkeypatch.setenv("APPWORLD_ROOT", str(job))
-    ended = subprocess.run([sys.executable, "service.py"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "service.py"], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 1 and ended.stderr.startswith(f"AppWorld: {job} has no data: ")
     assert len(ended.stderr.splitlines()) == 1
 

@@ -12,6 +12,7 @@ import yaml
 
 from ajet.interfaces.workflow import load_object
 from ajet.job.models import find_recipe
+from tests.patience import PATIENCE
 from tests.tiers import fast
 from tests.warm import Warm
 
@@ -75,5 +76,5 @@ def test_the_agent_works_with_a_scripted_model(name: str, tmp_path: Path) -> Non
     script = tmp_path / "answers.yaml"
     script.write_text(yaml.safe_dump(ANSWERS[name]))
     process = Warm("check", str(EXAMPLES / name / "job.yaml"), "--answers", str(script), cwd=tmp_path)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output

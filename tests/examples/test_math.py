@@ -19,6 +19,7 @@ from werkzeug import Request, Response
 
 from ajet_judges.numbers import final_number
 from ajet_local.starter import sums
+from tests.patience import PATIENCE
 
 FOLDER = Path(__file__).parents[2] / "examples" / "math"
 
@@ -128,7 +129,7 @@ def test_faults_of_the_model_are_told_to_the_model(serve: Any) -> None:
 def test_it_runs_as_a_program(serve: Any) -> None:
     _, endpoint = serve(calls("2 + 3"), {"content": "5"})
     command = [sys.executable, str(FOLDER / "agent.py"), "2 + 3 ="]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.stdout, done.returncode) == ("5\n", 0)
     assert len(endpoint.requests) == 2
 
@@ -191,7 +192,7 @@ def test_tasks_are_worded_and_split_as_in_the_models_transcripts() -> None:
 def write_tasks(out: Path, seed: int, train: int = 300, validation: int = 256) -> tuple[Path, Path]:
     command = [sys.executable, str(FOLDER / "make_tasks.py"), "--seed", str(seed), "--train", str(train)]
     command += ["--validation", str(validation), "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     return out / "train.jsonl", out / "validation.jsonl"
 
 
@@ -245,7 +246,7 @@ def test_B14_the_tasks_need_no_package_that_must_be_compiled(tmp_path: Path) -> 
     options = ["--train", "8", "--validation", "8", "--out", str(tmp_path)]
     script = f"import sys; sys.argv[0] = {str(FOLDER / 'make_tasks.py')!r}; " + code
     done = subprocess.run(
-        [sys.executable, "-c", script, *options], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *options], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert len(records(tmp_path / "train.jsonl")) == 8

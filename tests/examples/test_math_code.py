@@ -21,6 +21,7 @@ from ajet import Task, WorkflowOutput
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest
 from ajet_judges import NoSandbox, run_python
+from tests.patience import PATIENCE
 from tests.warm import Warm
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "math_code"
@@ -207,7 +208,7 @@ def test_every_call_merges_into_one_timeline(tmp_path: Path) -> None:
     ]
     script.write_text(yaml.safe_dump([*calls, {"say": "2"}]))
     process = Warm("check", str(EXAMPLE / "job.yaml"), "--answers", str(script), cwd=tmp_path)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert "calls captured      48, 3.0 an episode; by agent: solver 48" in output
     assert "1.0 an episode, at most 1" in output and "breaks: none" in output

@@ -9,8 +9,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.patience import PATIENCE
+
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "quickstart.ipynb"
-TEN_MINUTES = 600
 
 
 def read() -> nbformat.NotebookNode:
@@ -43,7 +44,7 @@ def test_it_trains_a_checkpoint_and_shows_the_curve(tmp_path: Path, monkeypatch:
     (tmp_path / "here").mkdir()
     notebook = read()
     resources = {"metadata": {"path": str(tmp_path / "here")}}
-    NotebookClient(notebook, timeout=TEN_MINUTES, resources=resources).execute()
+    NotebookClient(notebook, timeout=4 * PATIENCE, resources=resources).execute()
     _, _, _, given, checked, trained, curve, scores, evaluated, served = map(shown_or_text, notebook.cells)
     assert "What is 3 + 4?" in given
     assert "ajet check · agent" in checked

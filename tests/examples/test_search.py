@@ -18,6 +18,7 @@ import yaml
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+from tests.patience import PATIENCE
 from tests.warm import Warm
 
 pytest.importorskip("bm25s")
@@ -157,7 +158,7 @@ def test_each_call_of_the_researcher_is_a_chat_of_its_own_and_every_chat_merges(
     process = Warm(
         "check", str(EXAMPLE / "job.yaml"), "--answers", str(EXAMPLE / "answers.yaml"), cwd=tmp_path
     )
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert "by agent: lead 28, query 12, report 12" in output
     assert "0.40 (0.2 to 1); 4 of 16 succeeded" in output

@@ -14,6 +14,7 @@ import yaml
 from ajet.interfaces.workflow import load_object
 from ajet_local.starter.shapes import COLOURS, QUARTERS, Shape, careful, draw, glance, hasty, overview, zoomed
 from ajet_local.starter.vision import StarterVision
+from tests.patience import PATIENCE
 from tests.warm import Warm
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes"
@@ -80,5 +81,5 @@ def test_the_agent_works_with_a_scripted_model(tmp_path: Path) -> None:
     zoom = {"turn": 0, "call": {"name": "zoom", "arguments": {"quarter": QUARTERS[0]}}}
     script.write_text(yaml.safe_dump([zoom, {"say": "red"}]))
     process = Warm("check", str(EXAMPLE / "job.yaml"), "--answers", str(script), cwd=tmp_path)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output

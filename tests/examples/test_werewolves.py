@@ -17,6 +17,7 @@ import pytest
 from ajet import Task, WorkflowOutput
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
+from tests.patience import PATIENCE
 from tests.warm import Warm
 
 FOLDER = Path(__file__).parents[2] / "examples" / "werewolves"
@@ -251,7 +252,7 @@ def test_check_shows_the_merging_of_each_player(tmp_path: Path) -> None:
         *("--set", "task.reader.count=2", "--set", "train.targets=[wolves,village]"),
         cwd=tmp_path,
     )
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert "timelines           7.0 an episode, at most 7" in output
     assert "breaks: none" in output
@@ -274,7 +275,7 @@ def test_both_sides_train_each_its_own_adapter(tmp_path: Path) -> None:
         *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")),
         cwd=tmp_path,
     )
-    output, _ = process.communicate(timeout=1200)
+    output, _ = process.communicate(timeout=4 * PATIENCE)
     assert process.returncode == 0, output
     (run,) = (tmp_path / "runs").iterdir()
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -18,6 +18,7 @@ from ajet.learning.loop import Loop, train
 from ajet.learning.settings import TrainSettings
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import RunRecorder
+from tests.patience import PATIENCE
 
 
 class Told:
@@ -137,7 +138,7 @@ def test_the_next_batch_goes_on_while_a_checkpoint_is_written(tmp_path: Path) ->
 
         def save(self, path: Path) -> None:
             self.saving.set()
-            assert self.moved.wait(30)
+            assert self.moved.wait(PATIENCE)
             super().save(path)
 
     Waits(RunRecorder(tmp_path)).run(steps=2, asynchronous=True, save_every=1)
@@ -149,7 +150,7 @@ def test_a_cancelled_run_ends_when_its_checkpoint_is_whole(tmp_path: Path) -> No
 
         def save(self, path: Path) -> None:
             self.saving.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(PATIENCE)
             super().save(path)
 
     told = Saves(RunRecorder(tmp_path))

@@ -20,6 +20,7 @@ from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet.types import AjetError, JudgeOutput, Task
 from ajet.utils import asyncrun
+from tests.patience import PATIENCE
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 HERE = Path(__file__).name
@@ -41,7 +42,7 @@ def engine(tokenizer: Any) -> ScriptedEngine:
 
 
 def test_D1_plain_judges_run_at_once_in_threads(bench, engine) -> None:
-    together = threading.Barrier(8, timeout=60)
+    together = threading.Barrier(8, timeout=PATIENCE)
 
     def judge(task: Any, output: Any) -> float:
         together.wait()  # passes when all eight judge at the same time
@@ -80,9 +81,9 @@ def test_D1_a_slow_plain_judge_does_not_make_workflows_miss_their_deadline(bench
 
     def judge(task: Any, output: Any) -> float:
         judging.set()
-        return float(asked.wait(20))  # on the event loop, this would keep the workflow from asking
+        return float(asked.wait(PATIENCE / 2))  # on the event loop, this would keep the workflow from asking
 
-    episodes = bench(engine).run(workflow, judge, tasks=2, timeout=10, judge_timeout=30)
+    episodes = bench(engine).run(workflow, judge, tasks=2, timeout=PATIENCE / 4, judge_timeout=PATIENCE)
     assert [(e.failure, e.reward) for e in episodes] == [(None, 1.0), (None, 1.0)]
 
 
@@ -159,7 +160,7 @@ def test_D2_a_blocking_call_in_an_async_workflow_is_named_with_its_line_while_it
 
     async def workflow(task: Any) -> str:
         if task.id == "t1":
-            assert named.wait(60), "said while the call blocks, not afterwards"
+            assert named.wait(PATIENCE), "said while the call blocks, not afterwards"
         return await asks(task)
 
     episodes = b.run(workflow, tasks=3, stall_warning=0.2)
@@ -172,7 +173,7 @@ def test_D2_a_blocking_call_in_an_async_judge_is_named(bench, engine) -> None:
     b = bench(engine)
 
     async def judge(task: Any, output: Any) -> float:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and not any("blocked the event loop" in line for line in b.lines):
             time.sleep(0.01)
         return 1.0

@@ -25,6 +25,7 @@ from ajet.rollout.episode import Episode, EpisodeRunner, Plan
 from ajet.services.command_workflow import MOST_ANSWER, read_answer
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task, WorkflowOutput
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 
@@ -46,7 +47,12 @@ def run(bench: Any, tokenizer: Any, tmp_path: Path) -> Run:
     made: list[Any] = []
 
     def go(
-        code: str, *, timeout: float = 120.0, seconds: float = 0.0, task: Task | None = None, spec: str = ""
+        code: str,
+        *,
+        timeout: float = PATIENCE,
+        seconds: float = 0.0,
+        task: Task | None = None,
+        spec: str = "",
     ) -> Episode:
         (tmp_path / "agent.py").write_text(ASK + code)
         hook = load_plugins().manager.hook
@@ -95,7 +101,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def gone(pid: int, seconds: float = 30.0) -> bool:
+def gone(pid: int, seconds: float = PATIENCE) -> bool:
     deadline = time.monotonic() + seconds
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -244,7 +250,7 @@ os.rename("pids.part", "pids")
 """
 
 
-def pids(folder: Path, seconds: float = 60.0) -> list[int]:
+def pids(folder: Path, seconds: float = PATIENCE) -> list[int]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (folder / "pids").exists():

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from ajet.job.config import Layers
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.warm import Warm
 
@@ -146,7 +147,7 @@ class Home:
 
     def healthy(self) -> bool:
         with suppress(OSError):
-            return bool(urllib.request.urlopen(self.url, timeout=30).status == 200)
+            return bool(urllib.request.urlopen(self.url, timeout=PATIENCE).status == 200)
         return False
 
     def pids(self) -> list[int]:
@@ -157,7 +158,7 @@ class Home:
     def end(self) -> None:
         for warm in self._warm:
             warm.kill()
-            warm.wait(30)
+            warm.wait(PATIENCE)
         for process in self._started:
             process.kill()
             process.wait()
@@ -181,7 +182,7 @@ def ended(*pids: int) -> bool:
     return True
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -14,6 +14,7 @@ import pytest
 
 from ajet.services.supervisor import ServiceFailed, exit_code, with_services
 from ajet.types import AjetError, ConfigError
+from tests.patience import PATIENCE
 from tests.tiers import thinned
 from tests.warm import Warm
 
@@ -59,7 +60,7 @@ def test_jobs_that_start_at_once_share_one_service(home: Home) -> None:
     home.job(workflow="agent.py:run", run={"services": ["thing"]})
     jobs = [home.ajet("run", "job.yaml", "--set", f"run.dir=runs{i}") for i in range(3)]
     for job in jobs:
-        output, _ = job.communicate(timeout=120)
+        output, _ = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0, output
     until(lambda: not home.healthy())
     assert ended(*home.pids())
@@ -71,7 +72,7 @@ def test_after_a_killed_run_the_next_one_uses_and_stops_it(home: Home) -> None:
     until(home.healthy)
     until(lambda: (home.path / "runs").exists())
     killed.kill()
-    killed.wait(60)
+    killed.wait(PATIENCE)
     assert home.healthy()
     with with_services(home.layers(), ["thing"], home.say):
         assert "another run's" in home.said[0]
@@ -110,7 +111,7 @@ def test_a_dying_service_fails_the_run_with_the_end_of_its_log(
     while run.poll() is None and naps < 500:
         time.sleep(0.01)
         naps += 1
-    output, _ = run.communicate(timeout=0 if naps == 500 else 20)
+    output, _ = run.communicate(timeout=0 if naps == 500 else PATIENCE)
     assert run.returncode == 1, output
     assert "error: service thing ended with exit 3 while the job ran: out of memory ***" in output
     assert "    serving with *** in" in output and "s3cret" not in output
@@ -226,7 +227,7 @@ def test_secrets_are_inherited_and_stand_on_no_command_line_nor_in_the_run_folde
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert "s3cret" not in commands
     run.send_signal(signal.SIGINT)
-    output, _ = run.communicate(timeout=60)
+    output, _ = run.communicate(timeout=PATIENCE)
     assert run.returncode == 130 and "s3cret" not in output
     assert ended(*home.pids())
     for file in home.path.glob("runs/**/*"):
@@ -244,7 +245,7 @@ def test_its_log_can_be_read_by_its_user_alone(home: Home) -> None:
 
 def command(home: Home, *arguments: str, cwd: Path | None = None) -> str:
     process = Warm(*arguments, cwd=cwd or home.path)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     return output
 

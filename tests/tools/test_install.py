@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from tests.pages import tool
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tools" / "install.py"
@@ -49,7 +50,7 @@ def run(wheels: Path, target: Path, *arguments: str, **variables: str) -> subpro
         env=clean | variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 
@@ -118,7 +119,7 @@ def test_B14_the_makefile_says_what_an_install_takes_before_it_starts() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     announced, installs = done.stdout.index("GB on disk"), done.stdout.index("tools/install.py")
     assert announced < installs

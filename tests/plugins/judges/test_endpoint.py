@@ -17,6 +17,7 @@ from ajet.services import llm_client as module
 from ajet.services.llm_client import EndpointFailed, Usage
 from ajet_judges.endpoint import Asker
 from ajet_judges.questions import MalformedVerdict, Question, Verdict
+from tests.patience import PATIENCE
 
 from .judge_model import Asked, JudgeModel, serving
 
@@ -229,7 +230,7 @@ def test_no_more_calls_at_once_than_allowed() -> None:
     meeting = threading.Barrier(3)
 
     def answer(asked: Asked) -> Any:
-        meeting.wait(60)
+        meeting.wait(PATIENCE)
         return GOOD
 
     with serving(answer) as model:
@@ -241,7 +242,7 @@ def test_an_asker_that_was_cancelled_leaves_the_question_to_others() -> None:
     cancelled = threading.Event()
 
     def answer(asked: Asked) -> Any:
-        assert cancelled.wait(60)
+        assert cancelled.wait(PATIENCE)
         return GOOD
 
     async def run(asker: Asker, model: JudgeModel) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from ajet_judges.sandbox import LAUNCHER, Limits, NoSandbox, Ran, doctor, run_python
+from tests.patience import PATIENCE
 from tests.tiers import fast, thinned
 
 from .hostile import HIDDEN_MEMORY, PROGRAMS
@@ -293,7 +294,7 @@ def test_a_cancelled_run_ends_at_once_with_all_it_started() -> None:
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(run_python({"main.py": source}, limits=Limits(seconds=300)))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while sum("main.py" in line for line in left_behind()) < 2:  # the program, and what it forked
                 await asyncio.sleep(0.02)
         task.cancel()
@@ -345,7 +346,7 @@ def test_a_caller_that_is_killed_takes_the_program_with_it() -> None:
     wait_until(lambda: not inside())
 
 
-def wait_until(true: Any, seconds: float = 60.0) -> None:
+def wait_until(true: Any, seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end

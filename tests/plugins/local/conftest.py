@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.starter.calculator import Calculator  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 
 # Two threads that share their cores with other work wait for each other; a tiny model needs one.
 torch.set_num_threads(1)
@@ -61,7 +62,7 @@ def running(engine):
         async def main():
             await engine.start()
             try:
-                return await asyncio.wait_for(scenario(engine), timeout=120)
+                return await asyncio.wait_for(scenario(engine), timeout=PATIENCE)
             finally:
                 await engine.close()
 

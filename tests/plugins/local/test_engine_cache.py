@@ -15,6 +15,7 @@ from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local import engine as engine_module  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
 
 VOCABULARY = 200
@@ -49,7 +50,7 @@ def run(engine, scenario):
     async def main():
         await engine.start()
         try:
-            return await asyncio.wait_for(scenario(engine), timeout=120)
+            return await asyncio.wait_for(scenario(engine), timeout=PATIENCE)
         finally:
             await engine.close()
 
@@ -221,7 +222,7 @@ def test_a_request_for_which_memory_runs_out_is_told_so_and_the_next_one_is_serv
 
     async def scenario(engine):
         with pytest.raises(torch.OutOfMemoryError):
-            await asyncio.wait_for(engine.generate(request(prompt(1, 20))), timeout=60)
+            await asyncio.wait_for(engine.generate(request(prompt(1, 20))), timeout=PATIENCE)
         asked = request(prompt(1, 20))
         assert_exact(model, asked, await engine.generate(asked))
 

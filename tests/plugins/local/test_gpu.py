@@ -22,6 +22,7 @@ from ajet_local import Local  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.trees import enable_trees, has_trees, tree_tokens  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 ON_CUDA = [
@@ -155,7 +156,7 @@ def test_the_bench_runs_through_on_a_tiny_model(tokenizer, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_bench_says_so_without_a_cuda_device():
     done = subprocess.run(
-        [sys.executable, str(BENCH / "gpu.py")], capture_output=True, text=True, timeout=120
+        [sys.executable, str(BENCH / "gpu.py")], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 1
     assert done.stderr == "bench/gpu.py measures a CUDA device, but torch finds none here.\n"

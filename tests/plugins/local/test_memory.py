@@ -23,6 +23,7 @@ from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import free_memory, out_of_memory, shape_of, shape_of_model  # noqa: E402
 from ajet_local.sizes import format_size, parse_size  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 
 GiB = 1 << 30
 
@@ -329,7 +330,7 @@ def test_a_tree_of_64_branches_keeps_to_the_memory_limit_by_splitting_with_equal
     def trained(limit):
         command = [sys.executable, "-c", TRAINED, str(tmp_path / "model"), limit, str(tmp_path / "out.pt")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, env=environment, check=True, timeout=300)
+        subprocess.run(command, env=environment, check=True, timeout=PATIENCE)
         return torch.load(tmp_path / "out.pt")
 
     limited, free = trained("950MiB"), trained("")

@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 from .test_otel import RunTo, run_to, said, training  # noqa: F401
@@ -46,7 +47,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while not _answers(url):
             assert process.poll() is None and time.monotonic() < deadline, (
                 tmp_path / "server.log"
@@ -55,7 +56,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def _answers(url: str) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 BLOCK, HEADER = 32768, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
@@ -15,7 +17,7 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 def records(run_dir: Path, starts: int = 1) -> list[Any]:
     """The records that wandb has written in a run folder, in their order, when all ``starts`` of the run have ended: wandb's
     service writes its files shortly after the run has ended."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         files = sorted((run_dir / "wandb").glob("offline-run-*/*.wandb"))
         found = [record for file in files for record in _parsed(file)]

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from ajet_online import Runner
+from tests.patience import PATIENCE
 
 PRODUCTION, KEY = "production-key", "explorer-key-0123456789"
 Message = dict[str, Any]
@@ -56,7 +57,7 @@ class FakeExplorer:
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Wait until a request makes the condition true."""
         with self.changed:
-            assert self.changed.wait_for(condition, 10)
+            assert self.changed.wait_for(condition, PATIENCE)
 
     def post(self, path: str, key: str, body: dict[str, Any]) -> tuple[int, Mapping[str, Any]]:
         with self.changed:

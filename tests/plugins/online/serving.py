@@ -22,6 +22,7 @@ from ajet_online.explorer import exploring
 from ajet_online.keys import Key, Keys
 from ajet_online.store import Store
 from tests import tokenizers
+from tests.patience import PATIENCE
 
 CHAT, OTHER = "chat-key-0123456789", "other-key-0123456789"
 RATER, ADMIN = "rater-key-0123456789", "admin-key-0123456789"
@@ -66,7 +67,7 @@ def starting(store: Store) -> Iterator[Callable[..., Server]]:
             ends.pop()()
         engine = ScriptedEngine(tokenizers.qwen3(), answer)
         portal = Portal()
-        portal.submit(engine.start()).result(10)
+        portal.submit(engine.start()).result(PATIENCE)
         answerer = Answerer(
             engine, Chat(engine.tokenizer, engine.model_type), (Target("policy"),), SamplingPolicy(False)
         )

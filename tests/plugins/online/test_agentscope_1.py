@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ajet_online import Runner, SamplingRate, ShadowRun, read_only
+from tests.patience import PATIENCE
 from tests.plugins.online.fake_explorer import KEY, FakeExplorer, Message, call_tools, fake_explorer, say
 
 agentscope = pytest.importorskip("agentscope")
 if not agentscope.__version__.startswith("1."):
     pytest.skip("another AgentScope is installed", allow_module_level=True)
 
-PATIENCE = 60.0
 REFUSAL = "tool 'send_mail' is not read-only, so it does not run in a shadow run"
 
 

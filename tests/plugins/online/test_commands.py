@@ -21,6 +21,7 @@ from ajet_online.keys import Keys
 from ajet_online.reader import StoreReader
 from ajet_online.store import Store
 from tests.e2e.conftest import tiny_model  # noqa: F401 - a fixture
+from tests.patience import PATIENCE
 from tests.plugins.online.conftest import trace
 
 
@@ -123,7 +124,7 @@ def test_a_checkpoint_is_explored(tmp_path: Path) -> None:
         assert answered.json()["rated"] == [reply.id]
     finally:
         process.terminate()
-        rest = process.communicate(timeout=30)[0]
+        rest = process.communicate(timeout=PATIENCE)[0]
     assert "1 calls answered" in rest
     store = Store.open(str(tmp_path / "traces.db"))
     (found,) = store.all()

@@ -25,6 +25,7 @@ from ajet_online.schema import State
 from ajet_online.store import Store
 from ajet_online.trace import Trace
 from ajet_online.versions import Version, Versions
+from tests.patience import PATIENCE
 from tests.plugins.online.conftest import Cluster
 from tests.tiny import save_tiny_model
 from tests.warm import Warm
@@ -48,7 +49,7 @@ class Explorer:
         command = [sys.executable, str(script), self._where, str(self.port), KEY, str(self._model)]
         root = Path(__file__).parents[3]
         self._process = subprocess.Popen(command, cwd=root, env=_environment(root))
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 httpx.get(f"http://127.0.0.1:{self.port}/health")
@@ -59,7 +60,7 @@ class Explorer:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(PATIENCE)
 
 
 class Trainer:
@@ -82,7 +83,7 @@ class Trainer:
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(PATIENCE)
 
     def restart(self) -> None:
         self.kill()
@@ -92,7 +93,7 @@ class Trainer:
         """Let it finish its update, and recover from the kill before; what it has said."""
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGTERM)
-        output, _ = self._process.communicate(timeout=60)
+        output, _ = self._process.communicate(timeout=PATIENCE)
         return str(output)
 
 
@@ -138,7 +139,7 @@ class Client(threading.Thread):
         """The answer; None without one, after a moment."""
         try:
             answer = httpx.post(
-                self._url + path, json=body, headers={"Authorization": f"Bearer {KEY}"}, timeout=30
+                self._url + path, json=body, headers={"Authorization": f"Bearer {KEY}"}, timeout=PATIENCE
             )
         except httpx.HTTPError:
             time.sleep(0.1)
@@ -172,7 +173,7 @@ def acknowledged_survives(where: str, kills: int, cluster: Cluster | None, model
     finally:
         over.set()
         for client in clients:
-            client.join(60)
+            client.join(PATIENCE)
         explorer.kill()
         said = trainer.end()
     store = Store.open(where)
@@ -216,7 +217,7 @@ def trained_once(found: list[Trace], known: list[Version], folder: Path, said: s
 def _until_trained_again(where: str, least: int) -> None:
     """Wait for the next version, which shows that the last trainer has recovered, and for more than ``least``."""
     store = Store.open(where)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE
     known = max(least, len(Versions(store).all()))
     while len(Versions(store).all()) <= known:
         assert time.monotonic() < deadline

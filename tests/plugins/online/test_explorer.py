@@ -21,6 +21,7 @@ from ajet.types import ConfigError
 from ajet_online.explorer import exploring
 from ajet_online.schema import State
 from tests import tokenizers
+from tests.patience import PATIENCE
 from tests.plugins.online.serving import CHAT, KEYS, OTHER, RATER, Server, answer, said, user
 from tests.processors import seen
 
@@ -148,7 +149,7 @@ def test_many_clients_at_once_lose_nothing(serve: Callable[[], Server]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE)
     assert sorted(names) == sorted(t.id for t in server.store.all()) and len(names) == 40
     assert len({t.conversation for t in server.store.all()}) == 8
 

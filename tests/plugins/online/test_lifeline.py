@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+from tests.patience import PATIENCE
+
 CHILD = "from ajet_online.lifeline import hold_on; hold_on(); import signal, sys; print('up', flush=True); signal.pause()"
 PARENT = f"""
 import os, sys
@@ -25,7 +27,7 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
     child = int(parent.stdout.readline())
     assert parent.stdout.readline() == "up\n"
     parent.kill()
-    parent.wait(10)
+    parent.wait(PATIENCE)
     try:
         assert parent.stdout.read() == "", "until the child, which has the same output, has ended"
     finally:

@@ -18,6 +18,7 @@ from ajet.capture.wires import Refused
 from ajet.types import ConfigError, GenerateRequest, Generation
 from ajet_online import explorer
 from ajet_online.keys import Key, Keys, Limits
+from tests.patience import PATIENCE
 from tests.plugins.online.serving import CHAT, OTHER, Server, said, user
 
 Serve = Callable[..., Server]
@@ -97,19 +98,19 @@ def test_calls_above_the_concurrency_are_refused_whatever_their_run(
     first = threading.Thread(target=server.ask, args=([user("a")], f"{CHAT}~one"))
     first.start()
     try:
-        assert began.wait(30)
+        assert began.wait(PATIENCE)
         with pytest.raises(openai.RateLimitError, match="may make 1 calls at once"):
             server.ask([user("a")], f"{CHAT}~two")
     finally:
         go_on.set()
-        first.join(30)
+        first.join(PATIENCE)
     server.ask([user("a")], f"{CHAT}~two")
 
 
 def test_a_body_above_the_limit_is_not_read(serve: Serve) -> None:
     server = serve()
     for path in ("/feedback", "/v1/chat/completions"):
-        connection = HTTPConnection(httpx.URL(server.url).netloc.decode(), timeout=30)
+        connection = HTTPConnection(httpx.URL(server.url).netloc.decode(), timeout=PATIENCE)
         connection.putrequest("POST", path)
         connection.putheader("Authorization", f"Bearer {CHAT}")
         connection.putheader("Content-Length", str(MOST_BYTES + 1))

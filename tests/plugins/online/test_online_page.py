@@ -18,6 +18,7 @@ from ajet_online.settings import OnlineSettings
 from ajet_online.store import Store
 from ajet_online.versions import Versions
 from tests.pages import files, page
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 PAGE = page("docs/online.md")
@@ -66,11 +67,11 @@ def online(folder: Path, *arguments: str) -> Iterator[str]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
-        wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200, 600)
+        wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200, PATIENCE)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        assert process.wait(90) == 0, (folder / "log").read_text()
+        assert process.wait(PATIENCE) == 0, (folder / "log").read_text()
 
 
 @pytest.mark.slow
@@ -79,7 +80,7 @@ def test_five_minutes_on_a_laptop(tmp_path: Path) -> None:
     with online(tmp_path, "--key", "a-secret-of-my-own"):
         subprocess.run([sys.executable, "users.py"], cwd=tmp_path, check=True)
         store = Store.open(str(tmp_path / "traces.db"))
-        wait_for(lambda: len(Versions(store).all()) > 1, 120)
+        wait_for(lambda: len(Versions(store).all()) > 1, PATIENCE)
         store.close()
     assert "of 16 rated" in (tmp_path / "log").read_text()
 

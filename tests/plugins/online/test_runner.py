@@ -27,11 +27,11 @@ from ajet_online import (
     in_shadow_run,
     mark,
 )
+from tests.patience import PATIENCE
 
 from .fake_explorer import KEY, PRODUCTION, FakeExplorer, Service, fake_explorer, say
 
 ALL = SamplingRate(1.0)
-PATIENCE = 10.0
 
 
 @pytest.fixture
@@ -706,14 +706,14 @@ status = os.wait()[1]
 runner.stop()
 print(status, runner.counts.shadow_runs)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "0 1\n", done.stderr
 
 
 def test_importing_the_package_imports_no_client() -> None:
     heavy = ["httpx", "openai", "torch", "sqlalchemy", "langchain_core", "agentscope", "agents"]
     program = f"import sys, ajet_online; print([name for name in {heavy} if name in sys.modules])"
-    check = partial(subprocess.run, capture_output=True, text=True, timeout=60)
+    check = partial(subprocess.run, capture_output=True, text=True, timeout=PATIENCE)
     assert check([sys.executable, "-c", program]).stdout == "[]\n"
     program = f"import sys; from ajet_online import Runner; print([name for name in {heavy[1:]} if name in sys.modules])"
     assert check([sys.executable, "-c", program]).stdout == "[]\n"

@@ -16,11 +16,11 @@ import pytest
 from ajet.types import ConfigError
 from ajet_online import SamplingRate, ShadowRun, guard_tools, in_shadow_run, read_only
 from ajet_online.runner import patches
+from tests.patience import PATIENCE
 
 from .fake_explorer import KEY, FakeExplorer, Message, Service, call_tools, fake_explorer, say
 
 REFUSAL = "tool 'send_mail' is not read-only, so it does not run in a shadow run"
-PATIENCE = 60.0
 
 
 class Desk:
@@ -579,7 +579,7 @@ with runner:
 print(answers[0])
 print(len(calls))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.splitlines() == ["sent", REFUSAL, "1"], done.stderr
 
 
@@ -676,7 +676,7 @@ def test_no_write_tool_runs_in_500_shadow_runs(explorer: FakeExplorer) -> None:
 
     asyncio.run(requests())
     for runner in runners:
-        assert runner.wait(600)
+        assert runner.wait(PATIENCE)
         runner.stop()
         assert (runner.counts.shadow_runs, runner.counts.refused_tools) == (100, 100)
         assert (runner.counts.failed, runner.counts.timed_out, runner.counts.dropped) == (0, 0, 0)

@@ -18,6 +18,7 @@ from ajet.types import ConfigError
 from ajet_online.database import StoreFailed, open_database
 from ajet_online.schema import State, metadata
 from ajet_online.store import Store
+from tests.patience import PATIENCE
 from tests.plugins.online.conftest import Cluster, trace
 
 
@@ -164,7 +165,7 @@ def test_trainers_at_the_same_time_share_no_trace(url: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert sorted(name for names in taken for name in names) == sorted(f"reply-{n}" for n in range(60))
     store.close()
 
@@ -243,7 +244,7 @@ def test_processes_may_open_a_new_store_at_the_same_time(url: str) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.PIPE) for _ in range(2)
     ]
-    assert [p.communicate(timeout=60)[1].decode() for p in processes] == [""] * 2
+    assert [p.communicate(timeout=PATIENCE)[1].decode() for p in processes] == [""] * 2
 
 
 def test_what_was_acknowledged_survives_kill_9(url: str) -> None:
@@ -262,7 +263,7 @@ for n in range(100_000):
     lines = [process.stdout.readline() for _ in range(30)]
     process.kill()
     last = int((lines + process.stdout.read().splitlines())[-1])
-    process.wait(30)
+    process.wait(PATIENCE)
     store = Store.open(url)
     found = [t for t in store.all() if t.state == State.RATED]
     assert [t.id for t in found][: last + 1] == [f"r{n}" for n in range(last + 1)]

@@ -19,6 +19,7 @@ from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings, command_of, layers_of, online_settings
 from ajet_online.store import Store
 from ajet_online.versions import Versions
+from tests.patience import PATIENCE
 from tests.tiny import save_tiny_model
 
 SHARED: dict[str, Any] = {
@@ -123,8 +124,10 @@ def test_the_files_serve_record_rate_and_train(folder: Path, tokenizer: Any) -> 
             assert sent.is_success
     finally:
         explorer.terminate()
-        explorer.communicate(timeout=60)
-    trained = subprocess.run([*ajet, "trainer.yaml"], cwd=folder, capture_output=True, text=True, timeout=300)
+        explorer.communicate(timeout=PATIENCE)
+    trained = subprocess.run(
+        [*ajet, "trainer.yaml"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert trained.returncode == 0, trained.stderr
     store = Store.open(str(folder / "kept/shop/first/exp_buffer.db"))
     first, second = Versions(store).all()

@@ -14,10 +14,10 @@ import pytest
 import ajet
 from ajet.types import ConfigError
 from ajet_online import ExplicitMarking, Runner, SamplingRate, ShadowRun, mark, read_only
+from tests.patience import PATIENCE
 
 from .fake_explorer import KEY, PRODUCTION, FakeExplorer, Message, call_tools, fake_explorer, say
 
-PATIENCE = 60.0
 REFUSAL = "tool 'send_mail' is not read-only, so it does not run in a shadow run"
 
 

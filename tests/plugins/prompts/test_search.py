@@ -17,6 +17,7 @@ import yaml
 
 import ajet
 from ajet import AjetError, ConfigError, Task
+from tests.patience import PATIENCE
 
 from . import hidden
 
@@ -207,7 +208,7 @@ def test_a_killed_search_goes_on_without_paying_for_a_reply_twice(
         (run_dir,) = (folder / "runs").iterdir()
         arguments = ["--resume", str(run_dir)]
     process = started(folder, *arguments)
-    said = process.communicate(timeout=120)[0].decode()
+    said = process.communicate(timeout=PATIENCE)[0].decode()
     assert process.returncode == 0, said
     # A reply that was on its way when the process was killed may be asked for again: at most one of the reflection model
     # and two of the agent's for each kill.
@@ -222,7 +223,7 @@ def test_ctrl_c_ends_a_search_and_says_how_to_go_on(
     process = started(folder, "job.yaml")
     wait_for(models, 3, process)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[0].decode()
+    said = process.communicate(timeout=PATIENCE)[0].decode()
     (run_dir,) = (folder / "runs").iterdir()
     assert process.returncode == 130
     assert f"resume with: ajet run --resume {run_dir}" in said

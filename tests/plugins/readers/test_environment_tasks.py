@@ -19,6 +19,7 @@ from ajet_readers import EnvironmentTasks
 
 gymnasium = pytest.importorskip("gymnasium")
 from ajet_readers.gymnasium_service import served  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 
 RIGHT_WAY = ["down", "down", "right", "right", "down", "right"]
 
@@ -178,7 +179,7 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
             pass
     finally:
         running.send_signal(signal.SIGINT)
-        assert running.wait(15) in (0, -signal.SIGINT, 130)
+        assert running.wait(PATIENCE) in (0, -signal.SIGINT, 130)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,6 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
 def test_what_the_command_cannot_serve_is_said_in_a_line(url: str, words: list[str], message: str) -> None:
     words = [url.rpartition(":")[2] if word == "PORT" else word for word in words]
     command = [sys.executable, "-m", "ajet_readers.gymnasium_service", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(message)
     assert "Traceback" not in done.stderr

@@ -17,7 +17,7 @@ from . import runs
 AXE = Path(__file__).resolve().parents[2] / "node" / "node_modules" / "axe-core" / "axe.min.js"
 MOST_NODES = 2000
 SIZE = {"width": 1280, "height": 800}
-PATIENCE = 15_000
+PATIENCE = 60_000
 """Milliseconds for something to appear on a busy machine."""
 
 

@@ -19,6 +19,7 @@ import ajet
 from ajet.capture.gateway.listening import listen
 from ajet_studio.library import Library
 from ajet_studio.serving import StudioServer
+from tests.patience import PATIENCE
 from tests.tiny import save_tiny_model
 
 TOKEN = "a-token-of-the-tests"
@@ -121,7 +122,9 @@ def serving_library(library: Library) -> Iterator[Studio]:
         time.sleep(0.005)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
-        with httpx.Client(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=30) as client:
+        with httpx.Client(
+            base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE
+        ) as client:
             yield Studio(url, client)
     finally:
         server.stop()

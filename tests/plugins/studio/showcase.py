@@ -24,6 +24,7 @@ from ajet.runs.run_dir import keep_tokenizer
 from ajet.testing import ScriptedEngine
 from ajet.types import Task
 from tests.conftest import Bench
+from tests.patience import PATIENCE
 
 TASKS = {
     "apples": ("Ann picks 12 baskets of 7 apples. How many apples is that?", "12 * 7", "84"),
@@ -134,7 +135,7 @@ def write_run(
     (run_dir / "job.yaml").write_text(yaml.safe_dump(job))
     keep_tokenizer(run_dir, tokenizer, Silent())
     portal = Portal()
-    portal.submit(engine.start()).result(10)
+    portal.submit(engine.start()).result(PATIENCE)
     with Capture(portal, strict=True) as capture:
         bench = Bench(engine, portal, capture, Chat(tokenizer, engine.model_type))
         for step in range(steps + 1):

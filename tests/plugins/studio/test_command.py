@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.patience import PATIENCE
+
 from . import runs
 
 pytestmark = pytest.mark.e2e
@@ -46,7 +48,7 @@ def test_it_prints_an_address_that_opens_and_ends_cleanly(tmp_path: Path, signal
             assert [row["run"] for row in browser.get(f"{base}/api/runs").json()["runs"]] == ["a"]
             assert browser.get(f"{base}/api/episodes", params={"run": "a"}).json()["total"] == 1
         process.send_signal(signal_)
-        out, errors = process.communicate(timeout=20)
+        out, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode in (130, 143)
     assert (out, errors) == ("", "")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.tiers import fast
 from tests.tiny import save_tiny_model
 from tests.warm import Warm
@@ -58,7 +59,7 @@ def test_a_run_of_an_example_opens_in_every_view(
         *(part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")),
         cwd=tmp_path,
     )
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     with runs.serving(tmp_path / "runs") as studio:
         for reader in reading(chromium, studio):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.patience import PATIENCE
+
 from . import runs
 
 
@@ -50,7 +52,7 @@ def test_the_page_is_told_of_what_happened_between_its_answer_and_the_moment_it_
 def test_the_server_ends_while_pages_listen(folder: Path) -> None:
     runs.append(folder / "a", runs.line("1.0/t/0"))
     with runs.serving(folder) as studio:
-        client = httpx.Client(base_url=studio.url, headers=studio.client.headers, timeout=30)
+        client = httpx.Client(base_url=studio.url, headers=studio.client.headers, timeout=PATIENCE)
         listening = client.send(client.build_request("GET", "/api/live", params={"run": "a"}), stream=True)
     assert list(events(listening)) == []  # the answer has ended, with the server
 
@@ -153,7 +155,7 @@ def test_several_pages_that_open_a_run_at_once_see_the_same(own: runs.Studio, fo
     totals: list[int] = []
 
     def look() -> None:
-        with httpx.Client(base_url=own.url, headers=own.client.headers, timeout=30) as client:
+        with httpx.Client(base_url=own.url, headers=own.client.headers, timeout=PATIENCE) as client:
             while (found := client.get("/api/episodes", params={"run": "a"}).json())["indexed"] < 1:
                 pass
             totals.append(found["total"])

@@ -18,6 +18,7 @@ from . import runs
 pytest.importorskip("ajet_online", reason="the store is one of ajet-plugin-online")
 
 from ajet_online.store import Store
+from tests.patience import PATIENCE
 from tests.plugins.online.conftest import trace
 
 
@@ -43,7 +44,7 @@ def studio(store: Store) -> Iterator[runs.Studio]:
 
 def soon(ask: Any, wanted: Any) -> None:
     """Wait until an answer is the wanted one."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while (found := ask()) != wanted:
         assert time.monotonic() < deadline, f"{found} is not {wanted}"
         time.sleep(0.05)

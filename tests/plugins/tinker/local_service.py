@@ -26,6 +26,8 @@ from starlette.routing import Route
 from tinker.proto import tinker_public_pb2 as pb
 from transformers import DynamicCache
 
+from tests.patience import PATIENCE
+
 LAYERS = {
     "train_attn": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "train_mlp": ["gate_proj", "up_proj", "down_proj"],
@@ -95,7 +97,7 @@ class LocalService:
         self._server.should_exit = self._server.force_exit = True
         self._work.put(None)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE)
 
     # ------------------------------------------------------------------ HTTP
 

@@ -9,6 +9,7 @@ from ajet.testing import conformance
 from ajet.testing.conformance import ENGINE_CHECKS, Subject, check_close
 from ajet.types import GenerateRequest, Sampling
 from ajet_tinker.backbone import TinkerEnginePlugin
+from tests.patience import PATIENCE
 
 WHAT_TINKER_CANNOT_DO = {
     conformance.check_temperature_divides_the_logits: "it scores at temperature 1 alone",
@@ -34,7 +35,7 @@ def running(engine, scenario):
     async def main():
         await engine.start()
         try:
-            return await asyncio.wait_for(scenario(engine), timeout=120)
+            return await asyncio.wait_for(scenario(engine), timeout=PATIENCE)
         finally:
             await engine.close()
 

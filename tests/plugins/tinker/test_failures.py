@@ -17,6 +17,7 @@ from ajet.rollout.recorder import METRICS, live_lines
 from ajet.testing.backbones import BackboneSubject
 from ajet_tinker.backbone import Tinker, TinkerEnginePlugin
 from ajet_tinker.saved import Saved
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ def start(subject, *arguments):
 
 
 def until(process, condition):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.02)
@@ -224,11 +225,11 @@ def test_a_killed_run_is_resumed(subject, service):
     process = start(subject, "job.yaml", "--steps", "500")
     until(process, lambda: list(subject.folder.glob("runs/*/checkpoints/step_000002")))
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     run_dir = run_dir_of(subject)
     done = steps_in(run_dir)[-1]
     resumed = start(subject, "--resume", str(run_dir), "--steps", str(done + 1))
-    output = resumed.communicate(timeout=120)[0]
+    output = resumed.communicate(timeout=PATIENCE)[0]
     assert resumed.returncode == 0, output
     assert steps_in(run_dir) == list(range(1, done + 2))
 
@@ -241,7 +242,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_the_service(subject, service):
     stepped = service.calls["optim_step"]
     until(process, lambda: service.calls["optim_step"] > stepped)
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=PATIENCE)[0]
     assert "ajet run --resume" in output and "Traceback" not in output and "left behind" not in output, output
     assert service.finished == ["interrupted"]
     shutil.rmtree(subject.folder / "runs")

@@ -15,6 +15,7 @@ from ajet.learning.pairs import paired
 from ajet.learning.settings import TrainSettings
 from ajet.types import Batch, LossTokens, Sample, Span
 from ajet_tinker.backbone import Tinker
+from tests.patience import PATIENCE
 from tests.plugins.tinker.conftest import KEY, NAME
 from tests.plugins.tinker.local_service import _logprobs
 
@@ -27,7 +28,7 @@ async def talk(task, tuner):
 
     headers = {"authorization": f"Bearer {tuner.api_key}"}
     ask = {"model": "any", "messages": [{"role": "user", "content": task.query}], "max_tokens": 8}
-    async with httpx2.AsyncClient(headers=headers, timeout=120) as client:
+    async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as client:
         answer = await client.post(f"{tuner.base_url}/chat/completions", json=ask)
         answer.raise_for_status()
     return answer.json()["choices"][0]["message"]["content"] or ""

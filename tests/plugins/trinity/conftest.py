@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
+
 LONGEST = ("test_conformance.py", "test_runs.py", "test_gradients.py")
 """Files whose tests start Trinity, which takes a minute. They begin first."""
-GONE_SECONDS = 60.0
+GONE_SECONDS = PATIENCE
 MARK = "AJET_TEST_OF_TRINITY"
 """In the environment of all that a test starts, so that what is left can be found."""
 

@@ -22,6 +22,7 @@ from ajet_trinity.learner import Learner, LearnerFailed, last_error
 from ajet_trinity.plugin import Trinity, _folder, _gpu_cache
 from ajet_trinity.spool import Spool
 from ajet_trinity.trainer import TrinityTrainer
+from tests.patience import PATIENCE
 from tests.plugins.trinity.recorded import batch_of, job_of
 
 LOG = """\
@@ -53,7 +54,7 @@ def test_a_log_without_an_exception_names_no_cause(tmp_path: Path) -> None:
     assert last_error(tmp_path / "no such file") == ""
 
 
-def learner_of(spool: Spool, code: str, patience: float = 60) -> Learner:
+def learner_of(spool: Spool, code: str, patience: float = PATIENCE) -> Learner:
     """A learner whose first process runs other code instead of Trinity's."""
     fake = spool.folder / "fake" / "ajet_trinity" / "remote"
     fake.mkdir(parents=True)

@@ -19,11 +19,12 @@ import pytest
 import torch
 
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.models("calculator")
 
 MATH = Path(__file__).parents[3] / "examples" / "math"
-SECONDS = 400
+SECONDS = 4 * PATIENCE
 FEW = {"eval.episodes": 16, "eval.greedy": "false"}
 SMALL = {**FEW, "train.batch_size": 4, "rollout.group_size": 4, "train.save_every": 1}
 """A run whose steps take about two seconds."""
@@ -139,7 +140,7 @@ def test_three_steps_of_the_math_example_go_on_after_the_run_was_killed(
     ray = Path(learner.environ()["RAY_TMPDIR"])
     first.kill()
     first.wait()
-    learner.wait(60)  # it ends by itself: its parent is dead
+    learner.wait(PATIENCE)  # it ends by itself: its parent is dead
     assert not ray.exists()
     run = run_folder(folder)
     finish(start(folder, "--resume", str(run)), folder)

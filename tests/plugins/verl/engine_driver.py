@@ -24,7 +24,7 @@ from ajet_verl.recorder import NAMESPACE, Recorder
 from ajet_verl.servers import Servers
 
 STOP, FOREVER, BROKEN = 3, 5, 6
-SECONDS = 30.0
+SECONDS = 300.0
 
 
 class EngineDeadError(Exception):

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollout_cluster import RolloutCluster, rollout_cluster
 
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 def step(cluster: RolloutCluster, number: int, size: int) -> dict[str, Any]:

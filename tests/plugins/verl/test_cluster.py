@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 
 DRIVER = """
@@ -29,4 +30,4 @@ ray.shutdown()
 
 
 def test_ray_is_started_once_more_if_the_machine_was_too_busy_for_it(machine: Machine) -> None:
-    assert "CPUs 1.0" in machine.run(sys.executable, "-c", DRIVER, seconds=120)
+    assert "CPUs 1.0" in machine.run(sys.executable, "-c", DRIVER, seconds=PATIENCE)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ajet.rollout.recorder import live_lines
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, lines, printed_by, run_folder, write_job
 from tests.plugins.verl.test_two_nodes import until
 
@@ -72,7 +73,7 @@ def write_slow_job(folder: Path, save_every: int = STEPS) -> Path:
 
 
 def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> None:
-    machine.ajet("run", str(write_slow_job(machine.folder)), seconds=600)
+    machine.ajet("run", str(write_slow_job(machine.folder)), seconds=4 * PATIENCE)
 
     run = run_folder(machine.folder)
     episodes = [line for line in lines(run / "episodes.jsonl") if line["type"] == "episode"]
@@ -102,18 +103,20 @@ def test_point_14_a_killed_job_resumes_with_the_groups_of_its_queue(machine: Mac
     folder = machine.folder
     write_slow_job(folder, save_every=1)
     running = machine.start(sys.executable, "-m", "ajet", "run", "job.yaml")
-    until(lambda: running.poll() is not None or any(folder.glob("runs/*/checkpoints/step_000002")), 480)
+    until(
+        lambda: running.poll() is not None or any(folder.glob("runs/*/checkpoints/step_000002")), 4 * PATIENCE
+    )
     assert running.poll() is None, printed_by(running)[-4000:]
     os.killpg(running.pid, signal.SIGKILL)
-    running.wait(30)
-    until(lambda: not any("VLLM" in command for command in machine.commands()), 120)
+    running.wait(PATIENCE)
+    until(lambda: not any("VLLM" in command for command in machine.commands()), PATIENCE)
     for path in machine.orphans():  # of a kill with -9 they stay: docs/verl.md
         path.unlink()
     run = run_folder(folder)
     resumed = max(int(path.name.removeprefix("step_")) for path in (run / "checkpoints").glob("step_*"))
     assert resumed in (2, 3)
 
-    assert "resuming" in machine.ajet("run", "--resume", str(run), seconds=480)
+    assert "resuming" in machine.ajet("run", "--resume", str(run), seconds=4 * PATIENCE)
 
     steps = [line for line in live_lines(run / "metrics.jsonl") if line["type"] == "train"]
     assert [line["step"] for line in steps][-(STEPS - resumed) :] == list(range(resumed + 1, STEPS + 1))

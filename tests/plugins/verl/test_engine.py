@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, open_machine
 
 
@@ -23,7 +24,7 @@ def found() -> Iterator[dict[str, Any]]:
 
 def _printed(machine: Machine) -> dict[str, Any]:
     driver = str(Path(__file__).with_name("engine_driver.py"))
-    lines = machine.run(sys.executable, driver, seconds=240).strip().splitlines()
+    lines = machine.run(sys.executable, driver, seconds=4 * PATIENCE).strip().splitlines()
     printed: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
     return printed
 

@@ -19,6 +19,7 @@ from ajet.learning.objective import objective
 from ajet.learning.settings import LoraSettings
 from ajet_local.modeling import load_model
 from ajet_lora.adapters import Adapters
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, write_job
 from tests.plugins.verl.exactness import TIMELINES, WAYS, episodes, job_of, keep_gradients
 
@@ -110,7 +111,7 @@ def _check(machine: Machine, job_file: Path) -> None:
     folder = machine.folder / "out"
     folder.mkdir()
     script = Path(__file__).with_name("exactness.py")
-    machine.run(sys.executable, str(script), str(job_file), str(folder), seconds=240)
+    machine.run(sys.executable, str(script), str(job_file), str(folder), seconds=4 * PATIENCE)
 
     job = job_of(job_file)
     targets = list(job.config.targets)

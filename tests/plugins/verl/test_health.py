@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 
 DRIVER = """
@@ -85,7 +86,7 @@ ray.shutdown()
 
 
 def test_point_15_a_server_that_dies_or_hangs_is_named(machine: Machine) -> None:
-    printed = machine.run(sys.executable, "-c", DRIVER, seconds=180)
+    printed = machine.run(sys.executable, "-c", DRIVER, seconds=4 * PATIENCE)
     lines = dict(line.split(" [", 1) for line in printed.splitlines() if " [" in line)
     assert lines["WELL"] == lines["ANSWERS"] == lines["GONE BEFORE"] == lines["ALIVE"] == "]", printed
     assert lines["HANGS"] == "'inference server vllm_server_2_0 has not answered for 10 s; it is ended']", (

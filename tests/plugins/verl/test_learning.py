@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ajet.rollout.recorder import live_lines
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 
@@ -46,7 +47,7 @@ def test_the_math_example_learns_in_each_mode(machine: Machine, mode: str) -> No
     folder = machine.folder
     for name in ("agent.py", "job.yaml", "make_tasks.py"):
         shutil.copy(MATH / name, folder)
-    machine.run(sys.executable, "make_tasks.py", "--out", "tasks", seconds=120)
+    machine.run(sys.executable, "make_tasks.py", "--out", "tasks", seconds=PATIENCE)
     changed = [part for setting in MODES[mode] for part in ("--set", setting)]
     began = time.monotonic()
     machine.ajet("run", "job.yaml", "--backbone", "verl", *changed, seconds=MINUTES * 60 * 2)
@@ -88,7 +89,7 @@ def test_voters_with_1_to_9_timelines_learn(machine: Machine) -> None:
         "--validation",
         "64",
     ]
-    machine.run(*command, seconds=120)
+    machine.run(*command, seconds=PATIENCE)
     write_job(machine.folder, job)
     machine.ajet("run", "job.yaml", seconds=MINUTES * 60 * 2)
     run = run_folder(machine.folder)

@@ -25,6 +25,7 @@ from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.export import export
 from ajet_verl.plugin import Verl
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, lines, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 from tests.plugins.verl.test_alignment import job_of
@@ -32,7 +33,7 @@ from tests.plugins.verl.test_two_nodes import until
 
 pytestmark = pytest.mark.models("calculator")
 
-SECONDS = 600.0
+SECONDS = 4 * PATIENCE
 STEPS = 2
 FLOW = """
 from ajet import WorkflowOutput
@@ -136,8 +137,8 @@ def test_a_killed_asynchronous_run_goes_on_with_its_adapters(machine: Machine) -
     until(lambda: running.poll() is not None or any(folder.glob("runs/*/checkpoints/step_000001")), SECONDS)
     assert running.poll() is None, printed_by(running)[-4000:]
     os.killpg(running.pid, signal.SIGKILL)
-    running.wait(30)
-    until(lambda: not any("VLLM" in command for command in machine.commands()), 120)
+    running.wait(PATIENCE)
+    until(lambda: not any("VLLM" in command for command in machine.commands()), PATIENCE)
     for path in machine.orphans():  # of a kill with -9 they stay: docs/verl.md
         path.unlink()
     run = run_folder(folder)

@@ -6,13 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 
 DRIVER = Path(__file__).with_name("units_driver.py")
 
 
 def test_nothing_of_a_group_is_lost_doubled_or_left(machine: Machine) -> None:
-    printed = machine.run(sys.executable, str(DRIVER), seconds=400)
+    printed = machine.run(sys.executable, str(DRIVER), seconds=4 * PATIENCE)
     found = json.loads(printed.strip().splitlines()[-1])
 
     killed = found["killed"]

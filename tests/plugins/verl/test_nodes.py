@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, printed_by
 from tests.plugins.verl.test_two_nodes import until
 
@@ -36,15 +37,15 @@ def cluster(machine: Machine, **environment: str) -> Iterator[str]:
     ]
     nodes = [machine.start(*ray, *first, *options)]
     try:
-        until(lambda: "Ray runtime started" in printed_by(nodes[0]), 120)
+        until(lambda: "Ray runtime started" in printed_by(nodes[0]), PATIENCE)
         nodes.append(machine.start(*ray, *second, *options, **environment))
-        until(lambda: "Ray runtime started" in printed_by(nodes[1]), 120)
+        until(lambda: "Ray runtime started" in printed_by(nodes[1]), PATIENCE)
         yield f"{head}:{port}"
     finally:
         for node in nodes:
             node.send_signal(signal.SIGTERM)
         for node in nodes:
-            node.wait(60)
+            node.wait(PATIENCE)
 
 
 @pytest.mark.slow  # a cluster of two nodes: make verify-verl
@@ -59,7 +60,9 @@ def test_point_11_nodes_are_checked_variables_forwarded_and_dead_processes_recog
     # Both nodes in one test, because each cluster takes half a minute: the other node has another verl.
     path = ":".join([str(newer.parent), *filter(None, [machine.environment.get("PYTHONPATH")])])
     with cluster(machine, PYTHONPATH=path) as address:
-        printed = machine.run(sys.executable, str(DRIVER), str(folder), seconds=240, RAY_ADDRESS=address)
+        printed = machine.run(
+            sys.executable, str(DRIVER), str(folder), seconds=4 * PATIENCE, RAY_ADDRESS=address
+        )
     assert "VARIABLE HF_TOKEN of the user" in printed and "VARIABLE DATABASE_URL db" in printed
     assert "VARIABLE UNNAMED not set" in printed
     assert re.search(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 from tests.ports import free_port
 
@@ -32,5 +33,5 @@ def test_the_service_is_a_cluster_that_jobs_join_and_is_stopped_by_the_last(
 ) -> None:
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
-    printed = machine.run(sys.executable, str(driver), str(free_port()), seconds=180)
+    printed = machine.run(sys.executable, str(driver), str(free_port()), seconds=4 * PATIENCE)
     assert "service ray: healthy" in printed and "GPUs 3.0" in printed and "service ray: stopped" in printed

@@ -14,6 +14,7 @@ import pytest
 
 from ajet.rollout.recorder import live_lines
 from ajet.runs.restarts import RESTARTS
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, lines, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 from tests.plugins.verl.test_separate_async import separate
@@ -21,7 +22,7 @@ from tests.plugins.verl.test_two_nodes import until
 
 pytestmark = pytest.mark.models("calculator")
 
-SECONDS = 480.0
+SECONDS = 4 * PATIENCE
 STEPS = 3
 SLOW = """
 import asyncio

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ajet.rollout.recorder import live_lines
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 
@@ -40,7 +41,7 @@ def test_two_ranks_learn_while_a_third_answers(machine: Machine) -> None:
     }
     write_job(machine.folder, sums_job(machine.folder, train=train, backbone={"name": "verl", "verl": verl}))
 
-    machine.ajet("run", "job.yaml", seconds=600)
+    machine.ajet("run", "job.yaml", seconds=4 * PATIENCE)
 
     run = run_folder(machine.folder)
     steps = [line for line in live_lines(run / "metrics.jsonl") if line["type"] == "train"]

@@ -14,6 +14,7 @@ from ajet.types import AjetError
 from ajet_verl import tally
 from ajet_verl.slots import Slots
 from ajet_verl.tally import Tally
+from tests.patience import PATIENCE
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -145,7 +146,7 @@ async def test_4000_episodes_of_groups_never_exceed_the_limit_by_running_ones() 
             running[place] -= 1
             slots.free(place, 1)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(unit(8) for _ in range(500)))
     assert most <= 64 and not any(running)
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 SCRIPT = """
 import ajet
 from ajet.job.prepare import prepare
@@ -35,7 +37,12 @@ print(asyncio.run(job.workflow.target(ajet.Task("t", "ab"))), job.backbone.name,
 def python(code: str, folder: Path, given: str = "") -> str:
     (folder / "script.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "script.py"], input=given, cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, "script.py"],
+        input=given,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

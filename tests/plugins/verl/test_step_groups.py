@@ -14,6 +14,7 @@ from ajet.learning.batch import Learnable
 from ajet.learning.rollouts import rounded_up
 from ajet_verl.credit import with_different_rewards
 from ajet_verl.step_groups import StepGroups
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 
 
@@ -119,7 +120,7 @@ def test_verl_gets_as_many_groups_as_it_asked_for_and_none_of_equal_rewards(mach
         "train": {"batch_size": 4, "dynamic_sampling": 2, "steps": 2},
         "backbone": {"name": "verl"},
     }
-    printed = machine.run(sys.executable, DRIVER, str(folder), json.dumps(sections), seconds=240)
+    printed = machine.run(sys.executable, DRIVER, str(folder), json.dumps(sections), seconds=4 * PATIENCE)
     found = json.loads(printed.strip().splitlines()[-1])
     for step in found["steps"]:
         uids, metrics = set(step["prompts"]), step["metrics"]

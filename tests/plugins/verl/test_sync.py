@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, lines, run_folder, write_job
 
 pytestmark = pytest.mark.models("calculator")
@@ -114,7 +115,7 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
             "verl": {"runners": 2, "trees": True, "actor_rollout_ref": {"rollout": {"max_model_len": 256}}},
         },
     }
-    machine.ajet("run", str(write_job(folder, job)), seconds=600)
+    machine.ajet("run", str(write_job(folder, job)), seconds=4 * PATIENCE)
 
     run = run_folder(folder)
     episodes = [line for line in lines(run / "episodes.jsonl") if line["type"] == "episode"]

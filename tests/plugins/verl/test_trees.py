@@ -22,6 +22,7 @@ from ajet_verl.layout import PADDING
 from ajet_verl.plugin import Verl
 from ajet_verl.tree_choice import TreeChoice
 from ajet_verl.tree_layout import TreeRows, lay_out_trees
+from tests.patience import PATIENCE
 from tests.plugins.verl import trees_driver
 from tests.plugins.verl.conftest import Machine
 from tests.plugins.verl.test_alignment import job_of
@@ -271,7 +272,7 @@ def test_models_with_other_attention_find_out_that_they_compute_rows(folder: Pat
 
 
 def test_two_ranks_get_the_gradients_of_rows(machine: Machine) -> None:
-    machine.run(sys.executable, str(Path(trees_driver.__file__)), str(machine.folder), seconds=240)
+    machine.run(sys.executable, str(Path(trees_driver.__file__)), str(machine.folder), seconds=4 * PATIENCE)
     ranks = [torch.load(machine.folder / f"found-{rank}.pt") for rank in range(trees_driver.RANKS)]
     for found in ranks:
         assert found["obstacle"] == ""

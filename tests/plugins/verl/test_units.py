@@ -24,6 +24,7 @@ from ajet_verl.dataset import PlannedGroup
 from ajet_verl.recorder import LINES, Recorder
 from ajet_verl.rows import GroupRows
 from ajet_verl.units import Unit, UnitEnded, Units
+from tests.patience import PATIENCE
 from tests.plugins.verl.test_alignment import job_of
 
 MEMBERS = 4
@@ -76,7 +77,7 @@ def with_units(
     engine = ScriptedEngine(tokenizer, lambda request, prompt: "3", model_type=model_type)
 
     async def whole() -> None:
-        async with open_runtime(job, engine=engine) as runtime, asyncio.timeout(60):
+        async with open_runtime(job, engine=engine) as runtime, asyncio.timeout(PATIENCE):
             units = Units(
                 runtime, row_limit=row_limit, excused=lambda: 0.0, hold=outside.hold, put=outside.put
             )

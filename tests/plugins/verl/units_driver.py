@@ -150,7 +150,7 @@ def resumed(cluster: RolloutCluster, uids: dict[str, str]) -> dict[str, Any]:
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

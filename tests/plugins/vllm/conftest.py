@@ -11,10 +11,11 @@ import pytest
 
 from ajet.capture.portal import Portal
 from ajet.interfaces.progress import Silent
+from tests.patience import PATIENCE
 
-SECONDS = 120.0
+SECONDS = PATIENCE
 """Deadline of a test; the engine has this long to answer."""
-START_SECONDS = 400.0
+START_SECONDS = 4 * PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +65,7 @@ def started(checkpoints: list[Path]) -> Iterator[tuple[Any, Portal]]:
             shared |= {m.path for m in process.memory_maps() if m.path.startswith("/dev/shm/")}
         yield engine, portal
     finally:
-        portal.submit(engine.close()).result(60)
+        portal.submit(engine.close()).result(PATIENCE)
         portal.close()
         left = vllm_processes()
         for process in left:

@@ -14,14 +14,16 @@ from importlib.util import find_spec
 import httpx
 import pytest
 
+from tests.patience import PATIENCE
+
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm")
 
-SECONDS = 400
+SECONDS = 4 * PATIENCE
 PATIENT = f"""
 from ajet.capture.gateway import stopping
 from ajet.cli import main
 
-stopping.SECONDS_TO_END = {SECONDS}.0
+stopping.SECONDS_TO_END = {SECONDS}
 main()
 """
 """`ajet`, with all the time that a busy machine takes to end vLLM."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.plugins.programs import calling, require
 from tests.tiny import save_tiny_model
 
@@ -25,7 +26,7 @@ if not importlib.metadata.version("agentscope").startswith("1."):
     pytest.skip("AgentScope 1 is not installed: make test-agentscope-samples", allow_module_level=True)
 
 HERE = Path(__file__).parent
-SECONDS = 600
+SECONDS = 4 * PATIENCE
 NUMBERS = [(n, n + 2) for n in range(4)]
 SUMS = [
     {
