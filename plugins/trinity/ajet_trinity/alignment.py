@@ -6,13 +6,12 @@ Later sources override earlier ones: the defaults of a platform that is a plugin
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ajet.foreign.platforms import platform_defaults
 from ajet.learning.objective import objective
 from ajet.types import ConfigError
 from ajet.utils.keys import leaves, under
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from ajet.job.job import Job
     from ajet_trinity.settings import TrinitySettings
 
-PLATFORMS = "ajet_trinity.platforms"
-"""Entry point group with the defaults of platforms."""
 RUN = Path("<run folder>")
 """Placeholder for a run folder that does not exist yet."""
 LOSS_KEYS = ("algorithm", "kl", "correction", "correction_cap")
@@ -243,7 +240,7 @@ def compose(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]
     explicit = dict(leaves(settings.explicit))
     refuse(explicit)
     tree: dict[str, Any] = {}
-    for values in (platform_defaults(), aligned(job, settings, place), explicit, FIXED):
+    for values in (platform_defaults("trinity"), aligned(job, settings, place), explicit, FIXED):
         for key, value in values.items():
             put(tree, key, value)
     return tree
@@ -255,16 +252,6 @@ def aligned(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]
     for row in TABLE:
         found |= zip(row.trinity, row.values(job, settings, place), strict=True)
     return found
-
-
-def platform_defaults() -> Mapping[str, Any]:
-    """The defaults of the platform that TRINITY_PLATFORM names: the mapping behind the entry point of that name in the group
-    `PLATFORMS`, or {}."""
-    name = os.environ.get("TRINITY_PLATFORM", "")
-    for entry in importlib.metadata.entry_points(group=PLATFORMS, name=name):
-        values: Mapping[str, Any] = entry.load()
-        return values
-    return {}
 
 
 def refuse(explicit: Mapping[str, Any]) -> None:

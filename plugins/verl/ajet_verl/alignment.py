@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.metadata
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ajet.foreign.platforms import platform_defaults
 from ajet.learning.objective import objective
 from ajet.types import ConfigError
 from ajet.utils.keys import leaves, under
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from ajet_verl.settings import VerlSettings
 
 ROLLOUT = "actor_rollout_ref.rollout"
-PLATFORMS = "ajet_verl.platforms"
-"""Entry point group with the defaults of platforms."""
 RUN = "<run folder>"
 """Placeholder for a run folder that does not exist yet."""
 
@@ -285,7 +282,7 @@ def compose_with_lengths(
             DEFAULTS,
             ENGINES[settings.engine].defaults,
             _machine_defaults(),
-            _platform_defaults(),
+            platform_defaults("verl"),
             _aligned(job.config, settings),
             _placed(job, settings, paths),
             lora.placed(job, paths.adapters),
@@ -381,16 +378,6 @@ def _machine_defaults() -> dict[str, Any]:
     return {"trainer.n_gpus_per_node": count} if count else {}
 
 
-def _platform_defaults() -> Mapping[str, Any]:
-    """The defaults of the platform that VERL_PLATFORM names: the mapping behind the entry point of that name in the
-    group `PLATFORMS`, or {}."""
-    name = os.environ.get("VERL_PLATFORM", "")
-    for entry in importlib.metadata.entry_points(group=PLATFORMS, name=name):
-        values: Mapping[str, Any] = entry.load()
-        return values
-    return {}
-
-
 def _refuse_reserved(explicit: Mapping[str, Any]) -> None:
     """Raise ConfigError for explicit keys of verl that AgentJet requires, computes, reads from the job or does not use."""
     for key in explicit:
@@ -456,7 +443,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
     why = {**PLACED, **dict.fromkeys(FIXED, "AgentJet")}
     why |= {key: row.ours for row in TABLE for name in row.verl if (key := engine.key(name))}
     why |= dict.fromkeys({**DEFAULTS, **engine.defaults}, "AgentJet's default") | dict.fromkeys(
-        _platform_defaults(), "VERL_PLATFORM"
+        platform_defaults("verl"), "VERL_PLATFORM"
     )
     why |= {"actor_rollout_ref.model.external_lib": "AgentJet"}
     why |= dict.fromkeys(lora.placed(job, None), "targets.NAME.lora")

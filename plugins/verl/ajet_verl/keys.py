@@ -9,7 +9,7 @@ from typing import Any
 
 from ajet.types import ConfigError
 from ajet.utils.suggest import nearest
-from ajet_verl.versions import missing
+from ajet_verl.versions import REQUIREMENTS
 
 SECTIONS = (
     "actor_rollout_ref",
@@ -137,5 +137,5 @@ def folder() -> Path:
     """The folder of verl's configuration files, found without importing verl. Raises ConfigError if verl is not installed."""
     found = importlib.util.find_spec("verl")
     if found is None or found.origin is None or not found.submodule_search_locations:
-        raise ConfigError(f"backbone verl: {missing('verl')}")
+        raise ConfigError(f"backbone verl: {REQUIREMENTS.missing()}")
     return Path(found.submodule_search_locations[0]) / "trainer" / "config"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 
 from ajet.types import ConfigError
-from ajet_trinity import versions
 from ajet_trinity.versions import NEEDED, check, findings
 
 TESTED = {
@@ -25,7 +26,13 @@ TESTED = {
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What is installed; a test may change it."""
     found = dict(TESTED)
-    monkeypatch.setattr(versions, "version_of", found.get)
+
+    def version(name: str) -> str:
+        if name not in found:
+            raise PackageNotFoundError(name)
+        return found[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
     return found
 
 

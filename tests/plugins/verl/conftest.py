@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compose without the defaults of the CPU platform of these tests, which are for the engine dp."""
-    monkeypatch.setattr("ajet_verl.alignment._platform_defaults", dict)
+    monkeypatch.setattr("ajet_verl.alignment.platform_defaults", lambda backbone: {})
 
 
 @dataclass

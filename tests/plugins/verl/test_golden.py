@@ -30,7 +30,7 @@ MEMORY = 80 * 2**30
 @pytest.fixture(autouse=True)
 def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has GPUs of 80 GiB."""
-    monkeypatch.setattr("ajet_verl.alignment._platform_defaults", dict)
+    monkeypatch.setattr("ajet_verl.alignment.platform_defaults", lambda backbone: {})
     monkeypatch.setattr("ajet_verl.machine.on_gpus", lambda: True)
     monkeypatch.setattr("ajet_verl.machine.gpu_count", lambda: 8)
     monkeypatch.setattr("ajet_verl.machine.gpu_memory", lambda: MEMORY)

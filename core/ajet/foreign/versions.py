@@ -1,0 +1,112 @@
+"""Checks the installed versions of another program and of what it needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ajet.types import ConfigError, Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A distribution that a backbone needs. ``tested`` and ``own`` (what the program itself requires) are versions or their
+    beginnings; without any, every version will do."""
+
+    name: str
+    tested: tuple[str, ...]
+    install: str
+    own: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
+    """Other distributions with the same module."""
+    exact: bool = False
+    """Whether another version is an error instead of a warning, because the plugin depends on internals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The installed version of a needed distribution, or None; ``backbone`` is the name of the one that needs it."""
+
+    needed: Needed
+    backbone: str
+    version: str | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether we have tested this version, or the program requires it."""
+        known = (*self.needed.tested, *self.needed.own)
+        return self.version is not None and (not known or any(_begins(self.version, k) for k in known))
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether no job can run: it is not installed, or `Needed.exact` and another version."""
+        return self.version is None or (self.needed.exact and not self.is_known)
+
+    @property
+    def problem(self) -> str:
+        """One line with the installed and tested versions and the command that installs them; "" if all is well."""
+        if self.is_known:
+            return ""
+        needed = self.needed
+        state = f"{self.version} was not tested" if self.version else "is not installed"
+        known = f"; {self.backbone}'s own: ".join(filter(None, map(", ".join, (needed.tested, needed.own))))
+        return f"{needed.name} {state}{f' (tested: {known})' if known else ''}. {needed.install}"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a backbone needs; the first of ``needed`` is the program in which it trains. ``prefix`` stands before the names of
+    the others in `ajet doctor`."""
+
+    backbone: str
+    needed: Sequence[Needed]
+    prefix: str = ""
+
+    def found(self) -> list[Found]:
+        """What is installed of each."""
+        return [
+            Found(one, self.backbone, next(filter(None, map(_version, (one.name, *one.instead))), None))
+            for one in self.needed
+        ]
+
+    def check(self) -> list[str]:
+        """Warnings about untested versions, one line each. Raises ConfigError for a missing or unusable one."""
+        problems = [found for found in self.found() if found.problem]
+        for found in problems:
+            if found.is_fatal:
+                raise ConfigError(f"backbone {self.backbone}: {found.problem}")
+        return [f"backbone {self.backbone}: {found.problem}" for found in problems]
+
+    def missing(self) -> str:
+        """The message for a program that is not installed."""
+        return Found(self.needed[0], self.backbone, None).problem
+
+    def findings(self) -> Iterator[Finding]:
+        """The lines of `ajet doctor`. If the program is not installed, this is a single line of information, because its
+        requirements, which few environments meet, then do not matter."""
+        found = self.found()
+        program = found[0]
+        if program.version is None:
+            remedy = f"in a separate environment (docs/{self.backbone}.md): {program.needed.install}"
+            yield Finding(f"backbone {self.backbone}", "not installed", remedy, optional=True)
+            return
+        for one in found:
+            yield Finding(
+                f"{self.prefix}{one.needed.name}",
+                one.version or "not installed",
+                one.problem,
+                optional=not one.is_fatal,
+            )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _begins(version: str, tested: str) -> bool:
+    return re.match(rf"{re.escape(tested)}(?!\d)", version) is not None
