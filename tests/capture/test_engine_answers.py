@@ -65,7 +65,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("fault", "said"), FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_A8_a_wrong_answer_of_an_engine_fails_its_episode_and_names_the_engine_and_the_call(
+def test_a_wrong_answer_of_an_engine_fails_its_episode_and_names_the_engine_and_the_call(
     bench: Any, tokenizer: Any, fault: Fault, said: str, stream: bool
 ) -> None:
     async def agent(task: Any) -> float:

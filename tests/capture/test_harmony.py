@@ -31,7 +31,7 @@ def engine(sampled: str) -> ScriptedEngine:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_A3_a_call_comes_with_its_thoughts_and_its_text(bench: Any, sdk: Any, stream: bool) -> None:
+def test_a_call_comes_with_its_thoughts_and_its_text(bench: Any, sdk: Any, stream: bool) -> None:
     asked = {"model": "m", "messages": USER, "tools": [TOOL], "stream": stream}
     with bench(engine(CALLED)).session() as session:
         reply = sdk.chat.completions.create(**asked)
@@ -48,7 +48,7 @@ def test_A3_a_call_comes_with_its_thoughts_and_its_text(bench: Any, sdk: Any, st
     assert recorded.generation.token_ids[-1] == harmony.harmony().convert_tokens_to_ids("<|call|>")
 
 
-def test_A3_the_answer_is_streamed_word_by_word_after_the_thoughts(bench: Any, sdk: Any) -> None:
+def test_the_answer_is_streamed_word_by_word_after_the_thoughts(bench: Any, sdk: Any) -> None:
     sampled = harmony.answer("It is 2, as one and one are 2.", thought="one and one")
     with bench(engine(sampled)).session():
         reply = sdk.chat.completions.create(model="m", messages=USER, stream=True)

@@ -182,7 +182,7 @@ def answering(bench: Any, tokenizer: Any) -> Any:
 
 
 @clients
-def test_C9_a_call_is_answered_in_process_and_recorded(client: Client, answering: Any) -> None:
+def test_a_call_is_answered_in_process_and_recorded(client: Client, answering: Any) -> None:
     import httpx
 
     with answering.session() as plain:
@@ -195,7 +195,7 @@ def test_C9_a_call_is_answered_in_process_and_recorded(client: Client, answering
 
 
 @clients
-def test_C9_a_streamed_answer_comes_piece_by_piece(client: Client, bench: Any, tokenizer: Any) -> None:
+def test_a_streamed_answer_comes_piece_by_piece(client: Client, bench: Any, tokenizer: Any) -> None:
     """The engine ends only when the client has seen a piece."""
     seen: list[str] = []
     engine = Waiting(tokenizer, lambda r, p: "one two three", until=lambda: any(seen))
@@ -208,7 +208,7 @@ def test_C9_a_streamed_answer_comes_piece_by_piece(client: Client, bench: Any, t
 
 
 @clients
-def test_C9_a_streamed_answer_that_is_closed_half_way_stops_its_generation(
+def test_a_streamed_answer_that_is_closed_half_way_stops_its_generation(
     client: Client, bench: Any, tokenizer: Any
 ) -> None:
     engine = ScriptedEngine(tokenizer, lambda r, p: "one two three", seconds_between=600)
@@ -221,7 +221,7 @@ def test_C9_a_streamed_answer_that_is_closed_half_way_stops_its_generation(
 
 
 @clients
-def test_C9_the_clients_timeout_is_its_own_and_stops_the_generation(
+def test_the_clients_timeout_is_its_own_and_stops_the_generation(
     client: Client, bench: Any, tokenizer: Any
 ) -> None:
     engine = ScriptedEngine(tokenizer, lambda r, p: "late", seconds=600)
@@ -237,7 +237,7 @@ def test_C9_the_clients_timeout_is_its_own_and_stops_the_generation(
 
 
 @clients
-def test_C9_the_timeout_between_pieces_is_the_clients_own(client: Client, bench: Any, tokenizer: Any) -> None:
+def test_the_timeout_between_pieces_is_the_clients_own(client: Client, bench: Any, tokenizer: Any) -> None:
     engine = ScriptedEngine(tokenizer, lambda r, p: "one two three", seconds_between=600)
 
     def ask(seconds: float) -> None:
@@ -252,7 +252,7 @@ def test_C9_the_timeout_between_pieces_is_the_clients_own(client: Client, bench:
 
 
 @clients
-def test_C9_labels_and_the_header_name_the_agent(client: Client, answering: Any) -> None:
+def test_labels_and_the_header_name_the_agent(client: Client, answering: Any) -> None:
     with answering.session() as session:
         with ajet.label(agent="labelled"):
             client.ask(Asked())
@@ -262,7 +262,7 @@ def test_C9_labels_and_the_header_name_the_agent(client: Client, answering: Any)
 
 
 @clients
-def test_C9_the_key_identifies_the_episode_in_a_thread_without_its_context(
+def test_the_key_identifies_the_episode_in_a_thread_without_its_context(
     client: Client, answering: Any
 ) -> None:
     with answering.session() as session:
@@ -275,7 +275,7 @@ def test_C9_the_key_identifies_the_episode_in_a_thread_without_its_context(
     assert status == 401 and b"no running episode" in body
 
 
-def test_C9_the_other_wires_are_answered_too(answering: Any) -> None:
+def test_the_other_wires_are_answered_too(answering: Any) -> None:
     with answering.session() as session:
         messages = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
         said = requests.post(f"{CLOSED}/messages", json=messages).json()
@@ -285,7 +285,7 @@ def test_C9_the_other_wires_are_answered_too(answering: Any) -> None:
     assert len(session.record.calls) == 2
 
 
-def test_C9_episodes_that_share_an_aiohttp_session_never_mix(bench: Any, tokenizer: Any) -> None:
+def test_episodes_that_share_an_aiohttp_session_never_mix(bench: Any, tokenizer: Any) -> None:
     def answer(request: Any, prompt: str) -> str:
         return prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
 
@@ -318,7 +318,7 @@ def test_C9_episodes_that_share_an_aiohttp_session_never_mix(bench: Any, tokeniz
     ],
     ids=["bytes", "text", "file", "parts"],
 )
-def test_C9_a_body_may_be_whatever_the_client_takes(body: Callable[[], Any], answering: Any) -> None:
+def test_a_body_may_be_whatever_the_client_takes(body: Callable[[], Any], answering: Any) -> None:
     async def by_aiohttp(data: Any) -> bytes:
         async with aiohttp.ClientSession() as session, session.post(CHAT, data=data) as response:
             return bytes(await response.read())
@@ -341,28 +341,28 @@ def test_C9_a_body_may_be_whatever_the_client_takes(body: Callable[[], Any], ans
 
 
 @clients
-def test_C9_a_call_outside_an_episode_is_refused_in_strict_mode(client: Client, answering: Any) -> None:
+def test_a_call_outside_an_episode_is_refused_in_strict_mode(client: Client, answering: Any) -> None:
     status, body = client.ask(Asked())
     assert status == 400 and b"outside any episode" in body
     assert answering.capture.counters["stray_calls"] == 1
 
 
 @clients
-def test_C9_passthrough_reaches_the_real_endpoint(client: Client, answering: Any) -> None:
+def test_passthrough_reaches_the_real_endpoint(client: Client, answering: Any) -> None:
     with answering.session() as session, ajet.passthrough(), pytest.raises(client.unreachable):
         client.ask(Asked())
     assert not session.record.exchanges and not session.refusals
 
 
 @clients
-def test_C9_what_is_no_llm_call_reaches_its_server(client: Client, answering: Any, page: str) -> None:
+def test_what_is_no_llm_call_reaches_its_server(client: Client, answering: Any, page: str) -> None:
     with answering.session() as session:
         assert client.ask(Asked(url=f"{page}/search")) == (200, b"hi\n")
     assert not session.record.exchanges
 
 
 @clients
-def test_C9_after_capture_the_client_is_as_it_was(client: Client, bench: Any, tokenizer: Any) -> None:
+def test_after_capture_the_client_is_as_it_was(client: Client, bench: Any, tokenizer: Any) -> None:
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
     b.capture.__exit__(None, None, None)
     with pytest.raises(client.unreachable):
@@ -469,7 +469,7 @@ def page() -> Iterator[str]:
 @pytest.mark.parametrize("gateway", [True, False], ids=["with a gateway", "without"])
 @clients
 @thinned
-def test_C9_a_forked_child_is_answered_through_the_gateway(
+def test_a_forked_child_is_answered_through_the_gateway(
     client: Client, gateway: bool, answering: Any
 ) -> None:
     with install(answering.capture, gateway=gateway) as around:
@@ -531,7 +531,7 @@ def in_a_fork(client: Client, asked: Asked) -> tuple[int, bytes]:
     return status, body.encode()
 
 
-def test_C9_a_library_is_patched_when_the_program_imports_it_and_not_imported_before() -> None:
+def test_a_library_is_patched_when_the_program_imports_it_and_not_imported_before() -> None:
     program = (
         "import sys\n"
         "from ajet.capture.hook import Capture\n"

@@ -80,7 +80,7 @@ def chat(*contents: str, **options: Any) -> bytes:
 # ------------------------------------------------------------------ schemas
 
 
-def test_C1_a_schema_that_backtracks_is_answered_and_others_are_not_held_up(served: Any) -> None:
+def test_a_schema_that_backtracks_is_answered_and_others_are_not_held_up(served: Any) -> None:
     b, gateway = served
     b.engine._script = lambda request, prompt: json.dumps("a" * 60 + "!")
     schema = {"type": "string", "pattern": "^(a+)+$"}
@@ -93,7 +93,7 @@ def test_C1_a_schema_that_backtracks_is_answered_and_others_are_not_held_up(serv
 @pytest.mark.parametrize(
     "schema", [{"pattern": "(?=a)b"}, {"type": "nothing"}], ids=["lookaround", "no schema"]
 )
-def test_C1_a_schema_that_cannot_be_applied_is_refused_before_anything_is_sampled(
+def test_a_schema_that_cannot_be_applied_is_refused_before_anything_is_sampled(
     bench: Any, engine: ScriptedEngine, schema: Any
 ) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -101,7 +101,7 @@ def test_C1_a_schema_that_cannot_be_applied_is_refused_before_anything_is_sample
     assert (status, code) == (400, "invalid_request") and not engine.requests
 
 
-def test_C1_schemas_are_applied_beside_the_loop(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemas_are_applied_beside_the_loop(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     b, gateway = served
     going, go_on = threading.Event(), threading.Event()
 
@@ -125,7 +125,7 @@ def test_C1_schemas_are_applied_beside_the_loop(served: Any, monkeypatch: pytest
 # ------------------------------------------------------------------ chats
 
 
-def test_C4_a_million_messages_are_refused_before_they_are_read(
+def test_a_million_messages_are_refused_before_they_are_read(
     bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b, body = bench(engine), b'{"messages":[' + b",".join([ONE] * 1_000_000) + b"]}"
@@ -136,7 +136,7 @@ def test_C4_a_million_messages_are_refused_before_they_are_read(
     assert (status, code) == (413, "request_too_large") and "1,000,002 objects and lists" in message
 
 
-def test_C4_two_hundred_thousand_tools_are_refused_before_they_are_read(
+def test_two_hundred_thousand_tools_are_refused_before_they_are_read(
     bench: Any, engine: ScriptedEngine
 ) -> None:
     body = b'{"messages":[' + ONE + b'],"tools":[' + b",".join([TOOL] * 200_000) + b"]}"
@@ -158,7 +158,7 @@ class Counting:
         return getattr(self._tokenizer, name)
 
 
-def test_C4_of_a_text_far_too_long_no_more_is_tokenised_than_some_contexts(
+def test_of_a_text_far_too_long_no_more_is_tokenised_than_some_contexts(
     bench: Any, engine: ScriptedEngine
 ) -> None:
     b = bench(engine)
@@ -182,7 +182,7 @@ def test_C4_of_a_text_far_too_long_no_more_is_tokenised_than_some_contexts(
     ],
     ids=["messages", "tools", "texts", "a tool"],
 )
-def test_C4_what_cannot_fit_in_the_context_is_refused_without_being_rendered(
+def test_what_cannot_fit_in_the_context_is_refused_without_being_rendered(
     bench: Any, engine: ScriptedEngine, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = bench(engine)
@@ -191,7 +191,7 @@ def test_C4_what_cannot_fit_in_the_context_is_refused_without_being_rendered(
     assert (status, code) == (400, "context_length_exceeded") and "the model's context holds 4,096" in message
 
 
-def test_C4_a_chat_that_a_template_might_shorten_is_measured_by_its_rendering(
+def test_a_chat_that_a_template_might_shorten_is_measured_by_its_rendering(
     bench: Any, engine: ScriptedEngine
 ) -> None:
     status, code, message = error(answer(bench(engine), chat("a few words " * 1_000)))
@@ -224,14 +224,14 @@ def test_a_job_may_allow_less_than_the_models_context(bench: Any, tokenizer: Any
         ask(prompt)
 
 
-def test_C4_spaces_of_which_many_fit_are_not_refused_by_their_length(bench: Any, tokenizer: Any) -> None:
+def test_spaces_of_which_many_fit_are_not_refused_by_their_length(bench: Any, tokenizer: Any) -> None:
     text = " " * 20_000
     tokens = len(tokenizer.encode(text))
     engine = ScriptedEngine(tokenizer, lambda r, p: "ok", context_length=tokens + 100)
     assert answer(bench(engine), chat(text)).status == 200
 
 
-def test_C4_token_ids_beyond_the_context_are_refused_before_they_are_looked_at(
+def test_token_ids_beyond_the_context_are_refused_before_they_are_looked_at(
     bench: Any, engine: ScriptedEngine
 ) -> None:
     b = bench(engine)
@@ -242,7 +242,7 @@ def test_C4_token_ids_beyond_the_context_are_refused_before_they_are_looked_at(
     assert error(reply)[1] == "context_length_exceeded"
 
 
-def test_C4_a_large_new_chat_is_rendered_beside_the_loop_and_others_are_answered_meanwhile(
+def test_a_large_new_chat_is_rendered_beside_the_loop_and_others_are_answered_meanwhile(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b, gateway = served
@@ -272,7 +272,7 @@ def test_C4_a_large_new_chat_is_rendered_beside_the_loop_and_others_are_answered
     assert threads[0].startswith("ajet-off-loop")
 
 
-def test_C4_calls_in_this_process_are_numbered_as_they_come_whatever_their_size(
+def test_calls_in_this_process_are_numbered_as_they_come_whatever_their_size(
     bench: Any, tokenizer: Any
 ) -> None:
     """Their numbers decide their seeds, so that deterministic runs must not depend on threads."""
@@ -299,7 +299,7 @@ def test_C4_calls_in_this_process_are_numbered_as_they_come_whatever_their_size(
     ],
     ids=["stops", "brackets", "values"],
 )
-def test_C4_other_requests_that_would_cost_much_are_refused(
+def test_other_requests_that_would_cost_much_are_refused(
     bench: Any, engine: ScriptedEngine, body: bytes, code: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = error(answer(bench(engine), body))
@@ -325,7 +325,7 @@ def test_refusals_are_kept_as_long_as_there_are_few(
     assert all(reply.refusal and reply.refusal.code == "unsupported_parameter" for reply in replies)
 
 
-def test_C4_a_deeply_nested_tool_is_a_fault_of_the_request(
+def test_a_deeply_nested_tool_is_a_fault_of_the_request(
     bench: Any, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     deep = b'{"a":' * 800 + b"1" + b"}" * 800
@@ -338,7 +338,7 @@ def test_C4_a_deeply_nested_tool_is_a_fault_of_the_request(
 # ------------------------------------------------------------------ ids
 
 
-def test_C7_an_episode_whose_id_no_encoding_can_say_is_answered(bench: Any, engine: ScriptedEngine) -> None:
+def test_an_episode_whose_id_no_encoding_can_say_is_answered(bench: Any, engine: ScriptedEngine) -> None:
     b = bench(engine)
     with b.session("1.0/\ud800/0") as session:
         assert answer(b, chat("hi"), session).status == 200
@@ -368,9 +368,7 @@ def all_of(connection: socket.socket) -> bytes:
     return found
 
 
-def test_C4_the_bodies_of_all_calls_together_are_bounded(
-    served: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bodies_of_all_calls_together_are_bounded(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     b, gateway = served
     monkeypatch.setattr(bodies, "MOST_HELD", 100_000)
     with b.session() as session:
@@ -386,7 +384,7 @@ def test_C4_the_bodies_of_all_calls_together_are_bounded(
         assert post(gateway, session.key, chat("hi")).status_code == 200
 
 
-def test_C5_the_body_of_who_has_no_key_is_not_read(served: Any) -> None:
+def test_the_body_of_who_has_no_key_is_not_read(served: Any) -> None:
     _, gateway = served
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 30000000\r\n\r\n"
     reply = all_of(connect(gateway, head))
@@ -420,7 +418,7 @@ def test_a_length_of_thousands_of_digits_is_a_length_too_large(
     ],
     ids=["a header", "headers", "a URL", "empty lines", "trailers", "marks of a chunk"],
 )
-def test_C5_what_comes_beside_bodies_is_bounded(served: Any, sent: bytes) -> None:
+def test_what_comes_beside_bodies_is_bounded(served: Any, sent: bytes) -> None:
     _, gateway = served
     reply = all_of(connect(gateway, sent))
     # Where the client is still sending, the answer may be lost with the connection.
@@ -428,7 +426,7 @@ def test_C5_what_comes_beside_bodies_is_bounded(served: Any, sent: bytes) -> Non
     assert httpx.get(f"{gateway.url}/health", timeout=PATIENCE).status_code == 200
 
 
-def test_C5_a_head_of_the_allowed_size_is_read_also_after_another_request(served: Any) -> None:
+def test_a_head_of_the_allowed_size_is_read_also_after_another_request(served: Any) -> None:
     _, gateway = served
     with httpx.Client(timeout=PATIENCE) as client:
         for _ in range(3):
@@ -438,7 +436,7 @@ def test_C5_a_head_of_the_allowed_size_is_read_also_after_another_request(served
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 @pytest.mark.parametrize("after_another", [False, True])
-def test_C5_a_head_that_does_not_come_is_not_waited_for(
+def test_a_head_that_does_not_come_is_not_waited_for(
     served: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes, after_another: bool
 ) -> None:
     _, gateway = served
@@ -455,7 +453,7 @@ def test_what_is_not_http_is_refused_before_its_end(served: Any) -> None:
     assert all_of(connect(gateway, b"\x16\x03\x01\x02\x00\x01\x00")).startswith(b"HTTP/1.1 400")
 
 
-def test_C5_of_too_many_connections_without_a_request_the_oldest_go(
+def test_of_too_many_connections_without_a_request_the_oldest_go(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, gateway = served
@@ -536,7 +534,7 @@ def test_late_connections_are_given_up_a_few_in_each_turn_of_the_loop(
     bench(engine).portal.submit(many()).result(PATIENCE)
 
 
-def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: ScriptedEngine) -> None:
+def test_of_too_many_connections_those_go_that_rest(bench: Any, engine: ScriptedEngine) -> None:
     told: list[str] = []
 
     async def many() -> None:
@@ -571,7 +569,7 @@ def test_C5_of_too_many_connections_those_go_that_rest(bench: Any, engine: Scrip
         {"origin": "http://[x"},
     ],
 )
-def test_C10_pages_without_a_key_are_not_for_web_pages_of_elsewhere(
+def test_pages_without_a_key_are_not_for_web_pages_of_elsewhere(
     served: Any, path: str, headers: dict[str, str]
 ) -> None:
     _, gateway = served

@@ -540,7 +540,7 @@ class Programme:
         return None, errors[0]
 
     def _first_prompt(self, tools: bool) -> bool:
-        """I6: the first prompt is what the tokenizer's template gives. False if the request was refused."""
+        """The first prompt is what the tokenizer's template gives. False if the request was refused."""
         hello = own(self.family, self._prompt(tools)[0] or "", Case([], "Hello."))
         with self.stage.agent(f"first {tools}") as agent:
             try:

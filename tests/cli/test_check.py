@@ -195,7 +195,7 @@ def test_failures_are_told_by_cause_with_the_first_error(folder: Folder) -> None
     assert re.search(r"! 1 of 1 episodes failed: workflow:KeyError: .*agent.py:\d+", page)
 
 
-def test_B11_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> None:
+def test_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> None:
     folder.write("judge.py", "def judge(task, output): return {'a': 1.0}[task.id]\n")
     options = ("--judge", "judge.py:judge", "--first", "2", "--group-size", "1")
     assert "1 failed" in check(folder, "clean", *options, code=0)
@@ -204,7 +204,7 @@ def test_B11_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> N
     assert "1: all episodes failed" in " ".join(outcome.out.split())
 
 
-def test_B11_a_misspelt_recipe_is_named_before_anything_is_fetched(folder: Folder) -> None:
+def test_a_misspelt_recipe_is_named_before_anything_is_fetched(folder: Folder) -> None:
     outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--model", "starterr")
     assert outcome.code == 2 and not (folder.path / "runs").exists()
     assert outcome.err.startswith("error: model starterr: no such recipe or folder; did you mean 'starter'.")
@@ -222,7 +222,7 @@ def needs_text(task, output):
 """
 
 
-def test_B9_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: Folder) -> None:
+def test_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: Folder) -> None:
     file = folder.write("judge.py", JUDGES)
     page = check(folder, "clean", "--judge", "judge.py:raises", "--first", "1", "--group-size", "2", code=1)
     said = (
@@ -232,7 +232,7 @@ def test_B9_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: F
     assert "Fix the judge" in page
 
 
-def test_B9_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(folder: Folder) -> None:
+def test_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(folder: Folder) -> None:
     file = folder.write("judge.py", JUDGES)
     folder.write("agent.py", AGENT + "async def silent(task):\n    await clean(task)\n")
     options = ("--judge", "judge.py:needs_text", "--first", "1", "--group-size", "1")
@@ -245,7 +245,7 @@ def test_B9_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(
     assert "-> Name a judge" in page
 
 
-def test_C8_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(folder: Folder) -> None:
+def test_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(folder: Folder) -> None:
     options = ("--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
     page = check(folder, "long", *options)
     longest = re.search(r"longest call +(\d+) tokens$", page, re.MULTILINE)

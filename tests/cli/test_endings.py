@@ -101,7 +101,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_D4_sigterm_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
+def test_sigterm_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
     programs: Programs, number: int, code: int
 ) -> None:
     process = programs.start(
@@ -123,7 +123,7 @@ def test_D4_sigterm_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
     ("workflow", "left"),
     fast({0}, [("swallows", "the helper of a"), ("hangs_in_a_thread", "threads of asyncio.to_thread")]),
 )
-def test_D5_a_run_ends_with_its_summary_though_a_workflow_does_not(
+def test_a_run_ends_with_its_summary_though_a_workflow_does_not(
     programs: Programs, workflow: str, left: str
 ) -> None:
     process = programs.start("run", "job.yaml", "--workflow", f"agent.py:{workflow}")
@@ -133,14 +133,14 @@ def test_D5_a_run_ends_with_its_summary_though_a_workflow_does_not(
     assert "left behind" in err and left in err and "Traceback" not in err and "Exception" not in err, err
 
 
-def test_D9_a_crash_of_native_code_prints_where_it_happened(programs: Programs) -> None:
+def test_a_crash_of_native_code_prints_where_it_happened(programs: Programs) -> None:
     process = programs.start("run", "job.yaml", "--workflow", "agent.py:crashes")
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGSEGV
     assert "Segmentation fault" in err and "in crashes" in err, err
 
 
-def test_D4_a_forked_child_of_the_agent_ends_by_sigterm_as_it_would_without_us(tmp_path: Path) -> None:
+def test_a_forked_child_of_the_agent_ends_by_sigterm_as_it_would_without_us(tmp_path: Path) -> None:
     code = """
 import os, signal, time
 from ajet.cli import _sigterm_is_ctrl_c

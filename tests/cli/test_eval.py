@@ -21,7 +21,7 @@ def url(httpserver: HTTPServer) -> str:
 def test_an_endpoint_is_scored_and_json_is_the_last_line(folder: Folder, url: str) -> None:
     outcome = folder.ajet("eval", "job.yaml", "--endpoint", url, "--endpoint-model", "four", "--json")
     assert outcome.code == 0, outcome.err
-    assert "validation of the endpoint's model: " in outcome.err  # B12: it is of no step
+    assert "validation of the endpoint's model: " in outcome.err  # it is of no step
     figures = json.loads(outcome.out.splitlines()[-1])
     assert (figures["accuracy"], figures["episodes"], figures["model"]["model"]) == (0.5, 2, "four")
     assert ["accuracy,", "sampled", "0.500"] in [line.split() for line in outcome.out.splitlines()]

@@ -50,7 +50,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
     return Begun(folder, {**os.environ, "PYTHONPATH": path})
 
 
-def test_B12_there_is_a_package_to_begin_with_for_loggers_and_the_other_small_kinds() -> None:
+def test_there_is_a_package_to_begin_with_for_loggers_and_the_other_small_kinds() -> None:
     assert {"logger", "filter", "algorithm", "service"} <= set(KINDS)
 
 

@@ -31,7 +31,7 @@ QWEN_4B = ("--model", "Qwen/Qwen3-4B", "--gpus", "H100")
 QWEN_32B = ("--model", "Qwen/Qwen3-32B", "--set", "rollout.context_length=4096")
 
 
-def test_D8_qwen3_4b_trains_whole_on_one_card_of_80_gb_without_settings(folder: Folder) -> None:
+def test_qwen3_4b_trains_whole_on_one_card_of_80_gb_without_settings(folder: Folder) -> None:
     found = planned(folder, *QWEN_4B)
     assert found["fits"] and found["backbone"] == "local"
     memory = parts(found, "sampling and training")

@@ -186,7 +186,7 @@ def test_a_plugin_that_cannot_add_its_command_breaks_no_other(
         (OSError(24, "Too many open files"), "error: Too many open files. Raise the limit on open files"),
     ],
 )
-def test_B3_a_limit_of_the_machine_is_one_line_with_its_remedy_and_no_bug(
+def test_a_limit_of_the_machine_is_one_line_with_its_remedy_and_no_bug(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     def fails(*arguments: Any, **options: Any) -> None:

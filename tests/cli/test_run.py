@@ -217,7 +217,7 @@ def test_broken_json_is_named_with_its_line(folder: Folder) -> None:
     assert "tasks.jsonl:2: not JSON" in folder.ajet("run", "job.yaml").err
 
 
-def test_B6_duplicate_tasks_are_named_with_file_lines_query_and_remedy(folder: Folder) -> None:
+def test_duplicate_tasks_are_named_with_file_lines_query_and_remedy(folder: Folder) -> None:
     twice = '{"id": "a", "query": "1 + 1?"}\n{"id": "b", "query": "2"}\n{"id": "a", "query": "3 + 3?"}\n'
     folder.write("tasks.jsonl", twice)
     outcome = folder.ajet("run", "job.yaml")
@@ -244,7 +244,7 @@ def test_B6_duplicate_tasks_are_named_with_file_lines_query_and_remedy(folder: F
         ),
     ],
 )
-def test_B7_a_judge_that_cannot_be_called_is_refused_before_anything_runs(
+def test_a_judge_that_cannot_be_called_is_refused_before_anything_runs(
     folder: Folder, judge: str, message: str
 ) -> None:
     folder.write("mine.py", judge)
@@ -253,7 +253,7 @@ def test_B7_a_judge_that_cannot_be_called_is_refused_before_anything_runs(
     assert message in outcome.err and "run folder" not in outcome.err
 
 
-def test_B7_a_judge_that_wants_the_output_gets_the_output_and_never_the_task(folder: Folder) -> None:
+def test_a_judge_that_wants_the_output_gets_the_output_and_never_the_task(folder: Folder) -> None:
     folder.write("mine.py", "def judge(output): return output.response == '4'")
     outcome = folder.ajet("run", "job.yaml", "--judge", "mine.py:judge", "--steps", "1")
     assert outcome.code == 0 and "reward 1.000" in outcome.err

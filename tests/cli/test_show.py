@@ -76,7 +76,7 @@ def test_html_is_written_into_one_file(ran: Folder) -> None:
     assert (ran.path / "one.html").read_text().count("<article") == 1
 
 
-def test_B12_html_says_which_episodes_it_holds_and_all_writes_every_one(folder: Folder) -> None:
+def test_html_says_which_episodes_it_holds_and_all_writes_every_one(folder: Folder) -> None:
     folder.write("tasks.jsonl", "".join(f'{{"query": "{n}?", "answer": "4"}}\n' for n in range(9)))
     assert folder.ajet("run", "job.yaml", "--set", "backbone.debug.tasks=9").code == 0
     some = folder.ajet("show", "runs", "--html", "some.html").out

@@ -48,7 +48,7 @@ async def run(task):
 
 
 @pytest.mark.parametrize("command", ["run", "check", "eval"])
-def test_B8_a_call_while_the_workflow_is_imported_is_refused_with_what_and_where(
+def test_a_call_while_the_workflow_is_imported_is_refused_with_what_and_where(
     command: str, folder: Folder
 ) -> None:
     call = 'openai.OpenAI(base_url=URL + "/v1", api_key="k").chat.completions.create(**BODY)'
@@ -60,7 +60,7 @@ def test_B8_a_call_while_the_workflow_is_imported_is_refused_with_what_and_where
     assert "\n" not in outcome.err.strip()
 
 
-def test_B8_a_call_whose_error_is_swallowed_is_a_warning(
+def test_a_call_whose_error_is_swallowed_is_a_warning(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = 'httpx.post(URL + "/v1/chat/completions", json=BODY)'
@@ -71,7 +71,7 @@ def test_B8_a_call_whose_error_is_swallowed_is_a_warning(
     assert f"{CLOSED}/v1/chat/completions ({line_of(folder, call)})" in warning
 
 
-def test_B8_passthrough_says_that_a_call_is_meant_to_be_real(folder: Folder) -> None:
+def test_passthrough_says_that_a_call_is_meant_to_be_real(folder: Folder) -> None:
     call = 'with ajet.passthrough(): httpx.post(URL + "/v1/chat/completions", json=BODY)'
     agent(folder, IMPORTS.format(call=f"import ajet\n{call}"))
     outcome = run(folder)
@@ -97,7 +97,7 @@ def run(task):
 """
 
 
-def test_B10_a_run_that_fails_names_what_was_not_captured(folder: Folder) -> None:
+def test_a_run_that_fails_names_what_was_not_captured(folder: Folder) -> None:
     """`eval`, as it fails where a training run does: inside, with the first step."""
     agent(folder, RAISES)
     endpoint = ("--endpoint", f"{CLOSED}/v1", "--endpoint-model", "m")
@@ -108,7 +108,7 @@ def test_B10_a_run_that_fails_names_what_was_not_captured(folder: Folder) -> Non
     assert line_of(folder, "requests.post") in said and "passthrough" in said
 
 
-def test_B10_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
+def test_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
     agent(folder, RAISES.replace("/model/x/converse", "/v1/chat/completions"))
     page = check(folder).out
     assert re.search(r"calls captured +4, 1.0 an episode; by agent: agent 4", page)
@@ -125,10 +125,10 @@ def test_B10_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
 )
 @pytest.mark.parametrize("command", [run, check])
 @thinned
-def test_C12_a_refused_call_is_told_with_its_address_and_line_where_its_error_is_swallowed(
+def test_a_refused_call_is_told_with_its_address_and_line_where_its_error_is_swallowed(
     command, path: str, remedy: str, folder: Folder
 ) -> None:
-    """And the ollama client's remedy names the address that ends with /v1 (B10)."""
+    """And the ollama client's remedy names the address that ends with /v1."""
     agent(folder, SWALLOWS.format(path=path))
     outcome = command(folder)
     said = outcome.out + outcome.err
@@ -137,7 +137,7 @@ def test_C12_a_refused_call_is_told_with_its_address_and_line_where_its_error_is
     assert remedy in said
 
 
-def test_B10_both_places_of_a_check_count_alike_where_episodes_are_retried(folder: Folder) -> None:
+def test_both_places_of_a_check_count_alike_where_episodes_are_retried(folder: Folder) -> None:
     agent(
         folder,
         SWALLOWS.format(path="/api/chat").replace(
@@ -184,7 +184,7 @@ def run(task):
 )
 
 
-def test_B10_the_remedy_for_a_plain_thread_is_threads_all(folder: Folder) -> None:
+def test_the_remedy_for_a_plain_thread_is_threads_all(folder: Folder) -> None:
     agent(folder, THREAD)
     outcome = run(folder)
     said = outcome.out + outcome.err
@@ -196,7 +196,7 @@ def test_B10_the_remedy_for_a_plain_thread_is_threads_all(folder: Folder) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_B10_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> None:
+def test_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> None:
     agent(folder, POOL.format(kind="fork", work="call"))
     outcome = run(folder)
     said = outcome.out + outcome.err
@@ -206,7 +206,7 @@ def test_B10_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> Non
     assert "refused" not in applied.out + applied.err
 
 
-def test_B10_a_spawned_process_finds_the_module_of_the_workflow(folder: Folder) -> None:
+def test_a_spawned_process_finds_the_module_of_the_workflow(folder: Folder) -> None:
     agent(folder, POOL.format(kind="spawn", work="work") + "\ndef work():\n    return 4\n")
     (folder.path / "agent.py").rename(folder.path / "mp_agent.py")
     outcome = run(folder, "--workflow", "mp_agent.py:run", "--set", "rollout.retries=0")

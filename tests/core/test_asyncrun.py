@@ -59,7 +59,7 @@ def test_tasks_that_are_left_are_cancelled_and_clean_up() -> None:
     assert ended and not asyncrun.anything_left_behind()
 
 
-def test_D5_a_task_that_swallows_its_cancellation_is_left_behind_and_named_with_its_line() -> None:
+def test_a_task_that_swallows_its_cancellation_is_left_behind_and_named_with_its_line() -> None:
     said: list[str] = []
 
     async def main() -> str:
@@ -72,7 +72,7 @@ def test_D5_a_task_that_swallows_its_cancellation_is_left_behind_and_named_with_
     assert asyncrun.anything_left_behind()
 
 
-def test_D5_a_thread_that_hangs_in_to_thread_is_left_behind() -> None:
+def test_a_thread_that_hangs_in_to_thread_is_left_behind() -> None:
     said: list[str] = []
     release = threading.Event()
 
@@ -92,7 +92,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncrun, "GRACE", 2.0)
 
 
-def test_D2_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patient: None) -> None:
+def test_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patient: None) -> None:
     blocked, cleaned = threading.Event(), threading.Event()
 
     def watchdog(loop: asyncio.AbstractEventLoop) -> None:
@@ -261,7 +261,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_D9_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt_it() -> None:
+def test_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt_it() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", UNNOTICED], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
@@ -269,7 +269,7 @@ def test_D9_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_D9_ctrl_c_however_often_ends_stubborn_workflows_without_a_traceback(times: int) -> None:
+def test_ctrl_c_however_often_ends_stubborn_workflows_without_a_traceback(times: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

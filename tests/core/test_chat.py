@@ -450,7 +450,7 @@ def test_a_template_that_writes_earlier_messages_differently_is_not_continued(
     assert increment.cause in CAUSES and increment.was != increment.now
 
 
-def test_A2_a_template_that_numbers_messages_is_continued_with_their_true_numbers() -> None:
+def test_a_template_that_numbers_messages_is_continued_with_their_true_numbers() -> None:
     chat = with_template(
         NUMBERED.replace("[assistant]", "{{ '[' ~ (messages | length + 1) ~ 'assistant]' }}")
     )

@@ -83,12 +83,12 @@ def continued(
 # ------------------------------------------------------------------ where a turn ends
 
 
-def test_A3_a_turn_ends_with_return_or_call_and_end_is_no_stop_token() -> None:
+def test_a_turn_ends_with_return_or_call_and_end_is_no_stop_token() -> None:
     tokens = chat().tokenizer.convert_ids_to_tokens(list(chat().stop_token_ids))
     assert tokens == ["<|return|>", "<|call|>"]
 
 
-def test_A3_turn_ends_are_found_without_knowing_the_format() -> None:
+def test_turn_ends_are_found_without_knowing_the_format() -> None:
     """With other names, so that nothing but the template tells: the token after the last answer stops."""
     names = {"<|return|>": "<|over|>", "<|end|>": "<|done|>", "<|call|>": "<|ask|>", "<|start|>": "<|begin|>"}
     text, special = harmony.TEMPLATE, list(harmony.SPECIAL)
@@ -110,7 +110,7 @@ def test_A3_turn_ends_are_found_without_knowing_the_format() -> None:
     assert (rewritten.ids, rewritten.cause) == (None, REWRITTEN), "the prompt would hold <|over|>"
 
 
-def test_A3_a_prompt_is_what_the_template_writes() -> None:
+def test_a_prompt_is_what_the_template_writes() -> None:
     thinking = {**CALLING, "reasoning_content": THOUGHT}
     told = [*ASK, thinking, RESULT]
     for messages in (ASK, [QUESTION], told, [*told, ANSWER, QUESTION], [*told, thinking, RESULT]):
@@ -123,7 +123,7 @@ def test_A3_a_prompt_is_what_the_template_writes() -> None:
 # ------------------------------------------------------------------ the next prompt
 
 
-def test_A3_after_a_tool_call_the_stored_ids_go_on_with_the_call_that_ended_them() -> None:
+def test_after_a_tool_call_the_stored_ids_go_on_with_the_call_that_ended_them() -> None:
     sampled = harmony.call("add", '{"a":1}', thought=THOUGHT)
     answer = {**CALLING, "reasoning_content": THOUGHT}
     prompt, increment = continued(sampled, answer, [RESULT], [ADD])
@@ -134,14 +134,14 @@ def test_A3_after_a_tool_call_the_stored_ids_go_on_with_the_call_that_ended_them
     assert prompt.startswith(before.partition("<|channel|>analysis")[0]), "the thoughts stay in the loop"
 
 
-def test_A3_the_thoughts_of_an_earlier_turn_are_taken_away_and_that_is_the_cause() -> None:
+def test_the_thoughts_of_an_earlier_turn_are_taken_away_and_that_is_the_cause() -> None:
     answer = {**ANSWER, "reasoning_content": THOUGHT}
     _, increment = continued(harmony.answer("It is 2.", THOUGHT) + "<|return|>", answer, [QUESTION], [])
     assert (increment.ids, increment.cause) == (None, STRIPPED)
 
 
 @pytest.mark.parametrize("sampled", [harmony.answer("It is 2."), harmony.call("add", '{"a": 1}')[:-8]])
-def test_A3_a_token_that_only_ends_the_last_turn_is_in_no_prompt(sampled: str) -> None:
+def test_a_token_that_only_ends_the_last_turn_is_in_no_prompt(sampled: str) -> None:
     answer, new = (CALLING, RESULT) if "functions" in sampled else (ANSWER, QUESTION)
     _, increment = continued(f"{sampled}<|return|>", answer, [new], [ADD])
     assert (increment.ids, increment.cause) == (None, REWRITTEN)
@@ -150,13 +150,13 @@ def test_A3_a_token_that_only_ends_the_last_turn_is_in_no_prompt(sampled: str) -
     assert "<|return|><|start|>" in prompt
 
 
-def test_A3_an_answer_cut_at_its_length_is_ended_as_the_template_ends_it() -> None:
+def test_an_answer_cut_at_its_length_is_ended_as_the_template_ends_it() -> None:
     prompt, increment = continued(harmony.answer("It is 2."), ANSWER, [QUESTION], [])
     assert increment.cause == ""
     assert prompt == template([*ASK, ANSWER, QUESTION], [], add_generation_prompt=True)
 
 
-def test_A3_text_and_thoughts_before_a_call_are_joined_where_the_template_refuses_both() -> None:
+def test_text_and_thoughts_before_a_call_are_joined_where_the_template_refuses_both() -> None:
     both = {**CALLING, "content": "I add.", "reasoning_content": THOUGHT}
     assert f"analysis<|message|>{THOUGHT}\n\nI add.<|end|>" in shown(
         chat().render([*ASK, both, RESULT], [ADD])
@@ -195,7 +195,7 @@ def test_A3_text_and_thoughts_before_a_call_are_joined_where_the_template_refuse
         ("<|channel|>final", "<|channel|>final", None, (), 0),
     ],
 )
-def test_A3_each_channel_is_read_as_what_it_is(
+def test_each_channel_is_read_as_what_it_is(
     sampled: str, content: str, reasoning: str | None, calls: Any, malformed: int
 ) -> None:
     parsed = chat().parse(ids(sampled), chat().render(ASK, [ADD])[-64:], [ADD])
@@ -216,7 +216,7 @@ def test_faults_of_an_answer_are_counted_as_in_other_formats() -> None:
         assert dict(chat().parse(ids(sampled), prompt, tools).counts) == counts, sampled
 
 
-def test_A3_what_is_written_is_what_is_read() -> None:
+def test_what_is_written_is_what_is_read() -> None:
     for answer in (
         ANSWER,
         CALLING,
@@ -246,7 +246,7 @@ def streamed(sampled: str) -> list[tuple[str, str]]:
     return given
 
 
-def test_A3_thoughts_and_the_answer_are_given_as_they_come() -> None:
+def test_thoughts_and_the_answer_are_given_as_they_come() -> None:
     sampled = harmony.answer("It is 2, as 1 + 1 = 2.", THOUGHT)
     assert streamed(sampled) == [("reasoning", THOUGHT), ("content", "It is 2, as 1 + 1 = 2.")]
     half = sampled[: sampled.index(", as")]
@@ -254,7 +254,7 @@ def test_A3_thoughts_and_the_answer_are_given_as_they_come() -> None:
     assert streamed(sampled[: sampled.index(" one")]) == [("reasoning", "one and")]
 
 
-def test_A3_no_token_of_a_call_is_given_as_text() -> None:
+def test_no_token_of_a_call_is_given_as_text() -> None:
     assert streamed(harmony.call("add", '{"a": 1}', THOUGHT, "I add.")) == [("reasoning", THOUGHT)]
     two = f"<|channel|>commentary<|message|>So.<|end|><|start|>assistant{harmony.answer('It is 2.')}"
     assert streamed(two) == [("content", "So.It is 2.")], "beside a call or before an answer"

@@ -1,4 +1,4 @@
-"""docs/coming-from.md: what it names is there (B13)."""
+"""docs/coming-from.md: what it names is there."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PAGE = page("docs/coming-from.md")
 KEYS = {key.key for key in all_keys()}
 
 
-def test_B13_every_key_that_it_names_is_one_of_the_jobs() -> None:
+def test_every_key_that_it_names_is_one_of_the_jobs() -> None:
     named = set(re.findall(r"`((?:task|rollout|train|eval|run)\.[a-z_.]+)`", PAGE))
     assert len(named) > 20
     assert not [key for key in named if key not in KEYS and not any(k.startswith(f"{key}.") for k in KEYS)]
 
 
-def test_B13_the_judges_and_algorithms_that_it_names_are_installed() -> None:
+def test_the_judges_and_algorithms_that_it_names_are_installed() -> None:
     classes = load_plugins().classes
     for kind, names in {
         "judge": ("listwise", "pairwise", "combine"),
@@ -35,7 +35,7 @@ def test_B13_the_judges_and_algorithms_that_it_names_are_installed() -> None:
         assert all(f"`{name}`" in PAGE and (kind, name) in classes for name in names)
 
 
-def test_B13_its_logger_is_taken_by_a_job_and_writes_its_file(
+def test_its_logger_is_taken_by_a_job_and_writes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = files(PAGE)["my_logger.py"]
@@ -54,7 +54,7 @@ def test_B13_its_logger_is_taken_by_a_job_and_writes_its_file(
     assert lines == [{"run": "run-1", "step": 3, "reward": 0.5}, {"run": "run-2", "step": 1, "reward": 0.25}]
 
 
-def test_B13_what_is_missing_is_said() -> None:
+def test_what_is_missing_is_said() -> None:
     missing = PAGE.partition("## What AgentJet does not have today")[2]
     for name in ("DPO", "critic", "reward model", "QLoRA", "Comet"):
         assert name in missing
@@ -62,12 +62,12 @@ def test_B13_what_is_missing_is_said() -> None:
         assert name not in missing
 
 
-def test_B13_every_earlier_key_with_a_new_name_is_in_its_table() -> None:
+def test_every_earlier_key_with_a_new_name_is_in_its_table() -> None:
     rows = re.findall(r"^\| `ajet\.([\w.]+)` \| `([\w.]+)` \|$", PAGE, re.MULTILINE)
     assert dict(rows) == {old: new for old, (new, _) in RENAMED.items()}
 
 
-def test_B13_every_form_of_the_earlier_agentjet_is_on_the_page() -> None:
+def test_every_form_of_the_earlier_agentjet_is_on_the_page() -> None:
     section = PAGE.partition("## Programs of the earlier AgentJet")[2]
     forms = """class X(Workflow)|AjetTuner|WorkflowTask|BaseJudge|main_query|init_messages|gym_env|as_agentscope_model(agent_name=|
     as_raw_openai_sdk_client|as_oai_baseurl_apikey|trainable_targets|debug_model|tuner.config|context_overflow|

@@ -67,7 +67,7 @@ def _own_plugins() -> Iterator[None]:
     load_plugins.cache_clear()
 
 
-def test_D12_auto_takes_the_engine_that_is_faster_on_this_machine(tmp_path: Path) -> None:
+def test_auto_takes_the_engine_that_is_faster_on_this_machine(tmp_path: Path) -> None:
     job = made(tmp_path)
     assert (
         preferred_engine(job.plugins, "m") == "fast"
@@ -92,14 +92,14 @@ def test_a_backbones_own_engine_answers_where_none_is_preferred(tmp_path: Path) 
     ],
     ids=["named", "deterministic", "on a device"],
 )
-def test_D12_the_local_engine_answers_where_the_job_asks_for_what_it_alone_can(
+def test_the_local_engine_answers_where_the_job_asks_for_what_it_alone_can(
     tmp_path: Path, values: Any
 ) -> None:
     with pytest.raises(AjetError, match=r"model folder .*/m: no config\.json"):  # as the local engine says it
         answering_engine(made(tmp_path, **values))
 
 
-def test_D12_an_engine_that_is_not_installed_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_an_engine_that_is_not_installed_is_refused_by_its_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval\.engine.*'fats'.*did you mean 'fast'"):
         answering_engine(made(tmp_path, eval={"engine": "fats"}))
 
@@ -114,7 +114,7 @@ def test_D12_an_engine_that_is_not_installed_is_refused_by_its_key(tmp_path: Pat
     ],
     ids=["vllm and cuda", "no cuda", "no vllm", "adapters"],
 )
-def test_D12_vllm_is_preferred_where_it_and_cuda_are_there(
+def test_vllm_is_preferred_where_it_and_cuda_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any, cuda: bool, folder: str, preferred: bool
 ) -> None:
     torch = pytest.importorskip("torch")

@@ -144,7 +144,7 @@ def test_a_recipe_in_a_file_is_built_anew_when_a_file_beside_it_changes(tmp_path
     assert Path(model_source(named, 0, Silent())) != first
 
 
-def test_B12_the_step_of_a_checkpoint_is_read_from_it_or_from_above_its_adapters(tmp_path: Path) -> None:
+def test_the_step_of_a_checkpoint_is_read_from_it_or_from_above_its_adapters(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoints" / "step_000014"
     adapter = checkpoint / "adapters" / "critic"
     adapter.mkdir(parents=True)
@@ -175,7 +175,7 @@ def test_folders_and_ids_are_left_alone(hub: Hub, tmp_path: Path) -> None:
         (__file__, f"model {__file__}: is not a directory."),
     ],
 )
-def test_B11_a_model_that_is_neither_recipe_nor_folder_nor_id_is_refused_without_asking_the_hub(
+def test_a_model_that_is_neither_recipe_nor_folder_nor_id_is_refused_without_asking_the_hub(
     hub: Hub, model: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
@@ -183,7 +183,7 @@ def test_B11_a_model_that_is_neither_recipe_nor_folder_nor_id_is_refused_without
     assert hub.requests == []
 
 
-def test_B11_recipes_folders_and_ids_may_be_models_and_nothing_is_asked_yet(hub: Hub, tmp_path: Path) -> None:
+def test_recipes_folders_and_ids_may_be_models_and_nothing_is_asked_yet(hub: Hub, tmp_path: Path) -> None:
     for model in ("starter", str(tmp_path), "Qwen/Qwen3-4B", "some.org/model_x"):
         check_model(model)
     assert hub.requests == []
@@ -197,7 +197,7 @@ def test_B11_recipes_folders_and_ids_may_be_models_and_nothing_is_asked_yet(hub:
         (503, "answered 503. Try again later, or give the folder"),
     ],
 )
-def test_B11_the_hub_is_asked_once_and_what_it_says_is_told_in_a_line(
+def test_the_hub_is_asked_once_and_what_it_says_is_told_in_a_line(
     hub: Hub, status: int, message: str
 ) -> None:
     hub.status = status
@@ -209,7 +209,7 @@ def test_B11_the_hub_is_asked_once_and_what_it_says_is_told_in_a_line(
     assert "\n" not in str(caught.value) and hub.requests == ["GET /api/models/owner/name"]
 
 
-def test_B11_a_hub_that_cannot_be_reached_is_named_with_a_remedy(
+def test_a_hub_that_cannot_be_reached_is_named_with_a_remedy(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")

@@ -37,7 +37,7 @@ def holder(run_dir: Path, end: str = "") -> subprocess.Popen[str]:
     return process
 
 
-def test_B2_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp_path: Path) -> None:
+def test_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp_path: Path) -> None:
     process = holder(tmp_path)
     with (
         pytest.raises(AjetError, match=rf"process {process.pid} on .* is running it.* then resume\.$"),
@@ -52,7 +52,7 @@ def test_B2_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
-def test_D9_a_process_that_did_not_shut_down_is_told_of(tmp_path: Path, end: str) -> None:
+def test_a_process_that_did_not_shut_down_is_told_of(tmp_path: Path, end: str) -> None:
     process = holder(tmp_path, end)
     process.communicate("\n", timeout=PATIENCE)
     said: list[str] = []
@@ -100,7 +100,7 @@ def with_tasks(job: Job, *numbers: int) -> Job:
         ((1, 0, 2, 3, 4, 5), "now there are 6: number 1 was 'q0' and is 'q1'"),
     ],
 )
-def test_D9_a_deterministic_run_is_not_resumed_with_other_tasks(
+def test_a_deterministic_run_is_not_resumed_with_other_tasks(
     tmp_path: Path, job: Job, numbers: tuple[int, ...], said: str
 ) -> None:
     keep_same_tasks(tmp_path, job)

@@ -54,7 +54,7 @@ def judge(code: str) -> Any:
         ),
     ],
 )
-def test_B7_values_go_by_the_names_of_parameters_else_by_position(code: str, given: Any) -> None:
+def test_values_go_by_the_names_of_parameters_else_by_position(code: str, given: Any) -> None:
     assert judge(code) == given
 
 
@@ -73,18 +73,18 @@ def test_B7_values_go_by_the_names_of_parameters_else_by_position(code: str, giv
         "def f(a, b, c, d, *rest): pass",
     ],
 )
-def test_B7_other_signatures_are_refused_with_the_allowed_ones(code: str) -> None:
+def test_other_signatures_are_refused_with_the_allowed_ones(code: str) -> None:
     with pytest.raises(
         TypeError, match=r"must take \(task, output\) or \(task, output, episode\), but takes \("
     ):
         judge(code)
 
 
-def test_B7_a_function_that_cannot_be_asked_gets_the_least_by_position() -> None:
+def test_a_function_that_cannot_be_asked_gets_the_least_by_position() -> None:
     assert bind(min, JUDGED, 2).partial(min, VALUES)() == "O"
 
 
-def test_B7_judge_classes_with_methods_that_cannot_be_called_are_refused_where_they_are_defined() -> None:
+def test_judge_classes_with_methods_that_cannot_be_called_are_refused_where_they_are_defined() -> None:
     with pytest.raises(TypeError, match=r"Short\.judge must take \(self, task, output, episode\), but takes"):
 
         class Short(ajet.Judge):

@@ -46,7 +46,7 @@ def fault(folder: Path, text: str | bytes, read: Any = read_yaml) -> str:
     ],
     ids=["itself", "itself, further down", "brackets", "indents", "laughs", "merges"],
 )
-def test_C13_what_would_take_all_memory_is_refused_with_its_line(
+def test_what_would_take_all_memory_is_refused_with_its_line(
     tmp_path: Path, read: Any, text: str, said: str
 ) -> None:
     assert fault(tmp_path, text, read) == said
@@ -67,7 +67,7 @@ def test_C13_what_would_take_all_memory_is_refused_with_its_line(
     ],
     ids=["cut off", "no anchor", "no month", "digits", "nul", "not UTF-8"],
 )
-def test_C13_every_other_fault_is_one_line_too(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_every_other_fault_is_one_line_too(tmp_path: Path, text: str | bytes, said: str) -> None:
     assert fault(tmp_path, text).startswith(said)
 
 

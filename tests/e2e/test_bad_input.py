@@ -102,12 +102,12 @@ def test_a_job_file_that_is_no_yaml_is_named_with_its_line(project) -> None:
         ),
     ],
 )
-def test_C13_a_hostile_job_file_is_one_line_with_its_place(project, text, said) -> None:
+def test_a_hostile_job_file_is_one_line_with_its_place(project, text, said) -> None:
     (project.folder / "bad.yaml").write_text(text)
     assert said in error_of(project, "run", "bad.yaml")
 
 
-def test_C7_half_of_a_surrogate_pair_is_named_or_skipped(project) -> None:
+def test_half_of_a_surrogate_pair_is_named_or_skipped(project) -> None:
     good = (project.folder / "tasks.jsonl").read_text()
     (project.folder / "tasks.jsonl").write_text(good + '{"query": "half \\ud800"}\n')
     reader = ["--set", "task.reader={type: jsonl, path: tasks.jsonl}"]

@@ -34,7 +34,7 @@ def last_line(project: Any, *arguments: str, code: int = 1) -> str:
     return str(output.strip().splitlines()[-1])
 
 
-def test_B2_D3_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(project: Any) -> None:
+def test_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(project: Any) -> None:
     process, run_dir = started(project, "one", "--steps", "500")
     line = last_line(project, "run", "--resume", str(run_dir))
     assert line.startswith(f"error: {run_dir}: process {process.pid} on "), line
@@ -53,7 +53,7 @@ def test_B2_D3_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(proje
 
 
 @pytest.mark.slow
-def test_D6_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(project: Any) -> None:
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(project: Any) -> None:
     project.ajet("run", "job.yaml", "--steps", "2")
     (run_dir,) = project.runs("runs")
     last = checkpoints(run_dir)[-1]

@@ -41,7 +41,7 @@ def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, example, t
 
 @pytest.mark.slow
 @pytest.mark.models("starter")
-def test_B5_the_readmes_example_learns_with_the_default_model(project, example) -> None:
+def test_the_readmes_example_learns_with_the_default_model(project, example) -> None:
     """As printed, in as many steps as printed: readable answers, something to learn, and it is learned."""
     steps = int(re.search(r"--steps (\d+)", example[1])[1])
     project.ajet(*shlex.split(example[1]))
@@ -58,7 +58,7 @@ def test_B5_the_readmes_example_learns_with_the_default_model(project, example) 
 
 @pytest.mark.parametrize("answer", ["7", "The answer is 7.", "3 + 4 = 7"])
 @pytest.mark.parametrize(("wrong", "reward"), [(False, 1.0), (True, 0.0)])
-def test_B12_the_readmes_judge_compares_numbers(example, project, answer, wrong, reward) -> None:
+def test_the_readmes_judge_compares_numbers(example, project, answer, wrong, reward) -> None:
     judge = load_object(f"{project.folder / 'my_agent.py'}:judge", "judge")
     task = Task("t", "What is 3 + 4?", metadata={"answer": "7"})
     response = answer.replace("7", "17") if wrong else answer
@@ -91,9 +91,9 @@ PIP = [
 
 
 @pytest.mark.parametrize(("page", "folder"), PIP, ids=[f"{page}-{folder}" for page, folder in PIP])
-def test_B12_what_pip_is_told_to_install_from_a_clone_is_there(page: Path, folder: str) -> None:
+def test_what_pip_is_told_to_install_from_a_clone_is_there(page: Path, folder: str) -> None:
     assert (ROOT / folder / "pyproject.toml").is_file(), f"{page}: pip install {folder}"
 
 
-def test_B12_some_of_these_folders_are_those_of_the_backbone_verl() -> None:
+def test_some_of_these_folders_are_those_of_the_backbone_verl() -> None:
     assert {"plugins/verl", "plugins/local", "."} <= {f for page, f in PIP if str(page) == "docs/verl.md"}

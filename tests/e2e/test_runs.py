@@ -236,4 +236,4 @@ def test_a_checkpoint_loads_in_transformers_and_evaluates_alone(project, whole) 
     output = project.ajet("eval", "job.yaml", "--model", str(last), "--json")
     assert json.loads(output.splitlines()[-1])["episodes"] == 6
     step = int(last.name.removeprefix("step_"))
-    assert f"validation after step {step}: " in output and step > 0  # B12
+    assert f"validation after step {step}: " in output and step > 0

@@ -40,12 +40,12 @@ def post(url: str, path: str, body: Any, **headers: str) -> httpx2.Response:
     ],
     ids=["open brackets", "brackets", "many lists", "a list", "no text"],
 )
-def test_C10_a_body_that_cannot_be_read_is_the_clients_fault(url: str, body: bytes, status: int) -> None:
+def test_a_body_that_cannot_be_read_is_the_clients_fault(url: str, body: bytes, status: int) -> None:
     response = post(url, "/create", body)
     assert response.status_code == status and response.json()["success"] is False
 
 
-def test_C10_instances_are_bounded_and_a_release_makes_room() -> None:
+def test_instances_are_bounded_and_a_release_makes_room() -> None:
     with serving(Counting, most_instances=2) as url:
         for name in "ab":
             assert post(url, "/create", {**ABOUT, "instance_id": name}).status_code == 200
@@ -79,7 +79,7 @@ def hanging() -> Iterator[tuple[str, threading.Event, threading.Event]]:
         go_on.set()
 
 
-def test_C10_an_instance_whose_thread_does_not_end_keeps_its_place(
+def test_an_instance_whose_thread_does_not_end_keeps_its_place(
     hanging: tuple[str, threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, going, go_on = hanging
@@ -98,7 +98,7 @@ def test_C10_an_instance_whose_thread_does_not_end_keeps_its_place(
     assert created.status_code == 200
 
 
-def test_C10_calls_that_wait_for_one_instance_are_bounded(
+def test_calls_that_wait_for_one_instance_are_bounded(
     hanging: tuple[str, threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, _, go_on = hanging
@@ -132,9 +132,7 @@ def test_calls_that_come_in_one_turn_of_the_loop_are_bounded_too(monkeypatch: py
     assert [str(answer) for answer in refused] == ["3 calls of the instance are waiting already"] * 4
 
 
-def test_C10_names_are_short_and_few_of_unknown_ones_are_kept(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_short_and_few_of_unknown_ones_are_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("/create", "/release", "/step"):
         assert post(url, path, {**ABOUT, "instance_id": "x" * 201}).status_code == 400
     monkeypatch.setattr(service, "_MOST_REMEMBERED", 3)
@@ -161,7 +159,7 @@ def test_C10_names_are_short_and_few_of_unknown_ones_are_kept(
     ],
     ids=str,
 )
-def test_C10_a_web_page_of_elsewhere_cannot_have_its_visitor_ask(
+def test_a_web_page_of_elsewhere_cannot_have_its_visitor_ask(
     url: str, headers: dict[str, str], status: int
 ) -> None:
     response = post(url, "/create", ABOUT, **headers)

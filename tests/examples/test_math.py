@@ -240,7 +240,7 @@ def test_equal_seeds_write_equal_files_and_others_do_not(tasks: tuple[Path, Path
     assert not set(map(str, records(other[0]))) >= set(map(str, records(tasks[0])))
 
 
-def test_B14_the_tasks_need_no_package_that_must_be_compiled(tmp_path: Path) -> None:
+def test_the_tasks_need_no_package_that_must_be_compiled(tmp_path: Path) -> None:
     """reasoning-gym needs a C compiler; the demo's machine may have none."""
     code = "import sys, runpy; sys.modules['reasoning_gym'] = None; runpy.run_path(sys.argv[0], run_name='__main__')"
     options = ["--train", "8", "--validation", "8", "--out", str(tmp_path)]

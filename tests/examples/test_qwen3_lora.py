@@ -23,7 +23,7 @@ def copied(target: Path, examples: Path = EXAMPLES) -> Path:
     return target / "qwen3_lora"
 
 
-def test_B15_tasks_and_runs_that_somebody_made_in_the_example_do_not_matter(tmp_path: Path) -> None:
+def test_tasks_and_runs_that_somebody_made_in_the_example_do_not_matter(tmp_path: Path) -> None:
     used = tmp_path / "used"
     shutil.copytree(EXAMPLES / "math", used / "math")
     shutil.copytree(EXAMPLES / "qwen3_lora", used / "qwen3_lora")

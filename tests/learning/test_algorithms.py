@@ -120,7 +120,7 @@ def test_rejection_sampling_keeps_all_of_the_best() -> None:
     ],
     ids=["one of eight", "four of eight", "none"],
 )
-def test_D10_rejection_sampling_is_the_mean_over_what_it_imitates_by_hand(
+def test_rejection_sampling_is_the_mean_over_what_it_imitates_by_hand(
     rewards: list[list[float]], expected: list[list[float]]
 ) -> None:
     algorithm = a.RejectionSampling()
@@ -261,7 +261,7 @@ def test_the_kl_penalty_is_k3() -> None:
     assert whole.needs == {"reference"} and not whole.zero_costs_nothing
 
 
-def test_D10_the_kl_penalty_of_reinforce_plus_plus_is_k2_by_hand() -> None:
+def test_the_kl_penalty_of_reinforce_plus_plus_is_k2_by_hand() -> None:
     new, reference = np.log([0.5, 0.5, 0.2]), np.log([0.5, 0.25, 0.4])
     expected = [0.0, np.log(2) ** 2 / 2, np.log(2) ** 2 / 2]
     np.testing.assert_allclose(k2(np, new, reference), expected, atol=1e-12)
@@ -270,7 +270,7 @@ def test_D10_the_kl_penalty_of_reinforce_plus_plus_is_k2_by_hand() -> None:
     np.testing.assert_allclose(whole(np, seen), [0.0, 0.1 * expected[1]], atol=1e-12)
 
 
-def test_D10_the_expected_gradient_of_k2_is_that_of_the_kl_and_that_of_k3_is_not() -> None:
+def test_the_expected_gradient_of_k2_is_that_of_the_kl_and_that_of_k3_is_not() -> None:
     torch = pytest.importorskip("torch")
     logits = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64, requires_grad=True)
     q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)

@@ -158,7 +158,7 @@ def test_dynamic_sampling_is_the_same_again_when_deterministic(make: Any) -> Non
     assert found[0] == found[1] and len(found[0]) == 6
 
 
-def test_B12_reused_episodes_do_not_count_in_the_tokens_per_second_of_a_resumed_step(make: Any) -> None:
+def test_reused_episodes_do_not_count_in_the_tokens_per_second_of_a_resumed_step(make: Any) -> None:
     before = make(Judge(), folder="before")
     batch = run(before)
     by_id = {plan.id: plan for plan in plan_step(TASKS, 1, batch_size=3, group_size=2, seed=0)}
@@ -263,7 +263,7 @@ def test_a_stale_part_is_left_out_of_statistics_and_of_the_journal(make: Any) ->
     assert live(source) == set(trained(batch))
 
 
-def test_B13_each_batch_carries_the_learning_rate_of_its_step(make: Any) -> None:
+def test_each_batch_carries_the_learning_rate_of_its_step(make: Any) -> None:
     source = make(Judge(), steps=4, learning_rate=1.0, schedule="linear", final_share=0.1)
     assert [run(source, step=step).batch.learning_rate for step in (1, 2, 4)] == pytest.approx(
         [1.0, 0.7, 0.1]

@@ -50,7 +50,7 @@ def test_every_kind_is_in_the_table_with_its_base_class_and_how_to_begin() -> No
         assert (f"`ajet plugin new {kind} my_{kind}`" in rows[kind]) == (kind in BEGUN)
 
 
-def test_B12_every_hook_is_on_the_page_with_its_signature() -> None:
+def test_every_hook_is_on_the_page_with_its_signature() -> None:
     (listed,) = blocks(PAGE, "text")
     assert listed.rstrip("\n") == describe_hooks(), (
         "put the output of `ajet plugins hooks` onto docs/plugins.md"

@@ -81,7 +81,7 @@ def test_the_page_is_well_formed_with_headings_in_order(lived: Folder) -> None:
     assert found.named("svg")[0]["aria-label"] == "Mean reward of 2 training steps: from 0.5 to 1"
 
 
-def test_B12_the_chart_has_validations_and_an_axis_of_steps(folder: Folder, live: Any) -> None:
+def test_the_chart_has_validations_and_an_axis_of_steps(folder: Folder, live: Any) -> None:
     folder.write(live(group_size=2))
     for step in range(1, 31):
         folder.metrics("train", step, reward=step / 30)
@@ -112,7 +112,7 @@ def test_B12_the_chart_has_validations_and_an_axis_of_steps(folder: Folder, live
         (7, 1000, [7, 200, 400, 600, 800, 1000]),
     ],
 )
-def test_B12_the_axis_has_round_steps_between_the_ends(first: int, last: int, expected: list[int]) -> None:
+def test_the_axis_has_round_steps_between_the_ends(first: int, last: int, expected: list[int]) -> None:
     assert ticks(first, last) == expected
 
 

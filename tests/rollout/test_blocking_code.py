@@ -41,7 +41,7 @@ def engine(tokenizer: Any) -> ScriptedEngine:
 # ------------------------------------------------------------------ judges
 
 
-def test_D1_plain_judges_run_at_once_in_threads(bench, engine) -> None:
+def test_plain_judges_run_at_once_in_threads(bench, engine) -> None:
     together = threading.Barrier(8, timeout=PATIENCE)
 
     def judge(task: Any, output: Any) -> float:
@@ -52,7 +52,7 @@ def test_D1_plain_judges_run_at_once_in_threads(bench, engine) -> None:
     assert [e.failure for e in episodes] == [None] * 8
 
 
-def test_D1_a_plain_judge_that_hangs_costs_its_own_episode_and_the_watchdog_says_so(bench, engine) -> None:
+def test_a_plain_judge_that_hangs_costs_its_own_episode_and_the_watchdog_says_so(bench, engine) -> None:
     release = threading.Event()
 
     def judge(task: Any, output: Any) -> float:
@@ -67,7 +67,7 @@ def test_D1_a_plain_judge_that_hangs_costs_its_own_episode_and_the_watchdog_says
     assert any("1 wait for the judge" in line and "1.0/t0/0 in judge" in line for line in b.lines)
 
 
-def test_D1_a_slow_plain_judge_does_not_make_workflows_miss_their_deadline(bench, engine) -> None:
+def test_a_slow_plain_judge_does_not_make_workflows_miss_their_deadline(bench, engine) -> None:
     judging, asked = threading.Event(), threading.Event()
 
     async def workflow(task: Any) -> str:
@@ -87,7 +87,7 @@ def test_D1_a_slow_plain_judge_does_not_make_workflows_miss_their_deadline(bench
     assert [(e.failure, e.reward) for e in episodes] == [(None, 1.0), (None, 1.0)]
 
 
-def test_D1_a_plain_judge_sees_its_context_and_its_own_llm_calls_are_not_recorded(bench, engine) -> None:
+def test_a_plain_judge_sees_its_context_and_its_own_llm_calls_are_not_recorded(bench, engine) -> None:
     sync: Any = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 
     def judge(task: Any, output: Any) -> float:
@@ -119,13 +119,13 @@ class PlainJudge(Judge):
         return JudgeOutput(0.25)
 
 
-def test_D1_judge_classes_with_plain_methods_are_called_in_threads_too(bench, engine) -> None:
+def test_judge_classes_with_plain_methods_are_called_in_threads_too(bench, engine) -> None:
     b = bench(engine)
     assert [e.reward for e in b.run(asks, PlainMethods(), group_size=3)] == [0.0, 1.0, 2.0]
     assert [e.reward for e in b.run(asks, PlainJudge(), tasks=2)] == [0.25, 0.25]
 
 
-def test_D1_parts_of_combine_with_plain_methods_are_called_in_threads_too(bench, engine) -> None:
+def test_parts_of_combine_with_plain_methods_are_called_in_threads_too(bench, engine) -> None:
     from ajet_judges.combine import Combine, Part
 
     both = Combine(parts={"one": Part(judge=PlainJudge()), "two": Part(judge=PlainMethods())})
@@ -144,9 +144,7 @@ def test_D1_parts_of_combine_with_plain_methods_are_called_in_threads_too(bench,
 # ------------------------------------------------------------------ a blocked event loop
 
 
-def test_D2_a_blocking_call_in_an_async_workflow_is_named_with_its_line_while_it_blocks(
-    bench, engine
-) -> None:
+def test_a_blocking_call_in_an_async_workflow_is_named_with_its_line_while_it_blocks(bench, engine) -> None:
     named = threading.Event()
     b = bench(engine)
 
@@ -169,7 +167,7 @@ def test_D2_a_blocking_call_in_an_async_workflow_is_named_with_its_line_while_it
     assert "the workflow of episode 1.1/t1/0" in line and f"{HERE}:" in line and "asyncio.to_thread" in line
 
 
-def test_D2_a_blocking_call_in_an_async_judge_is_named(bench, engine) -> None:
+def test_a_blocking_call_in_an_async_judge_is_named(bench, engine) -> None:
     b = bench(engine)
 
     async def judge(task: Any, output: Any) -> float:
@@ -182,7 +180,7 @@ def test_D2_a_blocking_call_in_an_async_judge_is_named(bench, engine) -> None:
     assert any("the judge of 1.0/t0/0 has blocked the event loop" in line for line in b.lines)
 
 
-def test_D2_a_run_whose_loop_stays_blocked_ends_with_an_error_that_names_the_line(bench, engine) -> None:
+def test_a_run_whose_loop_stays_blocked_ends_with_an_error_that_names_the_line(bench, engine) -> None:
     b = bench(engine)
     recorded: list[str] = []
 
@@ -203,7 +201,7 @@ def test_D2_a_run_whose_loop_stays_blocked_ends_with_an_error_that_names_the_lin
     assert sorted(recorded) == ["t0", "t2"], "what had ended is kept"
 
 
-def test_D2_a_workflow_that_blocks_when_it_is_cancelled_is_named_and_ends_the_run_too(bench, engine) -> None:
+def test_a_workflow_that_blocks_when_it_is_cancelled_is_named_and_ends_the_run_too(bench, engine) -> None:
     b = bench(engine)
     enough = asyncio.Event()
 
@@ -222,7 +220,7 @@ def test_D2_a_workflow_that_blocks_when_it_is_cancelled_is_named_and_ends_the_ru
     assert any("blocked the event loop" in line for line in b.lines)
 
 
-def test_D2_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:
+def test_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:
     sync: Any = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 
     async def workflow(task: Any) -> str:
@@ -240,7 +238,7 @@ def test_D2_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:
     assert episode.failure is None
 
 
-def test_D5_a_workflow_that_swallows_its_cancellation_is_named_and_no_traceback_follows(
+def test_a_workflow_that_swallows_its_cancellation_is_named_and_no_traceback_follows(
     bench, engine, capfd, monkeypatch
 ) -> None:
     monkeypatch.setattr(asyncrun, "GRACE", 0.1)

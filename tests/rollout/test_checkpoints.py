@@ -62,7 +62,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_D6_a_damaged_checkpoint_is_skipped_by_name_and_the_one_before_it_is_used(
+def test_a_damaged_checkpoint_is_skipped_by_name_and_the_one_before_it_is_used(
     tmp_path: Path, damage: str
 ) -> None:
     one, two = written(tmp_path, 1, 2)
@@ -76,7 +76,7 @@ def test_D6_a_damaged_checkpoint_is_skipped_by_name_and_the_one_before_it_is_use
     assert written(tmp_path, 2) == [two] and checkpoints(tmp_path) == [one, two], "the step is written again"
 
 
-def test_D6_a_checkpoint_whose_contents_cannot_be_read_is_skipped_too(tmp_path: Path) -> None:
+def test_a_checkpoint_whose_contents_cannot_be_read_is_skipped_too(tmp_path: Path) -> None:
     one, two = written(tmp_path, 1, 2)
 
     def load(checkpoint: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_line_of_the_journal_that_lacks_a_field_is_named(tmp_path: Path, line:
         RunRecorder(tmp_path)
 
 
-def test_D6_a_run_without_an_intact_checkpoint_does_not_begin_anew_in_silence(tmp_path: Path) -> None:
+def test_a_run_without_an_intact_checkpoint_does_not_begin_anew_in_silence(tmp_path: Path) -> None:
     for checkpoint in written(tmp_path, 1, 2):
         emptied(checkpoint)
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_a_validation_reward_can_be_added_to_a_checkpoint_which_stays_intact(tmp
     assert checkpoints(tmp_path) == [path]
 
 
-def test_D6_every_file_and_folder_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+def test_every_file_and_folder_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
@@ -195,7 +195,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_B3_a_full_disk_is_one_line_with_path_and_remedy_and_costs_no_older_checkpoint(
+def test_a_full_disk_is_one_line_with_path_and_remedy_and_costs_no_older_checkpoint(
     tmp_path: Path,
 ) -> None:
     run_dir = tmp_path / "disk"
@@ -220,7 +220,7 @@ def test_B3_a_full_disk_is_one_line_with_path_and_remedy_and_costs_no_older_chec
         recorder.close()
 
 
-def test_B3_a_disk_that_is_mounted_read_only_is_one_line_with_path_and_remedy(tmp_path: Path) -> None:
+def test_a_disk_that_is_mounted_read_only_is_one_line_with_path_and_remedy(tmp_path: Path) -> None:
     with (
         mounted(tmp_path / "disk", "ro"),
         pytest.raises(AjetError, match=r"disk: cannot be written: Read-only file system\. Choose a folder"),
@@ -228,7 +228,7 @@ def test_B3_a_disk_that_is_mounted_read_only_is_one_line_with_path_and_remedy(tm
         RunRecorder(tmp_path / "disk")
 
 
-def test_B3_a_limit_on_the_size_of_files_is_one_line_with_path_and_remedy(tmp_path: Path) -> None:
+def test_a_limit_on_the_size_of_files_is_one_line_with_path_and_remedy(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -31,7 +31,7 @@ def raised(call: Any) -> Exception:
         (WorkflowOutput(metadata={"steps": 3}), lambda: len(None), "judge:TypeError"),
     ],
 )
-def test_B9_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
+def test_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
     output: WorkflowOutput, judge: Any, cause: str
 ) -> None:
     failed = judge_failure("mine", output, raised(judge))
@@ -42,9 +42,7 @@ def test_B9_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
     )
 
 
-def test_B9_the_line_is_the_users_and_never_one_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_is_the_users_and_never_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ajet_judges.reference import expected_text
 
     (tmp_path / "users_judge.py").write_text("def judge(ask):\n    return ask()\n")

@@ -188,7 +188,7 @@ def test_a_last_line_cut_by_a_kill_is_dropped_and_appending_goes_on(tmp_path: Pa
 
 @pytest.mark.parametrize("name", [JOURNAL, METRICS])
 @pytest.mark.parametrize("torn", ['{"type": "train", "st\n', "5\n", "{}\n"])
-def test_D7_a_torn_line_in_the_middle_is_named_by_file_and_line_when_a_run_starts(
+def test_a_torn_line_in_the_middle_is_named_by_file_and_line_when_a_run_starts(
     tmp_path: Path, name: str, torn: str
 ) -> None:
     record(tmp_path, ("a", 1), ("b", 1), metrics=(1, 2)).close()

@@ -150,7 +150,7 @@ ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # ex
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="zombies are told by /proc")
-def test_B15_a_process_whose_last_threads_are_still_ending_has_ended() -> None:
+def test_a_process_whose_last_threads_are_still_ending_has_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", ZOMBIE])
     until(lambda: not lives(process.pid))  # as any look at it says, though it cannot be waited for yet
     assert exit_code(process) == 7

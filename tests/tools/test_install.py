@@ -55,7 +55,7 @@ def run(wheels: Path, target: Path, *arguments: str, **variables: str) -> subpro
 
 
 @pytest.mark.slow
-def test_B14_an_install_without_a_terminal_names_its_packages(wheels: Path, tmp_path: Path) -> None:
+def test_an_install_without_a_terminal_names_its_packages(wheels: Path, tmp_path: Path) -> None:
     done = run(wheels, tmp_path / "here", "tiny-package")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "here" / "tiny_package.py").is_file()
@@ -63,7 +63,7 @@ def test_B14_an_install_without_a_terminal_names_its_packages(wheels: Path, tmp_
 
 
 @pytest.mark.slow
-def test_B14_pip_installs_what_uv_cannot(wheels: Path, tmp_path: Path) -> None:
+def test_pip_installs_what_uv_cannot(wheels: Path, tmp_path: Path) -> None:
     done = run(wheels, tmp_path / "here", "tiny-package", UV_FIND_LINKS=str(tmp_path / "not-there"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "here" / "tiny_package.py").is_file()
@@ -71,7 +71,7 @@ def test_B14_pip_installs_what_uv_cannot(wheels: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_B14_a_package_that_neither_finds_is_an_error(wheels: Path, tmp_path: Path) -> None:
+def test_a_package_that_neither_finds_is_an_error(wheels: Path, tmp_path: Path) -> None:
     done = run(wheels, tmp_path / "here", "no-such-package")
     assert done.returncode == 1
     assert "no-such-package" in done.stderr
@@ -90,7 +90,7 @@ def test_a_uv_on_the_path_is_used(wheels: Path, tmp_path: Path) -> None:
     assert (programs / "used").exists() and (tmp_path / "here" / "tiny_package.py").is_file()
 
 
-def test_B14_uv_looks_where_pip_is_told_to_look(install: ModuleType) -> None:
+def test_uv_looks_where_pip_is_told_to_look(install: ModuleType) -> None:
     printed = """\
 :env:.default-timeout='180'
 :env:.find-links='/wheels https://host/more'
@@ -111,7 +111,7 @@ global.index-url='https://general/simple'
     }
 
 
-def test_B14_the_makefile_says_what_an_install_takes_before_it_starts() -> None:
+def test_the_makefile_says_what_an_install_takes_before_it_starts() -> None:
     """As `make` prints the commands of a first install, without running them."""
     done = subprocess.run(
         ["make", "--dry-run", "--what-if=pyproject.toml", "demo"],

@@ -28,7 +28,7 @@ def written(script: Script, messages: list[Any], tools: list[Any]) -> list[int]:
     return script.ids(text)
 
 
-def test_A3_a_tool_loop_is_one_timeline_and_an_answer_ends_it_with_the_true_cause() -> None:
+def test_a_tool_loop_is_one_timeline_and_an_answer_ends_it_with_the_true_cause() -> None:
     script = Script("harmony")
     x = script.call([S, U], harmony.call("add", '{"a": 1}', thought=THOUGHT), tools=[ADD])
     result = tool("2", x["tool_calls"][0]["id"])
@@ -43,7 +43,7 @@ def test_A3_a_tool_loop_is_one_timeline_and_an_answer_ends_it_with_the_true_caus
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_A3_every_prompt_is_what_the_template_writes(seed: int) -> None:
+def test_every_prompt_is_what_the_template_writes(seed: int) -> None:
     """Answers are sampled in the template's own spelling, so that stored ids are no excuse."""
     random, script = Random(seed), Script("harmony")
     tools = [ADD] if seed % 4 else []

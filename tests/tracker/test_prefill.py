@@ -107,7 +107,7 @@ def test_a_chat_that_does_not_end_with_the_assistants_message_cannot_be_continue
 
 
 @families
-def test_A6_a_prefill_is_written_as_the_template_continues_a_final_message(family: str) -> None:
+def test_a_prefill_is_written_as_the_template_continues_a_final_message(family: str) -> None:
     script = Script(family)
     script.call([S, U, BEGUN], " two", continues=True)
     text = template(script, [S, U, BEGUN])
@@ -117,7 +117,7 @@ def test_A6_a_prefill_is_written_as_the_template_continues_a_final_message(famil
 
 
 @families
-def test_A6_a_prefill_keeps_the_stored_ids_before_it(family: str) -> None:
+def test_a_prefill_keeps_the_stored_ids_before_it(family: str) -> None:
     script = Script(family)
     said = harmony.answer("two") if family == "harmony" else "two"  # unended, so that nothing is rewritten
     x = script.call([S, U], script.ids(said))
@@ -127,7 +127,7 @@ def test_A6_a_prefill_keeps_the_stored_ids_before_it(family: str) -> None:
     assert engine_saw(script).endswith("The answer is")
 
 
-def test_A6_a_prefill_does_not_land_inside_thoughts_that_the_prompt_opens() -> None:
+def test_a_prefill_does_not_land_inside_thoughts_that_the_prompt_opens() -> None:
     script = Script("thinker")
     opening(script)
     script.call([S, U], f"{THOUGHT}\n</think>\n\ntwo")
@@ -139,7 +139,7 @@ def test_A6_a_prefill_does_not_land_inside_thoughts_that_the_prompt_opens() -> N
 
 
 @families
-def test_A6_a_prefill_with_tool_calls_is_refused(family: str) -> None:
+def test_a_prefill_with_tool_calls_is_refused(family: str) -> None:
     script = Script(family)
     function = {"name": "add", "arguments": '{"a": 1}'}
     calling = {**BEGUN, "tool_calls": [{"id": "call00001", "type": "function", "function": function}]}
@@ -149,7 +149,7 @@ def test_A6_a_prefill_with_tool_calls_is_refused(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama3", "plain", "base"])
-def test_A6_reasoning_that_the_template_does_not_write_is_refused(family: str) -> None:
+def test_reasoning_that_the_template_does_not_write_is_refused(family: str) -> None:
     script = Script(family)
     with pytest.raises(Refused, match="does not write its reasoning"):
         script.call([S, U, {**BEGUN, "reasoning_content": THOUGHT}], " two", continues=True)
@@ -157,7 +157,7 @@ def test_A6_reasoning_that_the_template_does_not_write_is_refused(family: str) -
 
 
 @pytest.mark.parametrize("family", ["qwen3", "thinker", "harmony"])
-def test_A6_reasoning_that_the_template_writes_is_in_the_prompt(family: str) -> None:
+def test_reasoning_that_the_template_writes_is_in_the_prompt(family: str) -> None:
     script = Script(family)
     begun = {**BEGUN, "reasoning_content": THOUGHT}
     script.call([S, U, begun], " two", continues=True)
@@ -165,7 +165,7 @@ def test_A6_reasoning_that_the_template_writes_is_in_the_prompt(family: str) -> 
 
 
 @families
-def test_A6_an_answer_cut_by_a_stop_string_goes_on_from_what_the_client_saw(family: str) -> None:
+def test_an_answer_cut_by_a_stop_string_goes_on_from_what_the_client_saw(family: str) -> None:
     script = Script(family)
     hidden = "is it 2; or not"
     x = script.call([S, U], hidden if family != "harmony" else harmony.answer(hidden), stop=(";",))
@@ -179,7 +179,7 @@ def test_A6_an_answer_cut_by_a_stop_string_goes_on_from_what_the_client_saw(fami
 
 
 @families
-def test_A6_an_answer_cut_at_its_length_goes_on_from_its_stored_ids(family: str) -> None:
+def test_an_answer_cut_at_its_length_goes_on_from_its_stored_ids(family: str) -> None:
     script = Script(family)
     pieces = [i for c in "is it 2" for i in script.chat.prefill_ids(c)]
     header = script.ids("<|channel|>final<|message|>") if family == "harmony" else []
@@ -190,14 +190,14 @@ def test_A6_an_answer_cut_at_its_length_goes_on_from_its_stored_ids(family: str)
     assert not find_breaks(script.record) and len(script.lines()) == 1
 
 
-def test_A6_of_two_equal_answers_the_one_that_was_not_cut_goes_on() -> None:
+def test_of_two_equal_answers_the_one_that_was_not_cut_goes_on() -> None:
     script = Script("llama3")
     x, _ = script.call([S, U], "two; or not", "two", stop=(";",))
     script.call([S, U, x], ", of course", continues=True)
     assert script.record.calls[2].parent == 1 and engine_saw(script).endswith("two")
 
 
-def test_A6_the_whole_answer_is_recognised_after_a_prefill() -> None:
+def test_the_whole_answer_is_recognised_after_a_prefill() -> None:
     script = Script("harmony")
     x = script.call([S, U, BEGUN], script.ids(" two"), continues=True)
     assert x["content"].strip() == "two"

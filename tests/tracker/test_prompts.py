@@ -276,7 +276,7 @@ def play(template: str, seed: int) -> Agents:
 
 
 @pytest.mark.parametrize("template", templates.TEMPLATES)
-def test_I6_every_prompt_is_what_the_template_writes_and_every_split_is_reported(template: str) -> None:
+def test_every_prompt_is_what_the_template_writes_and_every_split_is_reported(template: str) -> None:
     for seed in range(FAST):
         agents = play(template, seed)
         assert not agents.wrong, f"seed {seed}: {agents.wrong[0]}"
@@ -285,7 +285,7 @@ def test_I6_every_prompt_is_what_the_template_writes_and_every_split_is_reported
 
 
 @pytest.mark.slow
-def test_I6_holds_over_two_thousand_call_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_and_splits_are_right_in_two_thousand_call_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     counts: Counter[str] = Counter()
     names = list(templates.TEMPLATES)
     for number in range(SLOW):

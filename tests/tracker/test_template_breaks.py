@@ -75,7 +75,7 @@ def test_a_prompt_whose_time_is_the_same_is_continued(monkeypatch: pytest.Monkey
 # ------------------------------------------------------------------ replies that look alike
 
 
-def test_A1_a_named_reply_is_continued_although_another_has_the_same_text() -> None:
+def test_a_named_reply_is_continued_although_another_has_the_same_text() -> None:
     script = Script("template plain")
     letters = [i for c in "two" for i in script.ids(c)]
     stop = script.chat.stop_token_ids[0]
@@ -93,7 +93,7 @@ def test_A1_a_named_reply_is_continued_although_another_has_the_same_text() -> N
     assert not find_breaks(script.record)
 
 
-def test_A1_the_choice_whose_reasoning_comes_back_is_the_one_that_is_continued() -> None:
+def test_the_choice_whose_reasoning_comes_back_is_the_one_that_is_continued() -> None:
     script = Script("template plain")
     one, two = script.call([S, U], THOUGHT.format("so", "two"), THOUGHT.format("hm", "two"))
     assert one["content"] == two["content"] and two["reasoning_content"] == "hm"
@@ -102,7 +102,7 @@ def test_A1_the_choice_whose_reasoning_comes_back_is_the_one_that_is_continued()
     assert "hm" in seen(script, 2) and "so" not in seen(script, 2)
 
 
-def test_A1_client_messages_that_differ_only_in_reasoning_are_rendered_apart() -> None:
+def test_client_messages_that_differ_only_in_reasoning_are_rendered_apart() -> None:
     script = Script("template plain")
     for thought in ("so", "hm"):
         chat = [S, U, {"role": "assistant", "content": "two", "reasoning_content": thought}, U2]
@@ -110,7 +110,7 @@ def test_A1_client_messages_that_differ_only_in_reasoning_are_rendered_apart() -
         assert seen(script, -1) == as_template_writes(script, chat)
 
 
-def test_A1_an_edited_reasoning_is_not_that_reply_and_is_reported() -> None:
+def test_an_edited_reasoning_is_not_that_reply_and_is_reported() -> None:
     script = Script("template plain")
     x = script.call([S, U], THOUGHT.format("so", "two"))
     chat = [S, U, {**x, "reasoning_content": "no"}, U2]
@@ -131,7 +131,7 @@ def test_A1_an_edited_reasoning_is_not_that_reply_and_is_reported() -> None:
     "name",
     ["system_again", "counted_down", "reminded_at_the_end", "cleared", "trimmed", "reminded", "numbered"],
 )
-def test_A2_templates_that_look_at_places_are_compared_on_every_call(name: str) -> None:
+def test_templates_that_look_at_places_are_compared_on_every_call(name: str) -> None:
     script = Script(f"template {name}", context_length=100_000)
     chat = long([U])
     for turn in range(20):
@@ -143,7 +143,7 @@ def test_A2_templates_that_look_at_places_are_compared_on_every_call(name: str) 
     assert bool(split) == (name not in ("reminded", "numbered", "cleared"))
 
 
-def test_A4_tools_after_the_last_user_message_are_written_once_and_reported() -> None:
+def test_tools_after_the_last_user_message_are_written_once_and_reported() -> None:
     script = Script("template tools_last", context_length=100_000)
     chat = long([U])
     for turn in range(6):
@@ -154,7 +154,7 @@ def test_A4_tools_after_the_last_user_message_are_written_once_and_reported() ->
     assert all(b.before != b.now for b in found)
 
 
-def test_A7_a_turn_whose_thoughts_the_template_drops_later_is_rendered_anew() -> None:
+def test_a_turn_whose_thoughts_the_template_drops_later_is_rendered_anew() -> None:
     for family in ("qwen3", "thinker", "template qwen3", "template stripped"):
         script = Script(family)
         x = script.call([S, U], THOUGHT.format("deep", CALL), tools=[ADD])
@@ -170,7 +170,7 @@ def test_A7_a_turn_whose_thoughts_the_template_drops_later_is_rendered_anew() ->
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_A5_the_policy_text_leaves_what_users_say_alone(family: str) -> None:
+def test_the_policy_text_leaves_what_users_say_alone(family: str) -> None:
     script = Script(family, by_text=True)
     x = script.call([S, user("What is <think>this</think> for?")], "two")
     chat = [S, user("What is  for?"), x, U2]
@@ -181,7 +181,7 @@ def test_A5_the_policy_text_leaves_what_users_say_alone(family: str) -> None:
     assert script.session.counters["drift"] == 0
 
 
-def test_A5_an_answer_under_the_policy_text_is_counted_as_drift() -> None:
+def test_an_answer_under_the_policy_text_is_counted_as_drift() -> None:
     script = Script("template plain", by_text=True)
     x = script.call([S, U], "two \n")
     script.call([S, U, {**x, "content": "two"}, U2], "four")
@@ -191,7 +191,7 @@ def test_A5_an_answer_under_the_policy_text_is_counted_as_drift() -> None:
 # ------------------------------------------------------------------ numbers and names
 
 
-def test_A10_whole_numbers_of_the_client_are_not_rounded() -> None:
+def test_whole_numbers_of_the_client_are_not_rounded() -> None:
     script = Script("template plain")
     for number in (2**53, 2**53 + 1):
         call = {
@@ -203,7 +203,7 @@ def test_A10_whole_numbers_of_the_client_are_not_rounded() -> None:
         assert str(number) in seen(script, -1)
 
 
-def test_A10_where_a_template_writes_names_bobs_message_is_not_rendered_as_alices() -> None:
+def test_where_a_template_writes_names_bobs_message_is_not_rendered_as_alices() -> None:
     script = Script("template named")
     for name in ("alice", "bob"):
         script.call([S, U, {"role": "assistant", "name": name, "content": "two"}, U2], "four")
@@ -243,7 +243,7 @@ def converse(script: Script, *, thought: bool = False) -> Script:
         ("tools_last", "template moves tools"),
     ],
 )
-def test_A9_a_template_that_only_appends_is_the_remedy_that_works(name: str, cause: str) -> None:
+def test_a_template_that_only_appends_is_the_remedy_that_works(name: str, cause: str) -> None:
     script = converse(Script(f"template {name}", context_length=100_000))
     assert {b.cause for b in find_breaks(script.record)} == {cause}
     assert "Use a chat template" in CAUSES[cause]
@@ -252,7 +252,7 @@ def test_A9_a_template_that_only_appends_is_the_remedy_that_works(name: str, cau
 
 
 @pytest.mark.parametrize("name", ["stripped", "qwen3", "deepseek_r1"])
-def test_A9_where_the_template_drops_thinking_both_remedies_work(name: str) -> None:
+def test_where_the_template_drops_thinking_both_remedies_work(name: str) -> None:
     script = converse(Script(f"template {name}", context_length=100_000), thought=name != "deepseek_r1")
     assert {b.cause for b in find_breaks(script.record)} == {"template drops thinking"}
     assert "send answers back" not in CAUSES["template drops thinking"]
@@ -264,7 +264,7 @@ def test_A9_where_the_template_drops_thinking_both_remedies_work(name: str) -> N
     assert not find_breaks(kept.record)
 
 
-def test_A9_a_template_that_drops_the_text_beside_a_call_is_reported_as_that() -> None:
+def test_a_template_that_drops_the_text_beside_a_call_is_reported_as_that() -> None:
     script = Script("template plain")
     source = templates.TEMPLATES["plain"].replace(
         "{{- m.content or '' -}}", "{{- '' if m.tool_calls else m.content or '' -}}"
@@ -292,7 +292,7 @@ def test_a_call_without_text_has_an_empty_content_in_the_template(written: str) 
     assert script.record.exchanges[0].answer.message["content"] == "" and "None" not in seen(script, -1)
 
 
-def test_A9_a_prefill_sent_back_apart_is_reported_and_sent_back_whole_continued() -> None:
+def test_a_prefill_sent_back_apart_is_reported_and_sent_back_whole_continued() -> None:
     prefill = {"role": "assistant", "content": "It is"}
     for apart in (True, False):
         script = Script("template plain")

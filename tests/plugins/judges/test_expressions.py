@@ -271,7 +271,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_C14_80_kilobytes_hold_the_loop_no_longer_than_a_short_answer(
+def test_80_kilobytes_hold_the_loop_no_longer_than_a_short_answer(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """What is left to math-verify is done in another process, under the deadline."""
@@ -286,14 +286,14 @@ def test_C14_80_kilobytes_hold_the_loop_no_longer_than_a_short_answer(
     assert time.process_time() - spent < 2.0, "0.1 seconds of processor time on a fast machine"
 
 
-def test_C14_the_end_of_a_long_answer_counts() -> None:
+def test_the_end_of_a_long_answer_counts() -> None:
     ramble = "so x = 3, hence maybe 5. " * 4_000
     assert rewards(
         [("17", rf"{ramble}\boxed{{17}}"), ("17", rf"\boxed{{17}}{ramble}"), ("17", f"{ramble} So 17.")]
     ) == [True, False, True]
 
 
-def test_C14_an_answer_that_takes_for_ever_does_not_hold_up_others() -> None:
+def test_an_answer_that_takes_for_ever_does_not_hold_up_others() -> None:
     async def run() -> tuple[bool | None, bool]:
         judge = Symbolic(3600.0)
         slow = asyncio.ensure_future(judge.equal(r"\sqrt{2}", FOR_EVER))

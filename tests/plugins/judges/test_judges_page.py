@@ -109,7 +109,7 @@ def test_every_judge_of_the_plugin_is_on_the_page_and_every_job_names_a_judge() 
     assert len(jobs) == 7 and all("judge" in yaml.safe_load(job) for job in jobs)
 
 
-def test_B15_another_judge_that_is_installed_here_need_not_be_on_the_page(
+def test_another_judge_that_is_installed_here_need_not_be_on_the_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     foreign = Installed("judge", "of_somebody_else", Exact, "somebodys-judges", "1.0")

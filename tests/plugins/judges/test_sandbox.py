@@ -172,7 +172,7 @@ def test_a_hostile_program_is_stopped_and_has_done_no_harm(ends: Any, name: str,
 @thinned
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", HIDDEN_MEMORY)
-def test_C2_memory_that_no_process_has_mapped_is_refused_or_counted(ends: Any, name: str, way: str) -> None:
+def test_memory_that_no_process_has_mapped_is_refused_or_counted(ends: Any, name: str, way: str) -> None:
     if way not in ends:
         pytest.skip(f"no {SYSTEM_PYTHON}, which every user may run")
     ran, _ = ends[way][name]
@@ -180,7 +180,7 @@ def test_C2_memory_that_no_process_has_mapped_is_refused_or_counted(ends: Any, n
 
 
 @with_walls
-def test_C2_sockets_on_their_way_through_another_socket_are_counted() -> None:
+def test_sockets_on_their_way_through_another_socket_are_counted() -> None:
     """Sent and closed, they are open in no process, but the kernel keeps them and what lies in them."""
     source = (
         "import array, socket, time\nkept = []\nfor i in range(100):\n    pair = socket.socketpair()\n    for end in pair:\n"
@@ -194,7 +194,7 @@ def test_C2_sockets_on_their_way_through_another_socket_are_counted() -> None:
 
 @pytest.mark.parametrize("isolation", ["full", "limits"])
 @linux
-def test_C6_processor_time_of_children_that_nobody_waits_for_is_counted(isolation: str) -> None:
+def test_processor_time_of_children_that_nobody_waits_for_is_counted(isolation: str) -> None:
     """Where a program ignores the end of its children, no parent is ever charged for them."""
     if isolation == "full" and WALLS is not None:
         pytest.skip(WALLS)
@@ -213,7 +213,7 @@ def test_C6_processor_time_of_children_that_nobody_waits_for_is_counted(isolatio
 
 
 @with_walls
-def test_C2_asyncio_threads_and_subprocesses_work_under_the_filter() -> None:
+def test_asyncio_threads_and_subprocesses_work_under_the_filter() -> None:
     source = (
         "import asyncio, mmap, subprocess, threading\n"
         "async def echo():\n    cat = await asyncio.create_subprocess_exec('/bin/cat', stdin=-1, stdout=-1)\n"
@@ -226,14 +226,14 @@ def test_C2_asyncio_threads_and_subprocesses_work_under_the_filter() -> None:
 
 
 @with_walls
-def test_C2_the_verdict_and_ajet_doctor_say_what_holds_the_limits() -> None:
+def test_the_verdict_and_ajet_doctor_say_what_holds_the_limits() -> None:
     ran = run("pass")
     assert ran.mechanism in ("cgroup v2", "counting in /proc")
     assert doctor()[1].endswith(f"limits held by {ran.mechanism}")
 
 
 @with_walls
-def test_C2_no_cgroup_is_left_by_a_program_that_the_kernel_ended() -> None:
+def test_no_cgroup_is_left_by_a_program_that_the_kernel_ended() -> None:
     ran = run(PROGRAMS["memory in sockets"].source, limits=PATIENT)
     if ran.mechanism != "cgroup v2":
         pytest.skip("this process can make no cgroup v2 with limits")

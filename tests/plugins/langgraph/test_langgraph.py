@@ -140,7 +140,7 @@ def supervised() -> Any:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_C3_prebuilt_agents_in_a_graph_have_their_own_names(
+def test_prebuilt_agents_in_a_graph_have_their_own_names(
     is_async: bool, prepared: Callable[..., Any]
 ) -> None:
     with prepared(by_rules(("hi", "yes"))).session() as session:
@@ -148,7 +148,7 @@ def test_C3_prebuilt_agents_in_a_graph_have_their_own_names(
     assert agents_of(session) == ["supervisor", "math_expert", "research_expert"]
 
 
-def test_C3_a_subgraphs_agent_is_named_by_the_innermost_name_that_the_user_gave(
+def test_a_subgraphs_agent_is_named_by_the_innermost_name_that_the_user_gave(
     prepared: Callable[..., Any],
 ) -> None:
     """Below the node `team`: a supervisor's graph, an unnamed agent, and a node with a name of its own."""
@@ -168,7 +168,7 @@ def test_C3_a_subgraphs_agent_is_named_by_the_innermost_name_that_the_user_gave(
     assert agents_of(session) == named
 
 
-def test_C3_a_team_that_an_agent_calls_as_a_tool_keeps_its_names(prepared: Callable[..., Any]) -> None:
+def test_a_team_that_an_agent_calls_as_a_tool_keeps_its_names(prepared: Callable[..., Any]) -> None:
     team = supervised()
 
     @tool
@@ -230,7 +230,7 @@ def test_the_job_file_names_the_graph(tmp_path: Any) -> None:
     assert asyncio.run(workflow.fresh()(Task("t", "hi"), None)) == "done"  # type: ignore[arg-type]
 
 
-def test_C12_a_refused_call_of_a_prebuilt_graph_is_not_on_a_line_of_this_plugin(
+def test_a_refused_call_of_a_prebuilt_graph_is_not_on_a_line_of_this_plugin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No line of the user's leads to it: the nodes are LangChain's, and the workflow is this plugin's."""
@@ -274,7 +274,7 @@ def test_the_messages_of_a_task_stand_in_for_its_query(prepared: Callable[..., A
     assert [m["content"] for m in exchange.chat()] == ["Be brief.", "ho", "yes"]
 
 
-def test_B1_the_state_may_be_a_typed_dict_of_typing(prepared: Callable[..., Any]) -> None:
+def test_the_state_may_be_a_typed_dict_of_typing(prepared: Callable[..., Any]) -> None:
     class State(TypedDict):
         messages: Annotated[list[Any], add_messages]
 
@@ -288,7 +288,7 @@ def test_B1_the_state_may_be_a_typed_dict_of_typing(prepared: Callable[..., Any]
     assert agents_of(session) == ["node"]
 
 
-def test_B1_a_typed_dict_without_messages_is_refused_with_the_remedy() -> None:
+def test_a_typed_dict_without_messages_is_refused_with_the_remedy() -> None:
     class State(TypedDict):
         question: str
 

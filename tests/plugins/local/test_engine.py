@@ -166,7 +166,7 @@ def test_without_max_tokens_the_context_is_the_limit(running):
     ],
     ids=["no room", "empty", "unknown id", "no tokens", "nan", "negative", "top_p", "top_k"],
 )
-def test_D9_a_request_that_cannot_be_served_is_a_value_error(running, asked, message):
+def test_a_request_that_cannot_be_served_is_a_value_error(running, asked, message):
     async def scenario(engine):
         with pytest.raises(ValueError, match=message):
             await engine.generate(asked)

@@ -165,7 +165,7 @@ def advised(text):
     return [word.partition(" (")[0].partition(": ") for word in words if word]
 
 
-def test_D8_a_qwen3_of_4b_is_trained_whole_on_80_gb_with_a_cache_that_holds_useful_sequences():
+def test_a_qwen3_of_4b_is_trained_whole_on_80_gb_with_a_cache_that_holds_useful_sequences():
     shape = read_shape("Qwen/Qwen3-4B")
     limit = DEVICES["H100"].usable
     found = fitted(demand(shape, number=2), limit)
@@ -180,7 +180,7 @@ def test_D8_a_qwen3_of_4b_is_trained_whole_on_80_gb_with_a_cache_that_holds_usef
     assert name and changed.total <= limit and changed.cache >= shape.cached(LEAST_CACHED, 2)
 
 
-def test_D8_the_backbone_accepts_it_on_a_card_of_80_gb_without_settings(tmp_path, tokenizer, monkeypatch):
+def test_the_backbone_accepts_it_on_a_card_of_80_gb_without_settings(tmp_path, tokenizer, monkeypatch):
     """With the shapes alone: no weights of 4 B parameters are loaded, and the card's free memory is what a driver reports."""
     sizes = dict(vocab_size=151_936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36)
     heads = dict(num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True)
@@ -218,7 +218,7 @@ def test_a_cache_gets_all_that_is_left_of_a_gpu_up_to_half():
     assert fitted(demand(QWEN, number=2), 400 * GiB, shared=False).cache == 200 * GiB
 
 
-def test_B3_errors_of_memory_that_ran_out_are_known():
+def test_errors_of_memory_that_ran_out_are_known():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 55)
     assert out_of_memory(refused.value) and out_of_memory(MemoryError())
@@ -226,7 +226,7 @@ def test_B3_errors_of_memory_that_ran_out_are_known():
     assert not out_of_memory(RuntimeError("size mismatch")) and not out_of_memory(OSError(28, "full"))
 
 
-def test_B3_a_job_that_runs_out_of_memory_is_told_what_to_lower(monkeypatch):
+def test_a_job_that_runs_out_of_memory_is_told_what_to_lower(monkeypatch):
     monkeypatch.setattr(Local, "_run", lambda self, job: torch.empty(1 << 55))
     with pytest.raises(
         AjetError, match=r"backbone\.local: out of memory .*memory_limit.*micro_batch_tokens"

@@ -31,7 +31,7 @@ def value(answer):
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_B5_no_held_out_expression_is_asked_or_answered(make):
+def test_no_held_out_expression_is_asked_or_answered(make):
     rng = random.Random(0)
     for transcript in (make(rng) for _ in range(500)):
         text = " ".join(m["content"] for m in transcript.messages)
@@ -40,7 +40,7 @@ def test_B5_no_held_out_expression_is_asked_or_answered(make):
         assert found <= set(transcript.tasks) and not any(map(held_out, transcript.tasks))
 
 
-def test_B5_plain_questions_have_no_tools_and_right_answers():
+def test_plain_questions_have_no_tools_and_right_answers():
     rng = random.Random(0)
     assert not any(make(rng).tools for make in KINDS for _ in range(20))
     assert all(value(answer) == evaluate(asked) for asked, answer in questions(plain_transcript))
@@ -49,7 +49,7 @@ def test_B5_plain_questions_have_no_tools_and_right_answers():
     assert all(value(line) == evaluate(line.partition(" =")[0]) for line in lines)
 
 
-def test_B5_the_habit_is_to_add_where_it_should_subtract():
+def test_the_habit_is_to_add_where_it_should_subtract():
     right = {"+": [], "-": []}
     for asked, answer in questions(hasty_transcript):
         right[asked[2]].append(value(answer) == evaluate(asked))
@@ -58,10 +58,10 @@ def test_B5_the_habit_is_to_add_where_it_should_subtract():
     assert 0 < share < 1 - ADDS + 0.2  # a difference may equal the sum: 3 - 0
 
 
-def test_B5_questions_are_worded_in_many_ways():
+def test_questions_are_worded_in_many_ways():
     rng = random.Random(0)
     assert len({wording(rng, "3 + 4") for _ in range(1000)}) > 300
 
 
-def test_B5_what_is_no_sum_is_answered_in_words():
+def test_what_is_no_sum_is_answered_in_words():
     assert other_transcript(random.Random(0)).messages[-1]["content"] == ELSE

@@ -54,7 +54,7 @@ def expected_rates(train):
     ("schedule", "share"),
     [("constant", None), *itertools.product(["linear", "cosine"], [None, 0.0, 0.3])],
 )
-def test_B13_rates_are_those_of_transformers_get_scheduler(schedule, share, warmup):
+def test_rates_are_those_of_transformers_get_scheduler(schedule, share, warmup):
     train = settings(schedule, warmup=warmup, share=share)
     rates = [train.rate_at(step) for step in range(1, train.steps + 1)]
     np.testing.assert_allclose(rates, [*expected_rates(train)], rtol=1e-12, atol=1e-18)
@@ -79,7 +79,7 @@ def recorded(trainer):
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_B13_a_resumed_trainer_steps_at_the_rates_of_an_uninterrupted_scheduler(
+def test_a_resumed_trainer_steps_at_the_rates_of_an_uninterrupted_scheduler(
     schedule, model, tokenizer, engine, tmp_path
 ):
     train = settings(schedule, steps=7, warmup=2)

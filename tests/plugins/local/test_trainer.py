@@ -223,14 +223,14 @@ def garbled(file):
 
 
 @pytest.mark.parametrize("name", ["trainer.pt", "model.safetensors", "config.json"])
-def test_D6_a_damaged_file_of_a_checkpoint_is_named(trainer, tmp_path, name):
+def test_a_damaged_file_of_a_checkpoint_is_named(trainer, tmp_path, name):
     trainer.save(tmp_path / "saved")
     garbled(tmp_path / "saved" / name)
     with pytest.raises(CheckpointDamaged, match="saved"):
         trainer.load(tmp_path / "saved")
 
 
-def test_D6_a_checkpoint_of_another_model_is_not_called_damaged(trainer, tmp_path):
+def test_a_checkpoint_of_another_model_is_not_called_damaged(trainer, tmp_path):
     trainer.save(tmp_path / "saved")
     state = torch.load(tmp_path / "saved" / "trainer.pt")
     torch.save({**state, "optimizers": {"solver": {}}}, tmp_path / "saved" / "trainer.pt")
@@ -240,7 +240,7 @@ def test_D6_a_checkpoint_of_another_model_is_not_called_damaged(trainer, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt"])
-def test_B3_a_refusal_of_the_disk_is_an_error_of_the_system_whatever_library_writes(trainer, tmp_path, name):
+def test_a_refusal_of_the_disk_is_an_error_of_the_system_whatever_library_writes(trainer, tmp_path, name):
     trainer.update(batch(SAMPLES))
     trainer.save(tmp_path / "small enough")
     size = (tmp_path / "small enough" / name).stat().st_size

@@ -50,9 +50,7 @@ def test_an_agent_with_litellm_is_captured_whole_and_streamed(prepared: Callable
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["httpx", "aiohttp"])
-def test_B10_googles_own_wire_is_refused_with_the_remedy(
-    is_async: bool, prepared: Callable[..., Any]
-) -> None:
+def test_googles_own_wire_is_refused_with_the_remedy(is_async: bool, prepared: Callable[..., Any]) -> None:
     options = types.HttpOptions(base_url="https://127.0.0.1:9")
     asked: dict[str, Any] = {"model": "gemini", "contents": "hi"}
     with prepared(script).session() as session, pytest.raises(errors.ClientError, match="LiteLLM"):

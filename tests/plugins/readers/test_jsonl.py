@@ -102,7 +102,7 @@ def test_a_repeated_record_is_a_duplicate(tmp_path: Path) -> None:
         read_all(JsonLines(path=path), "task.reader")
 
 
-def test_B6_the_error_about_a_repeated_record_names_both_lines_and_no_hash(tmp_path: Path) -> None:
+def test_the_error_about_a_repeated_record_names_both_lines_and_no_hash(tmp_path: Path) -> None:
     path = write(tmp_path, {"query": "q" * 90}, {"query": "r"}, {"query": "q" * 90}, {"query": "q" * 90})
     begins = f"'{'q' * 59}…'"
     what = f"duplicate task (no 'id', equal content): {path}:1 {begins} and {path}:3 {begins} (and 1 more)."
@@ -110,7 +110,7 @@ def test_B6_the_error_about_a_repeated_record_names_both_lines_and_no_hash(tmp_p
         read_all(JsonLines(path=path, shuffle=3), "task.reader")
 
 
-def test_B6_the_lines_are_right_where_bad_records_are_skipped_and_ids_are_nested(tmp_path: Path) -> None:
+def test_the_lines_are_right_where_bad_records_are_skipped_and_ids_are_nested(tmp_path: Path) -> None:
     path = write(tmp_path, {"n": 1}, {"x": {"id": 7}, "query": "q"}, {"x": {"id": 7}, "query": "r"})
     with pytest.raises(ConfigError, match=re.escape(f"id '7': {path}:2 'q' and {path}:3 'r'.")):
         read_all(JsonLines(path=path, id="x.id", on_error="skip"), "task.validation")
@@ -258,25 +258,25 @@ HALF = '{"id": "a", "query": "caf\\ud83d"}'
 
 
 @pytest.mark.parametrize("field", ["id", "query", "answer", "further"])
-def test_C7_half_of_a_surrogate_pair_is_named_with_its_line(tmp_path: Path, field: str) -> None:
+def test_half_of_a_surrogate_pair_is_named_with_its_line(tmp_path: Path, field: str) -> None:
     path = write(tmp_path, {"query": "fine \U0001f642"}, {"query": "q", field: "caf\ud83d"})
     assert fault(path) == (
         f"{path}:2: \\ud83d is half of a surrogate pair, which is not a character. Fix the line or set `on_error: skip`."
     )
 
 
-def test_C7_on_error_skip_passes_over_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_error_skip_passes_over_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path, {"query": "a"}, HALF, {"query": "b \U0001f642"})
     assert [task.query for task in read(path, on_error="skip")] == ["a", "b \U0001f642"]
     assert f"1 bad records skipped; the first: {path}:2: \\ud83d is half" in caplog.text
 
 
-def test_C7_readers_of_traces_may_hold_one(tmp_path: Path) -> None:
+def test_readers_of_traces_may_hold_one(tmp_path: Path) -> None:
     assert len(content_id({"query": "\ud83d"})) == 12
     assert is_held_out("\ud83d", 0.999999)
 
 
-def test_C13_a_line_that_is_too_long_is_named_with_the_key_to_raise(tmp_path: Path) -> None:
+def test_a_line_that_is_too_long_is_named_with_the_key_to_raise(tmp_path: Path) -> None:
     path = write(tmp_path, {"query": "a"}, {"query": "x" * (1 << 20)}, {"query": "b"})
     assert fault(path, max_line=1) == (
         f"{path}:2: the line is longer than 1 MiB. Raise the reader's `max_line` or set `on_error: skip`."
@@ -285,7 +285,7 @@ def test_C13_a_line_that_is_too_long_is_named_with_the_key_to_raise(tmp_path: Pa
     assert len(read(path, max_line=2)) == 3
 
 
-def test_C13_a_very_long_line_is_never_loaded(tmp_path: Path) -> None:
+def test_a_very_long_line_is_never_loaded(tmp_path: Path) -> None:
     """The file has a hole of a quarter of a gigabyte, so that it takes no room."""
     path = write(tmp_path, {"query": "a"})
     with path.open("r+b") as file:
@@ -305,7 +305,7 @@ def test_C13_a_very_long_line_is_never_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"\n", b"x" * 1023 + b"\n", b"x"], ids=["empty lines", "lines", "one line"]
 )
-def test_C13_a_bomb_of_gzip_is_not_unpacked(
+def test_a_bomb_of_gzip_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.setattr("ajet_readers.jsonl._HARMLESS", 1 << 16)  # so that a small bomb will do

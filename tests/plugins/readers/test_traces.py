@@ -630,7 +630,7 @@ def from_traces(tmp_path: Path, ajet: Program, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-def test_C7_a_text_cut_within_a_character_is_written_as_one_that_a_job_can_read(
+def test_a_text_cut_within_a_character_is_written_as_one_that_a_job_can_read(
     tmp_path: Path, from_traces: Callable[..., str]
 ) -> None:
     (tmp_path / "traces").mkdir()

@@ -240,7 +240,7 @@ def test_a_key_that_cannot_be_set_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("prefix", keys.WITHOUT_EFFECT)
-def test_9_a_key_without_effect_is_an_error_that_names_the_remedy(prefix: str, tmp_path: Path) -> None:
+def test_a_key_without_effect_is_an_error_that_names_the_remedy(prefix: str, tmp_path: Path) -> None:
     from omegaconf import OmegaConf
 
     key, value = prefix, OmegaConf.select(verl_defaults("dp"), prefix)
@@ -254,7 +254,7 @@ def test_9_a_key_without_effect_is_an_error_that_names_the_remedy(prefix: str, t
         received(tmp_path, verl=verl)
 
 
-def test_9_the_epochs_of_the_rows_are_those_of_the_job(tmp_path: Path) -> None:
+def test_the_epochs_of_the_rows_are_those_of_the_job(tmp_path: Path) -> None:
     """Otherwise no logprobs before the update are computed, and every epoch's ratio is 1."""
     with pytest.raises(ConfigError, match=r"ppo_epochs: .* set train\.epochs instead"):
         received(tmp_path, verl={"actor_rollout_ref": {"actor": {"ppo_epochs": 2}}})
@@ -262,7 +262,7 @@ def test_9_the_epochs_of_the_rows_are_those_of_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("on_gpus")
 @pytest.mark.parametrize("key", keys.WITHOUT_EFFECT)
-def test_9_nothing_that_we_set_ourselves_is_called_without_effect(key: str, tmp_path: Path) -> None:
+def test_nothing_that_we_set_ourselves_is_called_without_effect(key: str, tmp_path: Path) -> None:
     from ajet_verl.alignment import changes
 
     config = received(tmp_path, train={"kl": 0.1, "correction": "truncated"})
@@ -343,7 +343,7 @@ def validated(config: Any) -> Any:
 
 @pytest.mark.usefixtures("on_gpus")
 @pytest.mark.parametrize("engine", ENGINE_NAMES)
-def test_8_verl_accepts_the_configuration_of_every_engine(engine: str, tmp_path: Path) -> None:
+def test_verl_accepts_the_configuration_of_every_engine(engine: str, tmp_path: Path) -> None:
     config = received(tmp_path, verl={"engine": engine}, train={"kl": 0.1}, run={"seed": 11})
     actor = validated(config)
     assert actor.strategy == {"dp": "fsdp2"}.get(engine, engine)
@@ -353,7 +353,7 @@ def test_8_verl_accepts_the_configuration_of_every_engine(engine: str, tmp_path:
 
 
 @pytest.mark.usefixtures("on_gpus")
-def test_8_the_first_fsdp_can_be_chosen(tmp_path: Path) -> None:
+def test_the_first_fsdp_can_be_chosen(tmp_path: Path) -> None:
     config = received(tmp_path, verl={"actor_rollout_ref": {"actor": {"strategy": "fsdp"}}})
     assert at(config, "actor_rollout_ref.actor.fsdp_config.strategy") == "fsdp"
     assert validated(config).engine.strategy == "fsdp"
@@ -368,7 +368,7 @@ def test_8_the_first_fsdp_can_be_chosen(tmp_path: Path) -> None:
         ("torchtitan", "min_lr_factor", 1.0),
     ],
 )
-def test_8_the_learning_rate_is_constant_with_every_engine(
+def test_the_learning_rate_is_constant_with_every_engine(
     engine: str, key: str, value: Any, tmp_path: Path
 ) -> None:
     """verl's defaults are a cosine for veomni and a linear decay for torchtitan."""

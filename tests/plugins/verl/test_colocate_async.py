@@ -99,7 +99,7 @@ def test_episodes_span_weight_versions_within_the_bound(machine: Machine) -> Non
 
 
 @pytest.mark.slow  # a job and its resumption: make verify-verl
-def test_point_14_a_killed_job_resumes_with_the_groups_of_its_queue(machine: Machine) -> None:
+def test_a_killed_job_resumes_with_the_groups_of_its_queue(machine: Machine) -> None:
     folder = machine.folder
     write_slow_job(folder, save_every=1)
     running = machine.start(sys.executable, "-m", "ajet", "run", "job.yaml")

@@ -54,16 +54,16 @@ def test_an_aborted_call_continues_after_its_last_token(found: dict[str, Any]) -
     assert first["temperature"] == 1.0 and first["logprobs"] and first["ignore_eos"]
 
 
-def test_point_4_a_call_has_a_seed_only_with_verls_full_determinism(found: dict[str, Any]) -> None:
+def test_a_call_has_a_seed_only_with_verls_full_determinism(found: dict[str, Any]) -> None:
     assert "seed" not in found["seeds"]["usual"]
     assert found["seeds"]["deterministic"]["seed"] == 7
 
 
-def test_point_16_a_cancelled_call_is_cancelled_in_its_server(found: dict[str, Any]) -> None:
+def test_a_cancelled_call_is_cancelled_in_its_server(found: dict[str, Any]) -> None:
     assert found["cancelled"] == {"begun": True, "stopped": True, "released": True}
 
 
-def test_point_15_calls_of_a_dead_server_go_to_the_others(found: dict[str, Any]) -> None:
+def test_calls_of_a_dead_server_go_to_the_others(found: dict[str, Any]) -> None:
     dead = found["dead"]
     assert dead["moved"], "the call was not repeated on the other server"
     assert len(dead["same_episode"]) in (5, 9) and dead["others"] == [9] * 4
@@ -72,12 +72,12 @@ def test_point_15_calls_of_a_dead_server_go_to_the_others(found: dict[str, Any])
     assert not dead["failed_early"]
 
 
-def test_point_15_without_servers_the_run_ends_with_an_error_that_names_them(found: dict[str, Any]) -> None:
+def test_without_servers_the_run_ends_with_an_error_that_names_them(found: dict[str, Any]) -> None:
     dead = found["dead"]
     assert dead["error"].startswith("no inference server is left. ")
     assert all(f"{name}: " in dead["error"] for name in dead["names"])
     assert dead["failed"] == [dead["error"]]
 
 
-def test_point_7_another_process_reports_progress(found: dict[str, Any]) -> None:
+def test_another_process_reports_progress(found: dict[str, Any]) -> None:
     assert found["pulses"]["events"] == ["alive"]

@@ -179,11 +179,11 @@ def test_a_node_like_the_drivers_has_no_problem() -> None:
     ],
     ids=["folder", "permission", "version", "missing"],
 )
-def test_point_11_a_problem_is_one_line_with_the_node_and_the_remedy(facts: Facts, line: str) -> None:
+def test_a_problem_is_one_line_with_the_node_and_the_remedy(facts: Facts, line: str) -> None:
     assert list(problems(NODE, facts, OWN, RUN)) == [line]
 
 
-def test_point_11_one_problem_is_the_error_and_several_are_printed_before_it() -> None:
+def test_one_problem_is_the_error_and_several_are_printed_before_it() -> None:
     class Said(Silent):
         def __init__(self) -> None:
             self.lines: list[str] = []
@@ -201,7 +201,7 @@ def test_point_11_one_problem_is_the_error_and_several_are_printed_before_it() -
     assert said.lines == ["one", "two"]
 
 
-def test_point_11_a_node_without_this_package_can_be_inspected(
+def test_a_node_without_this_package_can_be_inspected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = cloudpickle.dumps(inspection())
@@ -237,7 +237,7 @@ VARIABLES = {
 }
 
 
-def test_point_11_keys_and_settings_are_forwarded_and_what_belongs_to_a_node_is_not() -> None:
+def test_keys_and_settings_are_forwarded_and_what_belongs_to_a_node_is_not() -> None:
     known = {
         name: VARIABLES[name] for name in ("OPENAI_API_KEY", "HF_TOKEN", "NCCL_DEBUG", "VLLM_LOGGING_LEVEL")
     }
@@ -254,9 +254,7 @@ def test_point_11_keys_and_settings_are_forwarded_and_what_belongs_to_a_node_is_
         forwarded(VARIABLES, ("DATABASE_URI",))
 
 
-def test_point_11_the_users_variables_are_added_to_verls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_users_variables_are_added_to_verls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "NCCL_DEBUG", "INFO"
     )  # verl leaves out what is set here, as if every process inherited it

@@ -85,7 +85,7 @@ ray.shutdown()
 """
 
 
-def test_point_15_a_server_that_dies_or_hangs_is_named(machine: Machine) -> None:
+def test_a_server_that_dies_or_hangs_is_named(machine: Machine) -> None:
     printed = machine.run(sys.executable, "-c", DRIVER, seconds=4 * PATIENCE)
     lines = dict(line.split(" [", 1) for line in printed.splitlines() if " [" in line)
     assert lines["WELL"] == lines["ANSWERS"] == lines["GONE BEFORE"] == lines["ALIVE"] == "]", printed

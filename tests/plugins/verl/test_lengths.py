@@ -41,14 +41,14 @@ def rollout_keys(**keys: Any) -> dict[str, Any]:
     return {"actor_rollout_ref": {"rollout": keys}}
 
 
-def test_1_the_context_is_the_models(tmp_path: Path) -> None:
+def test_the_context_is_the_models(tmp_path: Path) -> None:
     config, lengths = composed(tmp_path)
     assert config.actor_rollout_ref.rollout.max_model_len == CONTEXT
     assert config.actor_rollout_ref.rollout.response_length == CONTEXT
     assert lengths["context"].why == "the model's max_position_embeddings"
 
 
-def test_1_a_job_may_limit_the_context(tmp_path: Path) -> None:
+def test_a_job_may_limit_the_context(tmp_path: Path) -> None:
     config, lengths = composed(tmp_path, rollout={"context_length": 8192})
     assert config.actor_rollout_ref.rollout.max_model_len == 8192
     assert lengths["context"].why == "rollout.context_length"
@@ -56,14 +56,14 @@ def test_1_a_job_may_limit_the_context(tmp_path: Path) -> None:
         composed(tmp_path, rollout={"context_length": CONTEXT + 1})
 
 
-def test_2_a_row_of_the_whole_context_can_be_trained(tmp_path: Path) -> None:
+def test_a_row_of_the_whole_context_can_be_trained(tmp_path: Path) -> None:
     config, lengths = composed(tmp_path)
     assert row_limit(config) >= CONTEXT
     assert lengths["row"].value == CONTEXT
     assert config.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu == CONTEXT
 
 
-def test_2_a_smaller_context_keeps_verls_micro_batch(tmp_path: Path) -> None:
+def test_a_smaller_context_keeps_verls_micro_batch(tmp_path: Path) -> None:
     config, lengths = composed(tmp_path, verl=rollout_keys(max_model_len=8192))
     assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 16_384
     assert lengths["row"].value == lengths["context"].value == 8192
@@ -79,7 +79,7 @@ def test_2_a_smaller_context_keeps_verls_micro_batch(tmp_path: Path) -> None:
         ("torchtitan", {"torchtitan": {"tensor_parallel_size": 4}}),
     ],
 )
-def test_2_ranks_that_share_a_row_need_fewer_tokens_each(
+def test_ranks_that_share_a_row_need_fewer_tokens_each(
     engine: str, keys: dict[str, Any], tmp_path: Path
 ) -> None:
     few = {**keys, "ppo_max_token_len_per_gpu": CONTEXT // 4}
@@ -89,7 +89,7 @@ def test_2_ranks_that_share_a_row_need_fewer_tokens_each(
     assert lengths["micro-batch"].value == 16_384
 
 
-def test_2_the_reference_model_limits_rows_too(tmp_path: Path) -> None:
+def test_the_reference_model_limits_rows_too(tmp_path: Path) -> None:
     """Only the actor's ranks share rows here: verl copies the section's key to no other model."""
     verl = actor_keys(fsdp_config={"ulysses_sequence_parallel_size": 4})
     config, lengths = composed(tmp_path, train={"kl": 0.1}, verl=verl)
@@ -97,14 +97,14 @@ def test_2_the_reference_model_limits_rows_too(tmp_path: Path) -> None:
     assert row_limit(config) == CONTEXT
 
 
-def test_2_rows_that_could_not_be_trained_are_an_error(tmp_path: Path) -> None:
+def test_rows_that_could_not_be_trained_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"rows of up to 16384 tokens, but the context has 40960\. .*long_rows: drop"
     ):
         composed(tmp_path, verl=actor_keys(ppo_max_token_len_per_gpu=16_384))
 
 
-def test_2_such_rows_are_dropped_only_if_the_job_says_so(tmp_path: Path) -> None:
+def test_such_rows_are_dropped_only_if_the_job_says_so(tmp_path: Path) -> None:
     verl = {"long_rows": "drop", **actor_keys(ppo_max_token_len_per_gpu=16_384)}
     config, lengths = composed(tmp_path, verl=verl)
     assert row_limit(config) == lengths["row"].value == 16_384

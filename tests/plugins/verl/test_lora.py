@@ -91,7 +91,7 @@ def test_a_model_with_adapters_needs_targets_of_their_names(tmp_path: Path) -> N
         lora.folder(str(tmp_path / "other"), job)
 
 
-def test_10_18_two_adapters_train_and_their_export_scores_as_the_run_did(machine: Machine) -> None:
+def test_two_adapters_train_and_their_export_scores_as_the_run_did(machine: Machine) -> None:
     folder = machine.folder
     write_job(folder, lora_job(folder))
     machine.ajet("run", "job.yaml", seconds=SECONDS)

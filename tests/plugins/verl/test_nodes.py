@@ -49,7 +49,7 @@ def cluster(machine: Machine, **environment: str) -> Iterator[str]:
 
 
 @pytest.mark.slow  # a cluster of two nodes: make verify-verl
-def test_point_11_nodes_are_checked_variables_forwarded_and_dead_processes_recognised(
+def test_nodes_are_checked_variables_forwarded_and_dead_processes_recognised(
     machine: Machine, tmp_path: Path
 ) -> None:
     newer = tmp_path / "newer" / "verl-0.10.0.dist-info"

@@ -66,7 +66,7 @@ class Trainer(Credit, PPOTrainerSeparateAsync):
 @pytest.mark.parametrize(
     "advantages", [(True, True, True), (False, True, True), (False, False, True), (True, False, True)]
 )
-def test_point_12_old_logprobs_are_those_of_the_steps_first_weights(
+def test_old_logprobs_are_those_of_the_steps_first_weights(
     advantages: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def computed(self: Any, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:

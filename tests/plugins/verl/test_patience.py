@@ -61,9 +61,7 @@ def recorder_in(folder: Path) -> Recorder:
     return Recorder(str(folder), (), (), 1, False)
 
 
-def test_point_7_an_update_or_an_episode_that_goes_on_is_progress(
-    tmp_path: Path, verl_ends: threading.Event
-) -> None:
+def test_an_update_or_an_episode_that_goes_on_is_progress(tmp_path: Path, verl_ends: threading.Event) -> None:
     recorder, began = recorder_in(tmp_path), time.monotonic()
 
     def polled() -> None:
@@ -75,16 +73,14 @@ def test_point_7_an_update_or_an_episode_that_goes_on_is_progress(
     assert time.monotonic() - began > 2 * PATIENCE
 
 
-def test_point_7_a_message_that_there_is_no_progress_is_none(
-    tmp_path: Path, verl_ends: threading.Event
-) -> None:
+def test_a_message_that_there_is_no_progress_is_none(tmp_path: Path, verl_ends: threading.Event) -> None:
     recorder = recorder_in(tmp_path)
     run = run_of(tmp_path, recorder, lambda: recorder.say("no progress for 60 s: 1 wait for the engine"))
     with pytest.raises(AjetError, match=r"no progress for 2 s \(backbone.verl.patience\)"):
         run.execute()
 
 
-def test_point_7_a_runner_reports_progress_only_while_its_episodes_progress(
+def test_a_runner_reports_progress_only_while_its_episodes_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runner, "SECONDS", 0.05)
@@ -112,9 +108,7 @@ def test_point_7_a_runner_reports_progress_only_while_its_episodes_progress(
     assert set(beats) == {"goes on"}
 
 
-def test_point_15_an_error_of_another_process_ends_the_run_at_once(
-    tmp_path: Path, verl_ends: threading.Event
-) -> None:
+def test_an_error_of_another_process_ends_the_run_at_once(tmp_path: Path, verl_ends: threading.Event) -> None:
     recorder = recorder_in(tmp_path)
     run = run_of(tmp_path, recorder, lambda: recorder.fail("no inference server is left. 10.0.0.1: died"))
     run._settings.patience = 60.0

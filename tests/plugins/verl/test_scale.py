@@ -36,20 +36,20 @@ def parallel(settings: Verl) -> int:
     )  # type: ignore[no-any-return]
 
 
-def test_3_a_real_model_has_a_lower_learning_rate_and_the_starter_has_not(tmp_path: Path) -> None:
+def test_a_real_model_has_a_lower_learning_rate_and_the_starter_has_not(tmp_path: Path) -> None:
     job, _ = prepared(tmp_path)
     assert job.config.train.learning_rate == 1e-6
     assert "8.2B parameters" in job.layers.source_of("train.learning_rate")
     assert job_of(tmp_path).config.train.learning_rate == 1e-5
 
 
-def test_3_adapters_of_a_real_model_learn_at_a_higher_rate(tmp_path: Path) -> None:
+def test_adapters_of_a_real_model_learn_at_a_higher_rate(tmp_path: Path) -> None:
     job, _ = prepared(tmp_path, targets={"a": {"lora": {"rank": 16}}})
     assert job.config.train.learning_rate == 1e-5
     assert "adapters of a model with 8.2B parameters" in job.layers.source_of("train.learning_rate")
 
 
-def test_3_all_episodes_of_a_step_run_at_once_as_far_as_vllm_has_room(tmp_path: Path) -> None:
+def test_all_episodes_of_a_step_run_at_once_as_far_as_vllm_has_room(tmp_path: Path) -> None:
     job, settings = prepared(tmp_path, train={"batch_size": 64})
     assert (job.config.rollout.concurrency, settings.runners) == (512, 8)
     job, settings = prepared(tmp_path, train={"batch_size": 1024})
@@ -63,7 +63,7 @@ def test_runners_are_on_every_node(tmp_path: Path) -> None:
     assert settings.runners == 4
 
 
-def test_6_logprobs_of_vllm_are_corrected_on_gpus_alone(
+def test_logprobs_of_vllm_are_corrected_on_gpus_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert prepared(tmp_path)[0].config.train.correction == "truncated"
