@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # wheels of all distributions, and an environment for them
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,7 +33,7 @@ def pip(*arguments: str, **variables: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -80,7 +82,7 @@ class Environment:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=PATIENCE,
         )
         assert done.returncode == code, done.stdout
         return done.stdout

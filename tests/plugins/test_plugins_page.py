@@ -22,6 +22,7 @@ from ajet.cli.skeletons import KINDS as BEGUN
 from ajet.plugins import Plugins, load_plugins, validated
 from ajet.testing import backbones, judges
 from tests.pages import blocks, files, page
+from tests.patience import PATIENCE
 from tests.tiers import fast
 
 PAGE = page("docs/plugins.md")
@@ -82,7 +83,7 @@ def test_each_test_passes(here: Path, name: str) -> None:
         "--rootdir",
         ".",
     ]
-    done = subprocess.run([*command, name], cwd=here, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, name], cwd=here, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) >= (len(judges.JUDGE_CHECKS) if "check_judge" in FILES[name] else 1)

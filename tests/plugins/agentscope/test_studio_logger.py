@@ -16,6 +16,7 @@ from ajet.interfaces.backbone import RunResult
 from ajet_agentscope.studio import AgentScopeStudio, sending, spans
 from tests.core.test_hooks import Training, scripted_backbone, training  # noqa: F401
 from tests.pages import blocks, files, page
+from tests.patience import PATIENCE
 
 from ..programs import SYSTEM, require, script
 from .studio_server import REGISTER, TRACES, Studio, attributes, studio_server
@@ -276,7 +277,7 @@ def test_a_run_does_not_wait_for_a_studio_that_hangs(
     ended = threading.Event()
 
     def answer(path: str) -> int:
-        assert ended.wait(60)
+        assert ended.wait(PATIENCE)
         return 200
 
     studio.answer = answer
@@ -294,7 +295,7 @@ def test_episodes_are_left_out_where_too_many_wait(
     training: Training,  # noqa: F811
 ) -> None:
     at_the_end = threading.Event()
-    studio.answer = lambda path: 200 if at_the_end.wait(60) else 500
+    studio.answer = lambda path: 200 if at_the_end.wait(PATIENCE) else 500
     training.attach("end", ajet_run_end=lambda event: at_the_end.set())
     run(studio.url, waiting=1)
     assert len(studio.traces) == 1

@@ -20,6 +20,7 @@ from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet_judges import Combine, Contains, Environment, Exact
 from ajet_judges.combine import Part
+from tests.patience import PATIENCE
 
 TASK = Task("t", "q", metadata={"answer": "5", "word": "so"})
 
@@ -165,7 +166,7 @@ def test_a_judge_of_episodes_is_asked_about_all_members_at_once() -> None:
     async def verdicts() -> Any:
         judge = Combine(parts={"rank": Part(judge=Rank()), "together": Part(judge=Together())})
         views = [EpisodeView(str(i), "t", i, 0, output=WorkflowOutput(response=str(i))) for i in range(3)]
-        async with asyncio.timeout(5), judge.open() as live:
+        async with asyncio.timeout(PATIENCE), judge.open() as live:
             assert isinstance(live, GroupJudge)
             return await live.score_group(TASK, views)
 

@@ -39,6 +39,7 @@ from ajet_lora.adapters import Adapters  # noqa: E402
 from ajet_trees import attention  # noqa: E402
 from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
+from tests.patience import PATIENCE  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
 
 ALGORITHMS = [cls for cls in load_plugins().of(Algorithm).values() if cls.__module__.startswith("ajet.")]
@@ -622,7 +623,7 @@ torch.save(
 def test_a_tree_of_64_branches_trains_within_a_memory_limit_by_splitting(tmp_path):
     command = [sys.executable, "-c", WITHIN_A_LIMIT, str(tmp_path / "weights.pt")]
     environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run(command, env=environment, check=True, timeout=300)
+    subprocess.run(command, env=environment, check=True, timeout=PATIENCE)
     split_up, checkpointed, unsplit, unlimited = torch.load(tmp_path / "weights.pt")
     assert "memory" in unsplit
     for found in (split_up, checkpointed):

@@ -15,6 +15,7 @@ from ajet import ConfigError
 from ajet.interfaces.backbone import RunResult
 from ajet_loggers import otel
 from tests.core.test_hooks import Training, scripted_backbone, training  # noqa: F401
+from tests.patience import PATIENCE
 
 from ..programs import script
 from .collector import Collector, attributes, collector
@@ -175,7 +176,7 @@ def test_a_run_does_not_wait_for_a_collector_that_hangs(
     run_to: RunTo, receiver: Collector, said: Callable[[], list[str]]
 ) -> None:
     ended = threading.Event()
-    receiver.answer = lambda number: 200 if ended.wait(60) else 500
+    receiver.answer = lambda number: 200 if ended.wait(PATIENCE) else 500
     try:
         assert run_to(receiver.url, flush_seconds=0.05).steps == 1
         assert said() == [f"logger otel: 4 of 4 episodes were not sent to {receiver.url}"]

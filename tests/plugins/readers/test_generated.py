@@ -28,6 +28,7 @@ from ajet.types import Metrics
 from ajet_readers import Generated
 from ajet_readers.generated.prompts import read_scores
 from ajet_readers.near_duplicates import first_of_each
+from tests.patience import PATIENCE
 from tests.program import Program
 from tests.tiers import fast
 
@@ -363,7 +364,7 @@ def test_a_killed_generation_goes_on_without_a_repeated_call_and_ends_the_same(
     served.answers = kill_after
     program = [sys.executable, "-m", "ajet", *command(served, killed, library)]
     running = subprocess.Popen(program, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while len(served.asked) < kill_after + 3 and time.monotonic() < deadline:
         time.sleep(0.005)
     os.kill(running.pid, signal.SIGKILL)

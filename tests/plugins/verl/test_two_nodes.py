@@ -17,12 +17,13 @@ import yaml
 from ajet.interfaces.reader import tasks_of_step
 from ajet.rollout.recorder import live_lines
 from ajet.utils.keys import leaves
+from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, printed_by, run_folder, write_job
 from tests.plugins.verl.jobs import sums_job
 
 pytestmark = pytest.mark.models("calculator")
 
-SECONDS = 480.0
+SECONDS = 4 * PATIENCE
 STEPS, BATCH = 4, 4
 
 
@@ -44,15 +45,15 @@ def cluster(machine: Machine) -> Iterator[str]:
     first = ["--head", f"--port={port}", f"--node-ip-address={head}", "--include-dashboard=false"]
     nodes = [machine.start(*ray, *first, *options)]
     try:
-        until(lambda: "Ray runtime started" in printed_by(nodes[0]), 120)
+        until(lambda: "Ray runtime started" in printed_by(nodes[0]), PATIENCE)
         nodes.append(machine.start(*ray, f"--address={head}:{port}", f"--node-ip-address={other}", *options))
-        until(lambda: "Ray runtime started" in printed_by(nodes[1]), 120)
+        until(lambda: "Ray runtime started" in printed_by(nodes[1]), PATIENCE)
         yield f"{head}:{port}"
     finally:
         for node in nodes:
             node.send_signal(signal.SIGTERM)
         for node in nodes:
-            node.wait(60)
+            node.wait(PATIENCE)
 
 
 def until(condition: Any, seconds: float) -> None:
@@ -69,7 +70,7 @@ def test_a_job_on_two_nodes_killed_in_a_step_goes_on_at_the_saved_one(machine: M
     verl = {"trainer": {"nnodes": 2}}
     job = sums_job(folder, backbone={"name": "verl", "verl": verl}, run={"dir": "runs"})
     write_job(folder, job)
-    dry = machine.ajet("run", "job.yaml", "--dry-run", seconds=120)
+    dry = machine.ajet("run", "job.yaml", "--dry-run", seconds=PATIENCE)
 
     running = machine.start(sys.executable, "-m", "ajet", "run", "job.yaml", RAY_ADDRESS=cluster)
     until(lambda: running.poll() is not None or (folder / "runs").exists(), SECONDS)
@@ -77,8 +78,8 @@ def test_a_job_on_two_nodes_killed_in_a_step_goes_on_at_the_saved_one(machine: M
     assert running.poll() is None, printed_by(running)[-4000:]
     until(lambda: any(line["step"] == 3 for line in live_lines(_run(folder) / "episodes.jsonl")), SECONDS)
     os.killpg(running.pid, signal.SIGKILL)
-    running.wait(30)
-    until(lambda: not any("VLLM" in command for command in machine.commands()), 120)
+    running.wait(PATIENCE)
+    until(lambda: not any("VLLM" in command for command in machine.commands()), PATIENCE)
     for path in machine.orphans():  # of a kill with -9 they stay: docs/verl.md
         path.unlink()
     run = _run(folder)
@@ -95,9 +96,9 @@ def test_a_job_on_two_nodes_killed_in_a_step_goes_on_at_the_saved_one(machine: M
     assert_goes_on_with_the_plan(run, first)
     assert_received(run, dry)
     exported = folder / "exported"
-    machine.ajet("export", str(checkpoint), str(exported), "--backbone", "verl", seconds=200)
+    machine.ajet("export", str(checkpoint), str(exported), "--backbone", "verl", seconds=4 * PATIENCE)
     options = ["--model", str(exported), "--set", "run.dir=evals"]
-    assert "accuracy" in machine.ajet("eval", "job.yaml", *options, seconds=200)
+    assert "accuracy" in machine.ajet("eval", "job.yaml", *options, seconds=4 * PATIENCE)
 
 
 def _run(folder: Path) -> Path:
