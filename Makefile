@@ -127,7 +127,7 @@ test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the 
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
-	$(TRINITY_ON_CPU) timeout -k 20 2400 .venv-trinity/bin/python bench/trinity_learning.py $(ARGS)
+	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python bench/trinity_learning.py $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
