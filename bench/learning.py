@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from pydantic import PrivateAttr
 
-from ajet.cli.progress import make_progress
 from ajet.interfaces.backbone import RunResult
 from ajet.job.config import Layers, read_job_file
 from ajet.job.job import Job
 from ajet.job.prepare import prepare
 from ajet.learning.algorithms import GRPO
+from ajet.reports.progress import make_progress
 from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.types import Float64
 

@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ajet.cli.progress import make_progress
 from ajet.job.config import Layers, read_job_file
 from ajet.job.prepare import prepare
+from ajet.reports.progress import make_progress
 from ajet.runs.restarts import run_job
 
 MATH = Path(__file__).resolve().parent.parent / "examples" / "math"

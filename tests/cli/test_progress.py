@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ajet.cli.progress import Bars, Cell, Lines, Pace, make_progress
+from ajet.reports.progress import Bars, Cell, Lines, Pace, make_progress
 
 STEP = {
     "reward": 0.52, "groups_zero_advantage": 0.25, "tokens_per_second": 2310.4,

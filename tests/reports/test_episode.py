@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet.cli.show_text import describe_episode
 from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import build_batch
 from ajet.reports.episode import EpisodeReport
+from ajet.reports.text import describe_episode
 from ajet.testing import logprob_of
 from ajet.tracker.breaks import CAUSES
 

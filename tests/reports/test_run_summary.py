@@ -6,8 +6,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from ajet.cli.show_text import describe_run, sparkline
 from ajet.reports.labels import ago
+from ajet.reports.text import describe_run, sparkline
 from ajet.rollout.failures import Failure
 from ajet.rollout.recorder import RunRecorder
 from ajet.tracker.breaks import CAUSES

@@ -11,10 +11,6 @@ from typing import Any
 
 from ajet.api.calling import anywhere, awaitable
 from ajet.api.results import Check, Evaluation, Run
-from ajet.cli.check import page
-from ajet.cli.layers import services as services_of
-from ajet.cli.layers import tell
-from ajet.cli.progress import Lines, make_progress
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.progress import reporting_to
 from ajet.interfaces.reader import Reader
@@ -24,6 +20,8 @@ from ajet.job.job import Job
 from ajet.job.layers import import_from_here
 from ajet.job.objects import ARGUMENTS
 from ajet.job.prepare import prepare
+from ajet.reports.check import page
+from ajet.reports.progress import Lines, make_progress
 from ajet.runs.arguments import (
     check_layers,
     checking_engine,
@@ -40,7 +38,9 @@ from ajet.runs.run_dir import held
 from ajet.runs.train import dpo as run_dpo
 from ajet.runs.train import evaluate as run_evaluate
 from ajet.runs.train import sft as run_sft
+from ajet.services.supervisor import with_services
 from ajet.types import ConfigError, JudgeOutput, Task
+from ajet.utils.terminal import tell
 
 AnyPath = str | os.PathLike[str]
 AnyTasks = AnyPath | Reader | type[Reader] | Iterable[Task | Mapping[str, Any]] | Mapping[str, Any]
@@ -273,7 +273,7 @@ def prepared(
 ) -> Iterator[tuple[Job, Lines]]:
     """A block with the job of these layers, its services and its progress. Raises ConfigError that names the argument."""
     import_from_here()
-    with _progress(shown) as lines, _held(resume), services_of(layers, services):
+    with _progress(shown) as lines, _held(resume), with_services(layers, services):
         with reporting_to(lines):
             try:
                 job = prepare(layers, resume=resume, read_tasks=read_tasks)

@@ -11,10 +11,9 @@ from ajet.api.calling import anywhere, awaitable
 from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, argument, as_path, as_text, prepared
 from ajet.api.prompts import AnyChatModel
 from ajet.api.results import Run
-from ajet.cli.comparison import describe_comparison
 from ajet.interfaces.engine import ChatModelPlugin
 from ajet.job.config import Layers
-from ajet.reports.comparison import Comparison, Difference, ModelFigures, read_comparison
+from ajet.reports.comparison import Comparison, Difference, ModelFigures, describe_comparison, read_comparison
 from ajet.runs.arguments import evaluate_layers
 from ajet.runs.selection import (
     Candidate,

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from ajet.api.calling import anywhere
 from ajet.api.jobs import argument
 from ajet.capture.sampling import SamplingPolicy
-from ajet.cli.layers import tell
 from ajet.interfaces.progress import Silent
 from ajet.plugins import validated
 from ajet.rollout.settings import RolloutSettings
 from ajet.runs.serve import checked_key, served, serving, warn_of_network
+from ajet.utils.terminal import tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ def explain(
     ] = None,
 ) -> None:
     """Show what a key does, its default, and where its value came from."""
-    from ajet.cli.table import table
     from ajet.job.config import explain
     from ajet.job.layers import job_layers
+    from ajet.utils.terminal import table
 
     if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
         job_file, key = Path(key), None
@@ -66,9 +66,9 @@ def from_trinity(
     """Print the job file that says the same as a configuration file of Trinity-RFT. On stderr: the keys without effect."""
     import yaml
 
-    from ajet.cli.layers import tell
     from ajet.job.from_trinity import job_values, trinity_file
     from ajet.types import ConfigError
+    from ajet.utils.terminal import tell
 
     found = trinity_file(file, backbone)
     if found is None:
@@ -104,7 +104,7 @@ def from_earlier(
 
 def describe_key(key: KeyHelp, layers: Layers | None) -> str:
     """The full description of one key."""
-    from ajet.cli.table import table
+    from ajet.utils.terminal import table
 
     rows = [("type", key.type), ("default", _show(key.default))]
     if layers is not None:

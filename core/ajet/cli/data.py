@@ -193,10 +193,10 @@ def _set(layers: Layers, sets: list[str] | None) -> None:
 
 def _tasks(layers: Layers) -> list[Task]:
     """The tasks of the reader. Raises ConfigError."""
-    from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.interfaces.reader import Reader, read_all
     from ajet.job.prepare import build_plugin
+    from ajet.reports.progress import make_progress
 
     reader = build_plugin(layers, Reader, layers.values["task"]["reader"], "task.reader")
     with make_progress() as progress, reporting_to(progress):

@@ -30,8 +30,8 @@ def doctor(
 ) -> None:
     """Report the environment. Exit code 1 if installed packages do not work together; optional packages that are
     not installed are listed with the command that installs them. With --model: exit code 1 if its tool calls cannot be read."""
-    from ajet.cli.table import table
     from ajet.types import Finding
+    from ajet.utils.terminal import table
 
     if model is not None:
         report = chat_format(model)

@@ -37,7 +37,7 @@ def dpo(
     sets: Sets = None,
 ) -> None:
     """Optimize a model on preferences: chosen answers become likelier than rejected ones."""
-    from ajet.cli.progress import make_progress
+    from ajet.reports.progress import make_progress
     from ajet.runs.arguments import dpo_parts
     from ajet.runs.train import dpo
 

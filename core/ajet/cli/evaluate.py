@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ajet.interfaces.engine import ChatModelPlugin
     from ajet.job.config import Layers
     from ajet.job.job import Job
+    from ajet.reports.comparison import Comparison
 
 
 def evaluate(
@@ -57,12 +58,12 @@ def evaluate(
     Exit code of a comparison: 0 if one model is significantly better than the others, 3 if there is no difference, 1 if a
     model failed.
     """
-    from ajet.cli.layers import services
-    from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
+    from ajet.reports.progress import make_progress
     from ajet.runs.arguments import check_several, endpoint_answers, evaluate_layers
+    from ajet.services.supervisor import with_services
 
     several = models is not None or resume is not None
     check_several(flag, several, model=model, endpoint=endpoint, endpoint_model=endpoint_model)
@@ -86,7 +87,7 @@ def evaluate(
     if several:
         _compare(layers, with_, models, resume, as_json)
     answers = endpoint_answers(flag, endpoint, endpoint_model, model)
-    with services(layers, with_):
+    with with_services(layers, with_):
         with make_progress() as progress, reporting_to(progress):
             job = prepare(layers)
         _evaluate(job, answers, as_json)
@@ -95,8 +96,8 @@ def evaluate(
 def _evaluate(job: Job, answers: ChatModelPlugin | None, as_json: bool) -> None:
     import json
 
-    from ajet.cli.progress import make_progress
     from ajet.cli.summary import describe_ended, describe_metrics_table
+    from ajet.reports.progress import make_progress
     from ajet.runs.train import evaluate
 
     with make_progress() as progress:
@@ -119,15 +120,14 @@ def _compare(
 ) -> NoReturn:
     import json
 
-    from ajet.cli.comparison import describe_comparison, exit_code
-    from ajet.cli.layers import services
-    from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.job.prepare import prepare
-    from ajet.reports.comparison import read_comparison
+    from ajet.reports.comparison import describe_comparison, read_comparison
+    from ajet.reports.progress import make_progress
     from ajet.runs.selection import checked, compare_models, named_candidates, resumed_candidates
+    from ajet.services.supervisor import with_services
 
-    with services(layers, with_), make_progress() as progress:
+    with with_services(layers, with_), make_progress() as progress:
         with reporting_to(progress):
             folder = resume.resolve() if resume is not None else None
             job = prepare(layers, resume=folder)
@@ -146,4 +146,10 @@ def _compare(
     print(describe_comparison(comparison))
     if as_json:
         print(json.dumps({"run_dir": str(run_dir), **comparison.as_json()}))
-    raise typer.Exit(exit_code(comparison))
+    raise typer.Exit(_exit_code(comparison))
+
+
+def _exit_code(comparison: Comparison) -> int:
+    if not comparison.is_complete:
+        return 1
+    return 0 if comparison.is_significant else 3

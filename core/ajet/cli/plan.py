@@ -80,9 +80,9 @@ def plan(
 
 def page(found: Plan) -> Iterator[str]:
     """The plan as lines of text."""
-    from ajet.cli.table import table
     from ajet.estimate.devices import USABLE
     from ajet.runs.plan import gibibytes
+    from ajet.utils.terminal import table
 
     sizes, layout, speed = found.sizes, found.layout, found.speed
     trained = (

@@ -21,9 +21,9 @@ def plugins(context: typer.Context) -> None:
     """List the installed plugins."""
     if context.invoked_subcommand is not None:
         return
-    from ajet.cli.table import table
     from ajet.interfaces.base import first_line
     from ajet.plugins import load_plugins
+    from ajet.utils.terminal import table
 
     found = load_plugins()
     rows = [(i.kind, i.name, i.distribution, i.version, first_line(i.cls)) for i in found.classes.values()]
@@ -103,8 +103,8 @@ def describe_plugin(installed: Installed) -> str:
     """A plugin's name, its docstring and a table of its fields."""
     import inspect
 
-    from ajet.cli.table import table
     from ajet.job.config import all_keys
+    from ajet.utils.terminal import table
 
     head = f"{installed.kind} {installed.name}  ({installed.distribution} {installed.version})"
     rows = [(k.key, k.type, str(k.default), k.help) for k in all_keys(installed.cls)]

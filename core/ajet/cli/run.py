@@ -66,16 +66,17 @@ def run(
     """
     from contextlib import ExitStack
 
-    from ajet.cli.layers import services, tell
     from ajet.cli.options import check_output
-    from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
+    from ajet.reports.progress import make_progress
     from ajet.runs.arguments import run_layers
     from ajet.runs.run_dir import held
+    from ajet.services.supervisor import with_services
     from ajet.types import ConfigError
     from ajet.utils.breakpoints import enable
+    from ajet.utils.terminal import tell
 
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
     import_from_here()
@@ -120,7 +121,7 @@ def run(
     with ExitStack() as stack:
         if resume is not None and not dry_run:
             stack.enter_context(held(resume.resolve(), tell))
-        stack.enter_context(services(layers, with_))  # readers may get tasks from them
+        stack.enter_context(with_services(layers, with_))  # readers may get tasks from them
         with make_progress() as progress, reporting_to(progress):
             job = prepare(layers, resume=resume.resolve() if resume is not None else None)
         if dry_run:
@@ -131,9 +132,9 @@ def run(
 
 def describe_job(job: Job, layers: Layers) -> str:
     """The resolved job as a job file; its comments list what was set, and where."""
-    from ajet.cli.table import table
     from ajet.job.layers import provenance
     from ajet.job.prepare import resolved_yaml
+    from ajet.utils.terminal import table
 
     counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."
     given = table(provenance(layers), indent="#   ")
@@ -151,17 +152,17 @@ def replay_file(
     sets: list[str] | None,
 ) -> None:
     """Replay a recording and print how each episode compares. Raises typer.Exit(1) if one differs."""
-    from ajet.cli.layers import services
-    from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.job.prepare import prepare
+    from ajet.reports.progress import make_progress
     from ajet.reports.token_text import readable
     from ajet.rollout.recording import Recording
     from ajet.runs.replay import replay, replay_layers
+    from ajet.services.supervisor import with_services
 
     episodes = Recording.read(file).episodes
     layers = replay_layers(flag, job_file, episodes, workflow=workflow, judge=judge, sets=sets)
-    with services(layers, with_), make_progress() as progress, reporting_to(progress):
+    with with_services(layers, with_), make_progress() as progress, reporting_to(progress):
         job = prepare(layers).with_progress(progress)
         replayed = replay(job, episodes)
     for one in replayed:
@@ -195,8 +196,8 @@ def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> No
 def run_prepared(job: Job, recording: Path | None = None) -> Path:
     """Run a job and print its result, or where to find what it has done so far; its run folder. With ``recording``, write its
     episodes to that file, however the run ends."""
-    from ajet.cli.progress import make_progress
     from ajet.cli.summary import describe_ended, describe_result
+    from ajet.reports.progress import make_progress
     from ajet.runs.restarts import run_job
 
     resumable = job.backbone.capabilities.resumes_without_checkpoint

@@ -58,13 +58,13 @@ def serve(
     import sys
 
     from ajet.capture.sampling import SamplingPolicy
-    from ajet.cli.layers import tell
-    from ajet.cli.progress import make_progress
     from ajet.job.config import parse_set
     from ajet.plugins import validated
+    from ajet.reports.progress import make_progress
     from ajet.rollout.settings import RolloutSettings
     from ajet.runs.serve import checked_key, served, warn_of_network
     from ajet.runs.serve import serve as run
+    from ajet.utils.terminal import tell
 
     given = checked_key(key, flag)
     keys = {"call_example": call_example, "tool_calls": tool_calls}

@@ -25,7 +25,7 @@ def sft(
     sets: Sets = None,
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""
-    from ajet.cli.progress import make_progress
+    from ajet.reports.progress import make_progress
     from ajet.runs.arguments import sft_backbone
     from ajet.runs.train import sft
 

@@ -105,7 +105,7 @@ def show(
 
 
 def _print_run(summary: RunSummary) -> None:
-    from ajet.cli.show_text import describe_run
+    from ajet.reports.text import describe_run
 
     _printable()
     print(describe_run(summary))
@@ -114,7 +114,7 @@ def _print_run(summary: RunSummary) -> None:
 def _print_episode(report: EpisodeReport, everything: bool, tokens: bool) -> None:
     from rich.console import Console
 
-    from ajet.cli.show_text import describe_episode
+    from ajet.reports.text import describe_episode
 
     _printable()
     console = Console(highlight=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ajet.cli.table import table
+from ajet.utils.terminal import table
 
 if TYPE_CHECKING:
     from ajet.interfaces.backbone import RunResult

@@ -17,6 +17,7 @@ from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.runs.selection import read_models
 from ajet.types import Spent
 from ajet.utils.paired import holm, mean_and_error, sign_flip
+from ajet.utils.terminal import table
 
 LEVEL = 0.05
 """A difference is significant if its p-value is below this."""
@@ -199,3 +200,28 @@ def _mean(values: Collection[float]) -> float:
 
 def _failed(outcomes: Sequence[Outcome]) -> int:
     return sum(o.reward is None for o in outcomes)
+
+
+def describe_comparison(comparison: Comparison) -> str:
+    """A line for each model, a line for each difference from the best, and the verdict."""
+    head = ("model", "reward", "s / episode", "tokens / episode", "cost / episode", "episodes", "failed", "p")
+    p_values = {d.other: f"{d.p_value:.2g}" for d in comparison.differences}
+    rows = []
+    for model in comparison.models:
+        figures = [str(getattr(model, name) or "-") for name in FIGURES]
+        counts = [str(model.episodes), str(model.failed)]
+        rows.append((model.name, *figures, *counts, p_values.get(model.name, "")))
+    errors = [f"{model.name} failed: {model.error}" for model in comparison.models if model.error]
+    return "\n".join([table([head, *rows]), "", *errors, verdict(comparison)])
+
+
+def verdict(comparison: Comparison) -> str:
+    """One line: which model is the best, or that there is no difference."""
+    if comparison.best is None:
+        return "no model could be evaluated"
+    if not comparison.differences:
+        return f"only {comparison.best} could be evaluated, so nothing was compared"
+    if comparison.is_significant:
+        return f"best: {comparison.best}"
+    alike = [d.other for d in comparison.differences if not d.is_significant]
+    return f"no difference between {comparison.best}, which has the highest reward, and {', '.join(alike)}: more tasks may show one"

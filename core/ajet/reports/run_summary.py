@@ -1,4 +1,4 @@
-"""The summary of a run as plain data: `cli.show_text` and `html` show it, `--json` prints it."""
+"""The summary of a run as plain data: `text` and `html` show it, `--json` prints it."""
 
 from __future__ import annotations
 

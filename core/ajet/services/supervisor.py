@@ -30,6 +30,7 @@ from ajet.job.prepare import build_service
 from ajet.types import AjetError, ConfigError
 from ajet.utils.interrupt import interrupt_main_thread
 from ajet.utils.process_group import signal_group
+from ajet.utils.terminal import tell
 
 LOOK = 0.2
 """Seconds between health checks of a service."""
@@ -48,15 +49,15 @@ class ServiceFailed(AjetError):
 
 @contextmanager
 def with_services(
-    layers: Layers, names: Iterable[str] = (), say: Callable[[str], None] = lambda text: None
+    layers: Layers, names: Iterable[str] | None = None, say: Callable[[str], None] = tell
 ) -> Iterator[None]:
-    """A block in which the services of ``run.services`` and ``names`` are running.
+    """A block in which the services of ``run.services`` and ``names`` are running; ``say`` is told of their states.
 
     Enter it in the main thread: if a service dies, the block is interrupted as by Ctrl-C. Raises ConfigError for a
     service that is not declared, ServiceFailed with the end of its log for one that does not start or dies.
     """
     own = layers.job().run.services
-    wanted = list(dict.fromkeys([*own, *names]))
+    wanted = list(dict.fromkeys([*own, *(names or ())]))
     if not wanted:
         yield
         return

@@ -110,12 +110,12 @@ def explore_command(
     sets: Sets = None,
 ) -> None:
     """Serve a model, record each reply in a store, and take feedback."""
-    from ajet.cli.layers import tell
-    from ajet.cli.progress import make_progress
     from ajet.job.layers import import_from_here
     from ajet.job.paths import load_named
+    from ajet.reports.progress import make_progress
     from ajet.runs.serve import checked_key
     from ajet.types import ConfigError
+    from ajet.utils.terminal import tell
     from ajet_online.keys import Keys
     from ajet_online.processes import explore, given
 
@@ -225,7 +225,7 @@ def status_command(
     """Count traces by state, and show the versions of the weights with their ratings."""
     import json
 
-    from ajet.cli.table import table
+    from ajet.utils.terminal import table
     from ajet_online.overview import overview
     from ajet_online.store import opened
 

@@ -149,12 +149,13 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
     """Train a job until Ctrl-C or SIGTERM, or after ``updates`` updates. Raises AjetError."""
     import signal
 
-    from ajet.cli.layers import services, tell
-    from ajet.cli.progress import make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
+    from ajet.reports.progress import make_progress
     from ajet.runs.run_dir import held, new_run_dir
+    from ajet.services.supervisor import with_services
+    from ajet.utils.terminal import tell
     from ajet_online.trainer import OnlineTrainer
 
     layers = layers_of(job_file)
@@ -165,7 +166,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
     lay_defaults(layers, settings)
     import_from_here()
     with ExitStack() as stack:
-        stack.enter_context(services(layers, ()))
+        stack.enter_context(with_services(layers, ()))
         progress = stack.enter_context(make_progress())
         stack.enter_context(reporting_to(progress))
         job = prepare(layers).with_progress(_Rounds(progress))

@@ -84,8 +84,8 @@ def command_of(path: Path) -> str:
 def layers_of(path: Path) -> Layers:
     """The layers of a job file, or of explorer.yaml or trainer.yaml of Trinity-RFT, whose keys without effect are printed. Raises
     ConfigError."""
-    from ajet.cli.layers import tell
     from ajet.job.layers import job_layers
+    from ajet.utils.terminal import tell
 
     found = _trinity(path)
     for line in found.warnings() if found else ():

@@ -104,19 +104,20 @@ def _run(layers: Any, with_: list[str] | None, resume: Path | None) -> Path:
     """Run a job and print its result; its run folder."""
     from contextlib import ExitStack
 
-    from ajet.cli.layers import services, tell
-    from ajet.cli.progress import make_progress
     from ajet.cli.run import run_prepared
     from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
+    from ajet.reports.progress import make_progress
     from ajet.runs.run_dir import held
+    from ajet.services.supervisor import with_services
+    from ajet.utils.terminal import tell
 
     import_from_here()
     with ExitStack() as stack:
         if resume is not None:
             stack.enter_context(held(resume.resolve(), tell))
-        stack.enter_context(services(layers, with_))
+        stack.enter_context(with_services(layers, with_))
         with make_progress() as progress, reporting_to(progress):
             job = prepare(layers, resume=resume.resolve() if resume is not None else None)
         return run_prepared(job)

@@ -272,7 +272,7 @@ def describe(job: Job, settings: TrinitySettings, place: Place) -> str:
     """The configuration that Trinity receives, as YAML, and which keys of the job it comes from."""
     import yaml
 
-    from ajet.cli.table import table
+    from ajet.utils.terminal import table
 
     tree = compose(job, settings, place)
     explicit = dict(leaves(settings.explicit))

@@ -431,8 +431,8 @@ def _check(config: JobConfig, settings: VerlSettings) -> None:
 
 def describe(job: Job, settings: VerlSettings) -> str:
     """The configuration that verl receives, as YAML. Comments list what differs from verl's defaults, and why."""
-    from ajet.cli.table import table
     from ajet.job.models import find_recipe
+    from ajet.utils.terminal import table
 
     recipe = find_recipe(job.model)
     shape = None if recipe else lengths.architecture(job.model, settings.trusts_model)

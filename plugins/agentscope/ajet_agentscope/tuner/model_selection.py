@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from ajet.cli.comparison import describe_comparison, verdict
-from ajet.reports.comparison import Comparison, Outcome, compare
+from ajet.reports.comparison import Comparison, Outcome, compare, describe_comparison, verdict
 from ajet.types import AjetError, ConfigError, Spent
 from ajet_agentscope.tuner.config import JudgeOutput, JudgeType, WorkflowOutput, WorkflowType, ours
 from ajet_agentscope.tuner.data import DatasetConfig

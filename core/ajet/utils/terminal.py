@@ -1,10 +1,16 @@
-"""Plain aligned columns: the same on a terminal, in a log and in a test."""
+"""Lines on stderr, and plain aligned columns: the same on a terminal, in a log and in a test."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 MOST = 44
+
+
+def tell(text: str) -> None:
+    """Print a line for the user on stderr, apart from the command's output."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def table(rows: Iterable[Sequence[str]], *, indent: str = "", most: int = MOST) -> str:

@@ -14,11 +14,11 @@ from itertools import groupby, pairwise
 
 from rich.text import Text
 
-from ajet.cli.table import table
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
 from ajet.reports.labels import episode_labels, fold, run_labels, shortened, step_table, who
 from ajet.reports.run_summary import Count, RunSummary
 from ajet.reports.token_text import readable, visible
+from ajet.utils.terminal import table
 
 _columns = partial(table, most=sys.maxsize)
 
