@@ -275,7 +275,7 @@ PARTS = {
         "utils.breakpoints",
     ),
     "Data": ("types",),
-    "Plugins": ("interfaces", "job.job", "hookspecs"),
+    "Plugins": ("interfaces", "job.job", "job.models", "services", "hookspecs"),
 }
 """Headings of the API's page, with the modules whose public names they contain."""
 

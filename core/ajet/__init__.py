@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 _WHERE = {
     "AjetError": "types",
     "Algorithm": "interfaces.algorithm",
+    "AnswerStore": "services.answers",
     "Backbone": "job.job",
     "ChatModel": "interfaces.engine",
     "ChatModelPlugin": "interfaces.engine",
@@ -19,6 +20,9 @@ _WHERE = {
     "CheckpointSaved": "interfaces.events",
     "ConfigError": "types",
     "ContractBroken": "types",
+    "Endpoint": "services.llm_client",
+    "EndpointClient": "services.llm_client",
+    "EndpointUsage": "services.llm_client",
     "Engine": "interfaces.engine",
     "EnginePlugin": "interfaces.engine",
     "Episode": "api.results",
@@ -52,6 +56,7 @@ _WHERE = {
     "Trainer": "interfaces.backbone",
     "TunedPrompts": "api.prompts",
     "Tuner": "interfaces.workflow",
+    "Unreadable": "services.llm_client",
     "Workflow": "earlier.programs",
     "WorkflowOutput": "types",
     "acheck": "api.jobs",
@@ -63,9 +68,11 @@ _WHERE = {
     "check": "api.jobs",
     "dpo": "api.jobs",
     "evaluate": "api.jobs",
+    "find_recipe": "job.models",
     "hookimpl": "hookspecs",
     "label": "capture.context",
     "load_run": "api.results",
+    "model_source": "job.models",
     "open": "api.learner",
     "passthrough": "capture.context",
     "prompt": "interfaces.prompts",
@@ -139,6 +146,13 @@ if TYPE_CHECKING:
     from ajet.interfaces.workflow import Tuner as Tuner
     from ajet.job.job import Backbone as Backbone
     from ajet.job.job import Job as Job
+    from ajet.job.models import find_recipe as find_recipe
+    from ajet.job.models import model_source as model_source
+    from ajet.services.answers import AnswerStore as AnswerStore
+    from ajet.services.llm_client import Endpoint as Endpoint
+    from ajet.services.llm_client import EndpointClient as EndpointClient
+    from ajet.services.llm_client import EndpointUsage as EndpointUsage
+    from ajet.services.llm_client import Unreadable as Unreadable
     from ajet.types import AjetError as AjetError
     from ajet.types import ConfigError as ConfigError
     from ajet.types import ContractBroken as ContractBroken

@@ -77,7 +77,7 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:  # type: ignore[e
 @hookspec
 def ajet_capture_install(capture: Capture) -> Callable[[], None]:  # type: ignore[empty-body]
     """Capture begins in this process: change a framework's package, if it must be, so that it says which
-    agent calls (`ajet.utils.patching` helps), and return what undoes it. An exception is a warning."""
+    agent calls (`ajet.interfaces.helpers` has `replaced` and `when_imported`), and return what undoes it. An exception is a warning."""
 
 
 @hookspec(firstresult=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from ajet.cli.options import JobFile, Sets, check_output
+from ajet.cli.options import JobFile, Sets
+from ajet.utils.files import check_output
 
 if TYPE_CHECKING:
     from ajet.job.config import Layers

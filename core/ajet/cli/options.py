@@ -32,21 +32,3 @@ Sets = Annotated[
 def flag(name: str) -> str:
     """An argument as it is written on the command line."""
     return "--[no-]deterministic" if name == "deterministic" else f"--{name.replace('_', '-')}"
-
-
-def check_output(flag: str, path: Path) -> None:
-    """Create the folder of a file that a command will write, before the command spends time or money. Raises
-    ConfigError if the file cannot be written."""
-    import os
-
-    from ajet.types import ConfigError
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fault = "is a directory" if path.is_dir() else ""
-    except OSError as error:
-        fault = f"its folder cannot be created ({error.strerror})"
-    if not fault and not os.access(path if path.exists() else path.parent, os.W_OK):
-        fault = "you have no permission to write it"
-    if fault:
-        raise ConfigError(f"{flag} {path}: {fault}. Name a file that can be written.")

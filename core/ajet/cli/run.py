@@ -66,7 +66,6 @@ def run(
     """
     from contextlib import ExitStack
 
-    from ajet.cli.options import check_output
     from ajet.interfaces.progress import reporting_to
     from ajet.job.layers import import_from_here
     from ajet.job.prepare import prepare
@@ -76,6 +75,7 @@ def run(
     from ajet.services.supervisor import with_services
     from ajet.types import ConfigError
     from ajet.utils.breakpoints import enable
+    from ajet.utils.files import check_output
     from ajet.utils.terminal import tell
 
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})

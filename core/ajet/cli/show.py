@@ -56,8 +56,8 @@ def show(
     from ajet.types import ConfigError
 
     if record is not None:
-        from ajet.cli.options import check_output
         from ajet.cli.run import write_recording
+        from ajet.utils.files import check_output
 
         for flag, given in (
             ("--html", html),

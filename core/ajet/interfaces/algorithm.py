@@ -24,7 +24,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from ajet.interfaces.base import Plugin
-from ajet.types import Float64, LossTokens, Need
+from ajet.types import Float64 as Float64
+from ajet.types import LossTokens as LossTokens
+from ajet.types import Need
 
 
 class Algorithm(Plugin):

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress
-from ajet.types import (
-    AjetError,
-    ConfigError,
-    Float32,
-    GenerateRequest,
-    Generation,
-    GenerationDelta,
-    Int32,
-    Sampling,
-)
+from ajet.types import AjetError, ConfigError
+from ajet.types import Float32 as Float32
+from ajet.types import GenerateRequest as GenerateRequest
+from ajet.types import Generation as Generation
+from ajet.types import GenerationDelta as GenerationDelta
+from ajet.types import Image as Image
+from ajet.types import Int32 as Int32
+from ajet.types import Sampling as Sampling
 
 if TYPE_CHECKING:
     from ajet.chat.vision import Vision

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.types import Image, Metrics, Task
+from ajet.types import Image as Image
+from ajet.types import Metrics, Task
 
 if TYPE_CHECKING:
     from ajet.interfaces.backbone import RunResult

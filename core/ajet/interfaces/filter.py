@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ajet.interfaces.base import Plugin
 
 if TYPE_CHECKING:
-    from ajet.tracker.call import Call
-    from ajet.tracker.record import EpisodeRecord
+    from ajet.tracker.call import Call as Call
+    from ajet.tracker.record import EpisodeRecord as EpisodeRecord
 
 
 class Filter(Plugin):

@@ -8,14 +8,14 @@ from typing import Self
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart
-from ajet.types import Metrics
+from ajet.types import Metrics as Metrics
 
 
 class Logger(Plugin):
     """Base of loggers. An exception is reported once and never ends a run.
 
-    The run waits for each method, so one that needs the network does its work in the background (`ajet.utils.outbox`
-    helps). Only one process at a time writes into a run folder, and only this process calls the loggers.
+    The run waits for each method, so one that needs the network does its work in the background (`Outbox` in
+    `ajet.interfaces.helpers` helps). Only one process at a time writes into a run folder, and only this process calls the loggers.
     """
 
     kind = "logger"

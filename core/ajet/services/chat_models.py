@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from ajet.interfaces.engine import ChatModelPlugin
-from ajet.services.llm_client import BaseUrl, Endpoint, Usage
+from ajet.services.llm_client import BaseUrl, Endpoint, EndpointUsage
 from ajet.types import AjetError, ConfigError, Sampling
 from ajet.utils.suggest import nearest
 
@@ -48,10 +48,10 @@ class OpenAIChatModel(ChatModelPlugin):
             yield self
 
     @property
-    def spent(self) -> Usage:
+    def spent(self) -> EndpointUsage:
         """Tokens and cost of all answers since the model was opened."""
-        spent = self._client.spent if self._client else Usage()
-        assert isinstance(spent, Usage)
+        spent = self._client.spent if self._client else EndpointUsage()
+        assert isinstance(spent, EndpointUsage)
         return spent
 
     async def complete(

@@ -41,7 +41,7 @@ class Unreadable(AjetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class EndpointUsage:
     """The cost of calls. Tokens are those that the endpoint reports."""
 
     calls: float = 0
@@ -53,8 +53,8 @@ class Usage:
     cost: float = 0
     """In the currency of the endpoint's prices."""
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Usage)))
+    def __add__(self, other: EndpointUsage) -> EndpointUsage:
+        return EndpointUsage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(EndpointUsage)))
 
     def __str__(self) -> str:
         """``40 calls, 12 answered from the cache, 31,000 + 2,400 tokens, cost 0.05``"""
@@ -110,9 +110,9 @@ class Endpoint(Settings):
     completion_price: float = Field(0.0, ge=0, description="Cost of a million completion tokens.")
 
     @asynccontextmanager
-    async def calling(self, answers: Answers | None = None) -> AsyncIterator[Client]:
-        """Hold one HTTP client; `Client.chat` and `Client.embed` store answers in ``answers``. Raises ConfigError if the
-        named key is not set."""
+    async def calling(self, answers: Answers | None = None) -> AsyncIterator[EndpointClient]:
+        """Hold one HTTP client, whose `chat` and `embed` store answers in ``answers``. Raises ConfigError if the named key
+        is not set."""
         import httpx2
 
         key = os.environ.get(self.api_key_env, "") if self.api_key_env and not replaying.get() else None
@@ -122,7 +122,7 @@ class Endpoint(Settings):
             )
         headers = {"authorization": f"Bearer {key}"} if key else {}
         async with httpx2.AsyncClient(headers=headers, timeout=self.timeout) as client:
-            yield Client(self, client, AnswerStore(None) if answers is None else answers, key)
+            yield EndpointClient(self, client, AnswerStore(None) if answers is None else answers, key)
 
 
 class _Again(Exception):
@@ -133,13 +133,13 @@ class _Again(Exception):
         self.pause = pause
 
 
-class Client:
+class EndpointClient:
     """An open endpoint: calls, retries, caches answers, counts usage."""
 
     def __init__(self, endpoint: Endpoint, client: Any, answers: Answers, key: str | None) -> None:
         self.endpoint = endpoint
-        self.spent = Usage()
-        """Usage of all questions so far."""
+        self.spent = EndpointUsage()
+        """Of all questions so far."""
         self._client = client
         self._answers = answers
         self._key = key
@@ -151,7 +151,7 @@ class Client:
         request: Callable[[], Mapping[str, Any]],
         key: str,
         read: Callable[[str], T],
-    ) -> tuple[T, Usage]:
+    ) -> tuple[T, EndpointUsage]:
         """The result of ``read`` on the answer's text; concurrent questions with one key are asked only once.
 
         ``request`` makes the body of each attempt, without the model. An answer that was cut off by its length is not
@@ -161,7 +161,7 @@ class Client:
         async with lock:
             kept = self._answers.get(key)
             if kept is not None:
-                value, usage = read(kept), Usage(cached=1)
+                value, usage = read(kept), EndpointUsage(cached=1)
                 self._keep(request(), kept)
             else:
                 (text, value), usage = await self._attempts(
@@ -180,7 +180,7 @@ class Client:
             body = {"model": e.model, **request, **e.parameters}
             judging.add(f"{e.base_url}/chat/completions", body, {"choices": [said]})
 
-    async def message(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], Usage]:
+    async def message(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], EndpointUsage]:
         """The assistant message of an answer, not stored, and what it used. Raises EndpointFailed."""
         message, usage = await self._attempts("chat/completions", lambda: request, _read_message)
         self.spent += usage
@@ -190,7 +190,7 @@ class Client:
         """The embedding of each text, stored under its key. Raises EndpointFailed."""
         found = {key: json.loads(kept) for key in keys if (kept := self._answers.get(key)) is not None}
         unknown = [i for i, key in enumerate(keys) if key not in found]
-        self.spent += Usage(cached=len(texts) - len(unknown))
+        self.spent += EndpointUsage(cached=len(texts) - len(unknown))
         for start in range(0, len(unknown), _EMBEDDED_AT_ONCE):
             batch = unknown[start : start + _EMBEDDED_AT_ONCE]
             body = {"input": [texts[i] for i in batch]}
@@ -203,8 +203,8 @@ class Client:
 
     async def _attempts(
         self, path: str, request: Callable[[], Mapping[str, Any]], read: Callable[[Any], T]
-    ) -> tuple[T, Usage]:
-        usage = Usage()
+    ) -> tuple[T, EndpointUsage]:
+        usage = EndpointUsage()
         for attempt in range(self.endpoint.retries + 1):
             try:
                 body, used = await self._call(path, request())
@@ -217,12 +217,12 @@ class Client:
             if attempt == self.endpoint.retries:
                 self.spent += usage
                 raise last.error
-            usage += Usage(retries=1)
+            usage += EndpointUsage(retries=1)
             pause = max(last.pause, FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
             await asyncio.sleep(min(pause, LONGEST_PAUSE))
         raise AssertionError
 
-    async def _call(self, path: str, request: Mapping[str, Any]) -> tuple[Any, Usage]:
+    async def _call(self, path: str, request: Mapping[str, Any]) -> tuple[Any, EndpointUsage]:
         """The body of an answer, and its cost."""
         import httpx2
 
@@ -250,7 +250,7 @@ class Client:
         except (ValueError, TypeError, AttributeError):
             raise _Again(_not_one(url, response.text)) from None
         cost = (tokens[0] * e.prompt_price + tokens[1] * e.completion_price) / 1e6
-        return body, Usage(calls=1, prompt_tokens=tokens[0], completion_tokens=tokens[1], cost=cost)
+        return body, EndpointUsage(calls=1, prompt_tokens=tokens[0], completion_tokens=tokens[1], cost=cost)
 
     def _read(self, path: str, body: Any, read: Callable[[Any], T]) -> T:
         try:

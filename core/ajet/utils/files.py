@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ajet.types import AjetError
+from ajet.types import AjetError, ConfigError
 
 _REMEDIES = {
     errno.ENOSPC: "Free some space on that disk, or choose another one",
@@ -71,3 +71,17 @@ def _sync_one(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_output(flag: str, path: Path) -> None:
+    """Create the folder of a file that a command will write, before the command spends time or money. Raises
+    ConfigError if the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fault = "is a directory" if path.is_dir() else ""
+    except OSError as error:
+        fault = f"its folder cannot be created ({error.strerror})"
+    if not fault and not os.access(path if path.exists() else path.parent, os.W_OK):
+        fault = "you have no permission to write it"
+    if fault:
+        raise ConfigError(f"{flag} {path}: {fault}. Name a file that can be written.")

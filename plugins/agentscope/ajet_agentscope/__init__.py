@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ajet import LoadedWorkflow, Plugin, hookimpl
-from ajet.utils.patching import when_imported
+from ajet.interfaces.helpers import when_imported
 from ajet_agentscope.current_agent import replying
 from ajet_agentscope.layout import Layout
 from ajet_agentscope.studio import AgentScopeStudio

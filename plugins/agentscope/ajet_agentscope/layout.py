@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ajet import Logger, RunStart
-from ajet.types import Metrics
+from ajet.interfaces.logger import Metrics
 
 RUN = "run"
 """The link to the run folder."""

@@ -8,7 +8,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from ajet.utils.patching import replaced, steps_with
+from ajet.interfaces.helpers import replaced, steps_with
 from ajet_agentscope.current_agent import replying
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ajet import hookimpl
-from ajet.utils.patching import when_imported
+from ajet.interfaces.helpers import when_imported
 from ajet_autogen.current_agent import current_handler, working
 
 

@@ -8,8 +8,7 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from ajet import Judge, Task
-from ajet.services.llm_client import Usage
+from ajet import EndpointUsage, Judge, Task
 from ajet_judges.endpoint import Asker, JudgeEndpoint
 from ajet_judges.questions import Question, task_text
 
@@ -32,7 +31,7 @@ class AskingJudge(Judge):
             finally:
                 self._asker = None
 
-    async def ask(self, question: Question[V]) -> tuple[V, Usage]:
+    async def ask(self, question: Question[V]) -> tuple[V, EndpointUsage]:
         """The verdict on a question, and its usage. Raises EndpointFailed or MalformedVerdict."""
         if self._asker is not None:
             return await self._asker.ask(question)

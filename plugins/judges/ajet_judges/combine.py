@@ -10,7 +10,7 @@ from dataclasses import replace
 from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, GroupJudge, Judge, JudgeOutput, Settings, Task, WorkflowOutput
-from ajet.utils.threads import called
+from ajet.interfaces.helpers import called
 
 
 class Part(Settings):

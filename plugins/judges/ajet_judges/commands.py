@@ -54,7 +54,7 @@ def learn_command(
     """Learn a rubric for the `rubric` judge from labelled responses."""
     import asyncio
 
-    from ajet.cli.options import check_output
+    from ajet.interfaces.helpers import check_output
     from ajet_judges.learn import learn, read_examples
     from ajet_judges.rubric_file import write_rubric
 
@@ -82,7 +82,7 @@ def _endpoint(
     from pydantic import ValidationError
 
     from ajet import ConfigError
-    from ajet.utils.suggest import nearest
+    from ajet.interfaces.helpers import nearest
     from ajet_judges.endpoint import JudgeEndpoint
 
     given: dict[str, Any] = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "cache": cache}
@@ -104,7 +104,7 @@ def _endpoint(
 def _set(given: dict[str, Any], text: str) -> None:
     """Apply ``a.b=value``, where the value is YAML. Raises ConfigError."""
     from ajet import ConfigError
-    from ajet.utils.yaml_file import parse_yaml
+    from ajet.interfaces.helpers import parse_yaml
 
     key, equals, value = text.partition("=")
     *parents, last = key.split(".")

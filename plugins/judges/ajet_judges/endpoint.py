@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from ajet.services.answers import AnswerStore
-from ajet.services.llm_client import Client, Endpoint, Usage
+from ajet import AnswerStore, Endpoint, EndpointClient, EndpointUsage
 from ajet_judges.questions import Question
 
 V = TypeVar("V", bound=BaseModel)
@@ -48,16 +47,16 @@ class JudgeEndpoint(Endpoint):
 class Asker:
     """An open endpoint that answers questions."""
 
-    def __init__(self, client: Client, structured: str) -> None:
+    def __init__(self, client: EndpointClient, structured: str) -> None:
         self._client = client
         self._structured = structured
 
     @property
-    def spent(self) -> Usage:
+    def spent(self) -> EndpointUsage:
         """The usage of all questions so far."""
         return self._client.spent
 
-    async def ask(self, question: Question[V]) -> tuple[V, Usage]:
+    async def ask(self, question: Question[V]) -> tuple[V, EndpointUsage]:
         """The verdict on a question, and its usage. Equal questions are sent once. Raises EndpointFailed, or
         MalformedVerdict if no attempt returned a valid verdict."""
         e = self._client.endpoint

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ajet.types import Float64
+    from ajet.interfaces.algorithm import Float64
 
 WIDTH = 200
 """Rubrics that the beam search keeps of each size."""

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ajet import ConfigError
-from ajet.services.llm_client import Usage
+from ajet import ConfigError, EndpointUsage
 from ajet_judges.endpoint import Asker, JudgeEndpoint
 from ajet_judges.questions import Question, Verdict
 from ajet_judges.rubric import rubric_question
 from ajet_judges.rubric_file import TAKEN, Criterion, Rubric
 
 if TYPE_CHECKING:
-    from ajet.types import Float64
+    from ajet.interfaces.algorithm import Float64
 
 LEAST = 6
 """Minimum number of examples to learn from and hold out."""
@@ -78,7 +77,7 @@ class Learned:
     """Share of all pairs ranked correctly, with each reward from weights fitted without its response's fold."""
     held_out: float
     """Share of the pairs of held-out examples ranked correctly. Neither proposals nor weights saw their labels."""
-    usage: Usage
+    usage: EndpointUsage
 
 
 @dataclass(slots=True)
@@ -255,7 +254,7 @@ async def _check(
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _evaluated(state: _State, labels: Float64, held: Any, about: str, usage: Usage) -> Learned:
+def _evaluated(state: _State, labels: Float64, held: Any, about: str, usage: EndpointUsage) -> Learned:
     from ajet_judges.fit import cross_validated, fit, ranked_correctly
 
     met = state.met()

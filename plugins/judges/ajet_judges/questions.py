@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ajet import Task
-from ajet.services.llm_client import Unreadable
+from ajet import Task, Unreadable
 from ajet_judges.fence import RULE, fenced, neutral, new_mark
 
 V = TypeVar("V", bound=BaseModel)

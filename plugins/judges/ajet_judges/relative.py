@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ajet import EpisodeView, GroupJudge, JudgeOutput, Task
-from ajet.services.llm_client import Usage
+from ajet import EndpointUsage, EpisodeView, GroupJudge, JudgeOutput, Task
 from ajet_judges.asking import GradingJudge
 from ajet_judges.llm import REFERENCE, graded
 from ajet_judges.questions import Question, Verdict
@@ -66,7 +65,9 @@ class RelativeJudge(GradingJudge, GroupJudge):
             for e, r in zip(episodes, responses, strict=True)
         ]
 
-    async def compare(self, task: Task, responses: Sequence[str]) -> tuple[Mapping[str, float], Usage]:
+    async def compare(
+        self, task: Task, responses: Sequence[str]
+    ) -> tuple[Mapping[str, float], EndpointUsage]:
         """The reward of each of these distinct texts, and the usage."""
         raise NotImplementedError
 
@@ -86,9 +87,11 @@ class Listwise(RelativeJudge):
 
     scale: int = Field(10, ge=1, le=100, description="The best score; the model returns whole numbers.")
 
-    async def compare(self, task: Task, responses: Sequence[str]) -> tuple[Mapping[str, float], Usage]:
+    async def compare(
+        self, task: Task, responses: Sequence[str]
+    ) -> tuple[Mapping[str, float], EndpointUsage]:
         if not responses:
-            return {}, Usage()
+            return {}, EndpointUsage()
         about = self.about(task)
         reference = REFERENCE if "REFERENCE" in about else ""
         instructions = LISTWISE.format(criteria=self.wanted(), scale=self.scale, reference=reference)
@@ -117,7 +120,9 @@ class Pairwise(RelativeJudge):
         description="Key of the task's metadata with a text that also competes, so that a single episode (validation) has an opponent.",
     )
 
-    async def compare(self, task: Task, responses: Sequence[str]) -> tuple[Mapping[str, float], Usage]:
+    async def compare(
+        self, task: Task, responses: Sequence[str]
+    ) -> tuple[Mapping[str, float], EndpointUsage]:
         players = list(responses)
         opponent = task.metadata.get(self.opponent) if self.opponent else None
         if opponent is not None and str(opponent) not in players:
@@ -125,7 +130,7 @@ class Pairwise(RelativeJudge):
         pairs = schedule(len(players), self.rounds)
         points = await asyncio.gather(*(self._play(task, players[a], players[b]) for a, b in pairs))
         won = {r: [0.0, 0] for r in players}
-        usage = Usage()
+        usage = EndpointUsage()
         for (a, b), (point, used) in zip(pairs, points, strict=True):
             usage += used
             for player, share in ((players[a], point), (players[b], 1 - point)):
@@ -133,7 +138,7 @@ class Pairwise(RelativeJudge):
                 won[player][1] += 1
         return {r: total / games if games else 0.5 for r, (total, games) in won.items()}, usage
 
-    async def _play(self, task: Task, one: str, other: str) -> tuple[float, Usage]:
+    async def _play(self, task: Task, one: str, other: str) -> tuple[float, EndpointUsage]:
         """1 if ``one`` is better in both orders, 0 if ``other`` is, else 0.5; and the usage."""
         about = self.about(task)
         reference = REFERENCE if "REFERENCE" in about else ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ajet import ConfigError, Settings
-from ajet.utils.yaml_file import read_yaml
+from ajet.interfaces.helpers import read_yaml
 
 TAKEN = frozenset({"reason", *dir(BaseModel)})
 """Names that a verdict's fields already use."""

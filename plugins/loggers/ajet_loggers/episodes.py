@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ajet import EpisodeEnd
-from ajet.chat.messages import text_of
+from ajet.interfaces.helpers import text_of
 
 COLUMNS = ("episode", "task", "reward", "success", "failure", "messages", "response")
 LONGEST = 100_000

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ajet import AjetError, EpisodeEnd, Logger, RunStart
+from ajet.interfaces.helpers import Outbox
+from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress
-from ajet.reports.spans import EpisodeSpan, episode_spans, model_of
-from ajet.types import Metrics
-from ajet.utils.outbox import Outbox
+from ajet.interfaces.spans import EpisodeSpan, episode_spans, model_of
 from ajet_loggers.tool import needs
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 
-from ajet.chat.images import open_image
-from ajet.types import Image
+from ajet.interfaces.events import Image
+from ajet.interfaces.helpers import open_image
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ajet.utils.files import write_whole
+from ajet.interfaces.helpers import write_whole
 
 RUN_IDS = "loggers.json"
 """The file: an object with the id for each tool."""

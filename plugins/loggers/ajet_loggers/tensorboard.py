@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, PrivateAttr
 
 from ajet import CheckpointSaved, EpisodeEnd, Logger, RunStart
-from ajet.types import Metrics
+from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, Row, Sample
 from ajet_loggers.pictures import png
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from ajet import CheckpointSaved, EpisodeEnd, Logger, RunEnd, RunStart
+from ajet.interfaces.helpers import Outbox
+from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress
-from ajet.types import Metrics
-from ajet.utils.outbox import Outbox
 from ajet_loggers.episodes import Row, Sample
 
 

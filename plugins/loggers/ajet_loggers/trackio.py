@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from ajet import RunStart
-from ajet.types import Metrics
+from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, Row
 from ajet_loggers.run_ids import keep_id, known_id
 from ajet_loggers.tool import Destination, Tool

@@ -262,7 +262,7 @@ def export_command(
     """Write all traces, with their tokens and their feedback, to a file."""
     import json
 
-    from ajet.cli.options import check_output
+    from ajet.interfaces.helpers import check_output
     from ajet.utils.files import writing
     from ajet_online.store import opened
     from ajet_online.trace import to_json

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ajet import hookimpl
-from ajet.utils.patching import when_imported
+from ajet.interfaces.helpers import when_imported
 from ajet_openai_agents.current_run import running
 
 

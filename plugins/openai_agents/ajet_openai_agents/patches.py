@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ajet import AjetError
-from ajet.utils.patching import replaced
+from ajet.interfaces.helpers import replaced
 from ajet_openai_agents.current_run import running
 
 RUNS = ("run", "run_sync", "run_streamed")

@@ -54,7 +54,7 @@ def app(
     """Search better texts for the places where the agent calls ajet.prompt; no weights change."""
     import shutil
 
-    from ajet.cli.options import check_output
+    from ajet.interfaces.helpers import check_output
     from ajet.interfaces.prompts import read_prompts
     from ajet.job import DEFAULT_BACKBONE
     from ajet.runs.arguments import run_layers, tune_layers

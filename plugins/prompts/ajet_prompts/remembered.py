@@ -13,11 +13,9 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
-from ajet import ChatModelPlugin
+from ajet import AnswerStore, ChatModelPlugin, EndpointUsage
 from ajet.capture.context import answering
-from ajet.services.answers import AnswerStore
-from ajet.services.llm_client import Usage
-from ajet.types import Sampling
+from ajet.interfaces.engine import Sampling
 
 _SPENT = "spent"
 
@@ -35,7 +33,7 @@ class Remembered(ChatModelPlugin):
     _live: Any = PrivateAttr(None)
     _store: Any = PrivateAttr(None)
     _asked: Counter[str] = PrivateAttr(default_factory=Counter)
-    _earlier: Usage = PrivateAttr(default_factory=Usage)
+    _earlier: EndpointUsage = PrivateAttr(default_factory=EndpointUsage)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Remembered]:
@@ -44,14 +42,14 @@ class Remembered(ChatModelPlugin):
             self._store = stack.enter_context(AnswerStore(self.file))
             self._live = await stack.enter_async_context(self.model.open())
             spent = self._store.get(_SPENT)
-            self._earlier = Usage(**json.loads(spent)) if spent else Usage()
+            self._earlier = EndpointUsage(**json.loads(spent)) if spent else EndpointUsage()
             yield self
 
     @property
-    def spent(self) -> Usage:
+    def spent(self) -> EndpointUsage:
         """What the replies have cost, those to earlier processes included."""
-        spent = self._earlier + getattr(self._live, "spent", Usage())
-        assert isinstance(spent, Usage)
+        spent = self._earlier + getattr(self._live, "spent", EndpointUsage())
+        assert isinstance(spent, EndpointUsage)
         return spent
 
     def knows(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> bool:

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from ajet.services.answers import AnswerStore
-from ajet.services.llm_client import Client, Endpoint, Usage
+from ajet import AnswerStore, Endpoint, EndpointClient, EndpointUsage
 
 T = TypeVar("T")
 
@@ -20,11 +19,11 @@ T = TypeVar("T")
 class Caller:
     """An open endpoint; a call whose answer is stored is not made again."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EndpointClient) -> None:
         self._client = client
 
     @property
-    def spent(self) -> Usage:
+    def spent(self) -> EndpointUsage:
         """The usage of all calls so far."""
         return self._client.spent
 

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from ajet import ConfigError, Task
+from ajet.interfaces.helpers import nearest
 from ajet.interfaces.reader import SelectingReader
-from ajet.utils.suggest import nearest
 from ajet_readers.extras import needs
 
 

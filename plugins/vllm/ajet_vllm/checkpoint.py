@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ajet.types import AjetError
+from ajet import AjetError
 
 Shapes = dict[str, tuple[int, ...]]
 """Shape of each tensor, by its name in the checkpoint."""

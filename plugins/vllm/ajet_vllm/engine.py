@@ -25,10 +25,18 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from ajet.chat.images import open_image
-from ajet.chat.vision import Vision
-from ajet.interfaces.engine import room_for
-from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Image, Int32
+from ajet import AjetError
+from ajet.interfaces.engine import (
+    Float32,
+    GenerateRequest,
+    Generation,
+    GenerationDelta,
+    Image,
+    Int32,
+    room_for,
+)
+from ajet.interfaces.helpers import open_image
+from ajet.interfaces.vision import Vision
 from ajet_vllm import checkpoint
 
 LOWEST_TEMPERATURE = 0.01

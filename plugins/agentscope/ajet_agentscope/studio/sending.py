@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ajet import EpisodeEnd
-from ajet.utils.outbox import Outbox
+from ajet.interfaces.helpers import Outbox
 
 if TYPE_CHECKING:
     from httpx2 import Client

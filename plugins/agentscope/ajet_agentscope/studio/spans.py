@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, Instr
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from ajet.reports.spans import EpisodeSpan
+from ajet.interfaces.spans import EpisodeSpan
 
 LARGEST_REQUEST = 8 << 20
 """Bytes of a request; Studio refuses those above 10 MB."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ajet import Algorithm
+from ajet import Algorithm, ConfigError
+from ajet.interfaces.helpers import nearest
 from ajet.job.trinity_keys import SAME
 from ajet.plugins import load_plugins
-from ajet.types import ConfigError
-from ajet.utils.suggest import nearest
 
 OTHERS: Mapping[str, tuple[str, str]] = {
     "remax": ("needs a greedy answer for each task, which AgentJet does not sample", "rloo"),

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import ajet
-from ajet.types import ConfigError
+from ajet import ConfigError
 from ajet_agentscope.tuner.config import TunerModelConfig, ours
 from ajet_agentscope.tuner.keys import one_engine, refuse, template_reads
 

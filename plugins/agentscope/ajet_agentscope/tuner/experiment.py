@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ajet.types import AjetError, ConfigError
+from ajet import AjetError, ConfigError
 from ajet_agentscope.layout import RUN
 
 CHECKPOINTS = "checkpoints"

@@ -10,11 +10,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ajet import EpisodeView, Judge, Task, Tuner, WorkflowOutput
+from ajet import ContractBroken, EpisodeView, Judge, Task, Tuner, WorkflowOutput
 from ajet import JudgeOutput as Verdict
+from ajet.interfaces.helpers import called
 from ajet.interfaces.workflow import LoadedWorkflow, coerce_output
-from ajet.types import ContractBroken
-from ajet.utils.threads import called
 from ajet_agentscope.tuner.config import JudgeOutput, ours
 from ajet_agentscope.tuner.records import record_of
 from ajet_agentscope.tuner.signatures import WORKFLOW, fault

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ajet import ConfigError
 from ajet.job.config import Layers
 from ajet.job.from_trinity import TrinityFile
-from ajet.types import ConfigError
 from ajet_agentscope.tuner.algorithms import algorithm
 from ajet_agentscope.tuner.config import AlgorithmConfig, TunerModelConfig
 from ajet_agentscope.tuner.data import DatasetConfig

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from ajet import AjetError, ConfigError
 from ajet.reports.comparison import Comparison, Outcome, compare, describe_comparison, verdict
-from ajet.types import AjetError, ConfigError, Spent
+from ajet.types import Spent
 from ajet_agentscope.tuner.config import JudgeOutput, JudgeType, WorkflowOutput, WorkflowType, ours
 from ajet_agentscope.tuner.data import DatasetConfig
 from ajet_agentscope.tuner.prompt_tune import check_parameters

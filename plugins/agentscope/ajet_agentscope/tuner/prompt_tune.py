@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ajet
-from ajet.types import ConfigError
-from ajet.utils.suggest import nearest
+from ajet import ConfigError
+from ajet.interfaces.helpers import nearest
 from ajet_agentscope.trinity_compat import importable
 from ajet_agentscope.tuner.config import (
     JudgeOutput,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ajet.types import ContractBroken, Task
+from ajet import ContractBroken, Task
 
 
 class NoSuchColumn(KeyError, ContractBroken):

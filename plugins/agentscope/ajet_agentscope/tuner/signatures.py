@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ajet.types import ConfigError
-from ajet.utils.suggest import nearest
+from ajet import ConfigError
+from ajet.interfaces.helpers import nearest
 
 WORKFLOW = ("task", "model")
 JUDGE = ("task", "response")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ajet import ConfigError
 from ajet.job.from_trinity import Taskset, TrinityFile
-from ajet.types import ConfigError
 from ajet_agentscope.tuner.config import TunerModelConfig, ours
 from ajet_agentscope.tuner.data import DatasetConfig
 from ajet_agentscope.tuner.experiment import PROJECT

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import ajet
+from ajet import AjetError, ConfigError
+from ajet.interfaces.helpers import nearest
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
 from ajet.job.from_trinity import training_file
 from ajet.job.layers import job_layers
 from ajet.plugins import load_plugins
-from ajet.types import AjetError, ConfigError
-from ajet.utils.suggest import nearest
 from ajet_agentscope.layout import Layout
 from ajet_agentscope.trinity_compat import importable
 from ajet_agentscope.tuner import auxiliary, trinity_file

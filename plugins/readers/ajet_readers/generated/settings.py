@@ -7,8 +7,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from ajet import Endpoint
 from ajet.interfaces.reader import SelectingReader
-from ajet.services.llm_client import Endpoint
 
 
 class GeneratedSettings(SelectingReader):

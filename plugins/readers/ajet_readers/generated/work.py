@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ajet import AjetError, ConfigError, Task
+from ajet import AjetError, AnswerStore, ConfigError, Task
 from ajet.interfaces.progress import current_progress
 from ajet.interfaces.reader import content_id
-from ajet.services.answers import AnswerStore
 from ajet_readers.asking import Caller, calling, finished
 from ajet_readers.generated import prompts
 from ajet_readers.generated.documents import read_chunks

@@ -87,7 +87,7 @@ class Traces(SelectingReader):
         yield from map(self._task, self._chosen(traces))
 
     def _chosen(self, traces: list[Trace]) -> Sequence[Trace]:
-        from ajet.services.answers import AnswerStore
+        from ajet import AnswerStore
         from ajet_readers.traces.filters import build_filters
 
         counts = [f"{len(traces)} traces"]

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from ajet import AnswerStore, Endpoint
 from ajet.interfaces.base import Settings
-from ajet.services.answers import AnswerStore
-from ajet.services.llm_client import Endpoint
-from ajet.utils.suggest import nearest
+from ajet.interfaces.helpers import nearest
 from ajet_readers.asking import Caller, calling, finished, json_in
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning
 from ajet_readers.traces.trace import Trace

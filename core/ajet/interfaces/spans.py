@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ajet.interfaces.events import EpisodeCall, EpisodeEnd
-from ajet.reports.genai_messages import Message, tool_calls, written
+from ajet.interfaces.genai_messages import Message, tool_calls, written
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 """All texts can be written as UTF-8."""
