@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from typing import Any
@@ -11,8 +12,10 @@ import openai
 import pytest
 
 from ajet.capture.process.printed import MOST, prints_kept
+from ajet.rollout.episode import Plan
 from ajet.rollout.journal import episode_from_json, episode_to_json
 from ajet.testing import ScriptedEngine
+from ajet.types import Task
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 
@@ -81,11 +84,34 @@ def test_a_forked_child_and_a_debugger_have_the_terminal(bench: Any, engine: Any
     assert capfd.readouterr().out == "from the child\nto the debugger\n"
 
 
-def test_the_journal_has_it(bench: Any, engine: Any) -> None:
+@pytest.mark.parametrize("times", [1, MOST])
+def test_the_journal_has_it(bench: Any, engine: Any, times: int) -> None:
+    async def chatty(task: Any) -> str:
+        print("word " * times)
+        return await asks(task)
+
     with prints_kept():
-        (episode,) = bench(engine).run(asks, tasks=1)
+        (episode,) = bench(engine).run(chatty, tasks=1)
     line = episode_to_json(episode, phase="train", step=1)
     assert episode_from_json(line, episode.plan).printed.text == episode.printed.text != ""
+
+
+def test_warnings_of_ajet_and_what_listeners_print_stay_on_the_terminal(
+    bench: Any, engine: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+
+    async def warned(task: Any) -> str:
+        logging.getLogger("ajet").warning("a client blocks the loop")
+        return await asks(task)
+
+    plans = [Plan("1.0/t0/0", "0/0", Task("t0", "hi"), 0, 0)]
+    with prints_kept():
+        rollout = bench(engine).rollout(warned)
+        (episode,) = asyncio.run(rollout.run(plans, lambda one: print("listened to", one.id)))
+    said = capsys.readouterr()
+    assert "a client blocks the loop" in said.err and "listened to" in said.out
+    assert "listened" not in episode.printed.text and "blocks" not in episode.printed.text
 
 
 def test_the_user_is_told_where_the_lines_are(bench: Any, engine: Any) -> None:

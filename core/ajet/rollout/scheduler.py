@@ -158,6 +158,7 @@ class Rollout:
                         episode, lambda: called(judge, plan.task, view.output, view, name=name)
                     )
                 episode.judge_calls = calls.made
+        printed_by_episode.set(None)  # what listeners print is theirs
         done(episode)
         return episode
 

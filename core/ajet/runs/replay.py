@@ -78,7 +78,7 @@ async def _replay(
     judged = {episode.id: _judge_replies(episode, ignore) for episode in episodes}
     groups = {group: number for number, group in enumerate(dict.fromkeys(e.group for e in episodes))}
     plans = [Plan(e.id, e.id, e.task.task(), e.member, groups[e.group]) for e in episodes]
-    async with open_runtime(job, engine=None) as runtime:
+    async with open_runtime(job, engine=None, shows_prints=True) as runtime:
         targets = tuple(replace(target, replies=replies) for target in runtime.targets)
         rollout = replace(runtime, targets=targets).rollout(training_policy(job))
         ran = await replace(rollout, judge_replies=judged).run(plans, lambda episode: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ MOST = 20_000
 
 
 class Printed:
-    """What the workflow and the judge of one episode have printed."""
+    """What the workflow and the judge of one episode have printed; ``text`` is that of an episode that was read again."""
 
     def __init__(self, text: str = "") -> None:
-        self._text = text
+        self._read = text
+        self._text = ""
         self._dropped = 0
 
     def add(self, text: str) -> None:
@@ -32,7 +34,8 @@ class Printed:
     def text(self) -> str:
         """The text, and how much of its beginning is missing."""
         dropped = self._dropped + max(0, len(self._text) - MOST)
-        return f"[{dropped} characters dropped]\n{self._text[-MOST:]}" if dropped else self._text
+        added = f"[{dropped} characters dropped]\n{self._text[-MOST:]}" if dropped else self._text
+        return self._read + added
 
 
 printed_by_episode: ContextVar[Printed | None] = ContextVar("ajet_printed", default=None)
@@ -40,7 +43,7 @@ printed_by_episode: ContextVar[Printed | None] = ContextVar("ajet_printed", defa
 
 
 class Kept:
-    """How much of what episodes print is not on the terminal."""
+    """Counts the lines that episodes print and the terminal does not show."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -53,10 +56,15 @@ class Kept:
 
 @contextmanager
 def prints_kept() -> Iterator[Kept]:
-    """A block in which what an episode writes to stdout and stderr is kept with it. A debugger keeps the terminal, and so do
-    forked children."""
-    kept = Kept()
+    """A block in which what an episode writes to stdout and stderr is kept with it. Under a debugger and in forked children it
+    goes to the terminal, and so do the warnings of AgentJet."""
+    kept, log = Kept(), logging.getLogger("ajet")
     with ExitStack() as undo:
+        if not log.hasHandlers():
+            warnings = logging.StreamHandler(sys.stderr)
+            warnings.setLevel(logging.WARNING)
+            log.addHandler(warnings)
+            undo.callback(log.removeHandler, warnings)
         undo.enter_context(redirect_stdout(_Terminal(sys.stdout, kept)))
         undo.enter_context(redirect_stderr(_Terminal(sys.stderr, kept)))
         yield kept

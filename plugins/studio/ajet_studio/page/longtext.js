@@ -9,9 +9,9 @@ const FIRST = 4000;
 const MORE = 100_000;
 
 /**
- * @param {any} value what is here: a text, or anything of JSON
- * @param {object} [options] `total` characters of the whole text, if the server has shortened it, and `load(from, count)`
- *   for more of it; `className`; `first`, how many characters are shown at first
+ * @param {any} value a text, or anything of JSON
+ * @param {object} [options] `total` characters of the whole text, if the server shortened it, and `load(from, count)`
+ *   for more; `className`; `first`, how many characters show first
  */
 export function longText(value, { total = 0, load = null, className = null, first = FIRST } = {}) {
 	const text = asText(value);

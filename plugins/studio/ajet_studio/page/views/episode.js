@@ -95,6 +95,7 @@ function breaks({ breaks }, jump) {
 
 function aside(page, run, episode) {
 	const counters = Object.entries(episode.counters).map(([name, { value, explanation }]) => [data(name), number(value), explanation]);
+	const told = (title, text) => text && [h("h2", title), longText(text)];
 	const others = (values) => Object.entries(values ?? {}).map(([name, value]) => [data(name), score(value)]);
 	return h(
 		"aside",
@@ -102,8 +103,8 @@ function aside(page, run, episode) {
 		h("h2", "Verdict"),
 		h("p.verdict", h("b", reward(episode)), episode.is_success !== null && (episode.is_success ? "succeeded" : "did not succeed")),
 		definitions([...others(episode.rewards), ...others(episode.metrics)].slice(0, 40)),
-		episode.feedback ? [h("h2", "The judge's reason"), longText(episode.feedback, { first: 1200 })] : null,
-		episode.printed ? [h("h2", "Printed by workflow and judge"), longText(episode.printed, { first: 1200 })] : null,
+		told("The judge's reason", episode.feedback),
+		told("Printed", episode.printed),
 		h("h2", "Your rating"),
 		rating(page, run, episode),
 		counters.length > 0 && [h("h2", "Counters"), definitions(counters.slice(0, 40))],
