@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.job.config import JobConfig, all_keys
+from ajet.job.config import JobConfig, Layers, all_keys
 from ajet.job.from_trinity import TrinityFile, job_values, trinity_file
+from ajet.job.prepare import prepare
 from ajet.job.trinity_keys import EQUAL, NEAREST, SAME, TABLE, is_trinity
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError
@@ -24,6 +25,8 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def call(content: str | dict[str, Any], backbone: str = "local") -> TrinityFile:
         text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+        if not is_trinity(yaml.safe_load(text)):
+            text += "\ncluster: {}\n"
         Path("t.yaml").write_text(text)
         found = trinity_file(Path("t.yaml"), backbone)
         assert found is not None
@@ -70,8 +73,12 @@ def nested(key: str, value: Any) -> dict[str, Any]:
         ("model.top_k", -1, {}),
         (
             "model.lora_configs",
-            [{"lora_rank": 8, "lora_alpha": 4}],
-            {"targets.policy.lora": {"rank": 8, "alpha": 4}},
+            [{"lora_rank": 8, "target_modules": "q_proj"}],
+            {
+                "targets.policy.lora.rank": 8,
+                "targets.policy.lora.alpha": 32,
+                "targets.policy.lora.modules": ["q_proj"],
+            },
         ),
         ("explorer.over_rollout.ratio", 0.2, {"rollout.oversample": 1.25}),
         ("explorer.runner_per_model", 16, {"rollout.concurrency": 16}),
@@ -138,7 +145,29 @@ def test_gpus_are_keys_of_verl_where_verl_trains(read: Any) -> None:
     section = found.full_layers().job().backbone.section("verl")
     assert section["trainer"] == {"nnodes": 2, "n_gpus_per_node": 8}
     assert section["actor_rollout_ref"]["rollout"] == {"tensor_model_parallel_size": 4}
-    assert found.full_layers().job().backbone.name == "verl" and not found.warnings()
+    assert found.full_layers().job().backbone.name == "verl"
+    (order,) = found.warnings()
+    assert (
+        "data_selector (by default sequential): the backbone `verl` takes the tasks of each epoch in" in order
+    )
+
+
+@pytest.mark.parametrize("selector", [{}, {"selector_type": "shuffle"}])
+def test_a_file_is_prepared_for_verl_which_takes_tasks_in_a_random_order(
+    read: Any, selector: dict[str, Any]
+) -> None:
+    Path("flow.py").write_text("async def run(task):\n    return 1.0\n")
+    found = read(selecting(selector) | {"algorithm": {"algorithm_type": "grpo"}}, "verl")
+    layers = Layers()
+    layers.add({**job_values(found, len), "workflow": "flow.py:run"}, "t.yaml", Path.cwd())
+    assert prepare(layers, read_tasks=False).config.task.selector.type == "shuffle"  # type: ignore[union-attr]
+
+
+def test_a_selector_that_verl_cannot_honour_is_refused_by_its_key(read: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^t\.yaml: buffer\.\S+\.data_selector\.selector_type: .*'verl' takes"
+    ):
+        read(selecting({"selector_type": "sequential"}), "verl")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +217,31 @@ def test_gpus_are_keys_of_verl_where_verl_trains(read: Any) -> None:
             "buffer: {explorer_input: {taskset: {path: a, data_selector: {selector_type: difficulty_based, kwargs: {lam: 1}}}}}",
             "buffer.explorer_input.taskset.data_selector.kwargs.lam: 'difficulty_based' has no such argument; did you mean 'lamb'",
         ),
+        (
+            "buffer: {explorer_input: {taskset: {path: a, data_selector: {kwargs: {lamb: 1}}}}}",
+            "buffer.explorer_input.taskset.data_selector.kwargs.lamb: 'sequential' has no such argument",
+        ),
+        (
+            "buffer: {explorer_input: {taskset: {path: a, data_selector: {kwargs: [lamb]}}}}",
+            "buffer.explorer_input.taskset.data_selector.kwargs: expected a mapping, found ['lamb']",
+        ),
+        (
+            "buffer: {explorer_input: {taskset: {path: a, data_selector: {feature_keys: rate}}}}",
+            "buffer.explorer_input.taskset.data_selector.feature_keys: expected a list of fields, found 'rate'",
+        ),
+        (
+            "model: {lora_configs: [{lora_rnk: 8}]}",
+            "model.lora_configs[0].lora_rnk: Trinity-RFT has no such key; did you mean 'lora_rank'",
+        ),
+        (
+            "model: {lora_configs: [{lora_dropout: 0.1}]}",
+            "model.lora_configs[0].lora_dropout: Trinity-RFT has no such key",
+        ),
+        (
+            "model: {lora_configs: [{path: old}]}",
+            "model.lora_configs[0].path: AgentJet trains a new adapter. Remove the key",
+        ),
+        ("name: ../../x\nbuffer: {}", "name: '../../x' becomes the name of a folder; leave out slashes"),
         (
             "data_processor: {experience_pipeline: {operators: [{name: pass_rate_calculator}, {name: other}]}}\nbuffer: {}",
             "data_processor.experience_pipeline.operators: 'other' is not in AgentJet",
@@ -261,14 +315,14 @@ def test_what_means_nothing_is_accepted(read: Any) -> None:
 
 
 def test_variables_and_references_are_values(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MODEL", "a/model")
+    monkeypatch.setenv("MODEL", "a-model")
     monkeypatch.setenv("SIZE", "12")
     found = read(
         "model: {model_path: '${oc.env:MODEL,other}', max_model_len: '${oc.env:LENGTH,${oc.env:SIZE}}'}\n"
         "project: 'of-${model.model_path}'\nbuffer: {batch_size: '${oc.env:SIZE}'}"
     )
-    assert found.values == {"model": "a/model", "rollout.context_length": 12, "train.batch_size": 12}
-    assert found.project == "of-a/model"
+    assert found.values == {"model": "a-model", "rollout.context_length": 12, "train.batch_size": 12}
+    assert found.project == "of-a-model"
 
 
 def test_the_variable_of_trinity_is_the_root_of_a_silent_file(
@@ -327,6 +381,26 @@ def test_a_bad_value_is_an_error_that_names_both_keys(read: Any) -> None:
         read("algorithm: {repeat_times: many}").full_layers().job()
 
 
+@pytest.mark.parametrize("size", ["abc", 0])
+def test_a_bad_batch_size_is_an_error_before_tasks_are_counted(read: Any, size: Any) -> None:
+    found = read({"buffer": {"batch_size": size, "explorer_input": {"taskset": {"path": "d"}}}})
+    with pytest.raises(ConfigError, match=r"^t\.yaml \(buffer\.batch_size\): train\.batch_size"):
+        job_values(found, lambda reader: 4)
+
+
+def test_keys_of_task_sets_and_adapters_without_effect_are_named(read: Any) -> None:
+    found = read(
+        "buffer: {explorer_input: {taskset: {path: d, repeat_times: 4, data_selector: {feature_keys: [rate]}},\n"
+        "  eval_tasksets: [{path: e, data_selector: {selector_type: nonsense, seed: 5}}]}}\n"
+        "model: {lora_configs: [{lora_dtype: float16}]}"
+    )
+    keys = " ".join(found.warnings())
+    for key in ("taskset.repeat_times", "eval_tasksets.data_selector.{selector_type,seed}", "[0].lora_dtype"):
+        assert f"{key}: " in keys
+    assert "taskset.data_selector.feature_keys: the selector 'sequential' reads no fields" in keys
+    assert "run.seed" not in found.values
+
+
 @pytest.mark.parametrize(
     ("text", "trinitys"),
     [
@@ -335,6 +409,9 @@ def test_a_bad_value_is_an_error_that_names_both_keys(read: Any) -> None:
         ("model: starter\ntrain: {steps: 1}", False),
         ("algorithm: grpo", False),
         ("services: {x: {command: [a]}}", False),
+        ("workflow: a.py:run\ntrainer: {steps: 3}", False),
+        ("algorithm: {algorithm_type: grpo}\ntrainer: {save_interval: 3}", True),
+        ("algorithm: {adv_estimator: grpo}\ntrainer: {nnodes: 1}\nactor_rollout_ref: {}", False),
     ],
 )
 def test_which_files_are_trinitys(text: str, trinitys: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ajet.job.config import Layers
 from ajet.job.trinity_keys import (
+    ADAPTER,
     AUXILIARY,
     ENGINES,
     KL,
@@ -93,8 +94,8 @@ class TrinityFile:
     """Key of the job -> value that Trinity uses where the file is silent, and AgentJet would not."""
     train: Taskset | None = None
     validation: Taskset | None = None
-    selector: dict[str, Any] = field(default_factory=lambda: {"type": "sequential"})
-    """``task.selector`` of the job."""
+    selector: dict[str, Any] = field(default_factory=dict)
+    """``task.selector`` of the job; empty for none."""
     auxiliary: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of an auxiliary model -> its keys."""
     epochs: int = 1
@@ -136,7 +137,7 @@ class TrinityFile:
 def trinity_file(path: Path, backbone: str = "local") -> TrinityFile | None:
     """A file of Trinity-RFT; None if it is another file, or none. Raises ConfigError that names the key."""
     values = read_yaml(path) if path.is_file() else None
-    if not (is_trinity(values)):
+    if not is_trinity(values):
         return None
     try:
         return _Reading(path, _resolved(values, values), backbone).file
@@ -173,14 +174,15 @@ def job_values(found: TrinityFile, records: Callable[[Mapping[str, Any]], int]) 
 
     lay("run.dir", found.folder)
     lay("task.reader", found.train.reader())
-    lay("task.selector", found.selector)
+    if found.selector:
+        lay("task.selector", found.selector)
     if found.validation is not None:
         lay("task.validation", found.validation.reader())
     if found.monitor != "tensorboard":
         lay("run.loggers", [_logger(found)])
     if "train.steps" not in found.values:
+        batch = layers.job().train.batch_size
         try:
-            batch = number(layers.values["train"]["batch_size"])
             lay("train.steps", math.ceil(records(found.train.reader()) * found.epochs / batch))
         except ConfigError as error:
             found.idle("buffer.total_epochs", f"the tasks cannot be counted here ({error}) Set train.steps.")
@@ -313,14 +315,13 @@ class _Reading:
     def _adapter(self) -> None:
         key = "model.lora_configs"
         adapters = self._list(key)
-        if len(adapters) > 1 or any(not isinstance(a, Mapping) or a.get("path") for a in adapters):
-            raise ValueError(f"{key}: AgentJet trains one new adapter. Leave one, without a path.")
+        if len(adapters) > 1:
+            raise ValueError(f"{key}: AgentJet trains one new adapter. Leave one.")
         for adapter in adapters:
-            lora = {"rank": adapter.get("lora_rank", 32), "alpha": adapter.get("lora_alpha", 32)}
-            modules = adapter.get("target_modules", "all-linear")
-            if modules != "all-linear":
-                lora["modules"] = [modules] if isinstance(modules, str) else modules
-            self._set("targets.policy.lora", lora, key)
+            for name in ("rank", "alpha"):  # Trinity's defaults
+                self._set(f"targets.policy.lora.{name}", 32, key)
+            for name, rule, value in _within(f"{key}[0]", adapter, ADAPTER):
+                self._apply(f"{key}[0].{name}", rule, value)
 
     def _tasksets(self) -> None:
         one = self._given.get(f"{_INPUT}.taskset")
@@ -342,7 +343,11 @@ class _Reading:
         given: dict[str, Any] = {}
         for key, rule, value in _within(place, tasks, TASKSET):
             given[key] = value
-            if key.startswith("format.") and rule.keys:
+            if section == "eval" and key.startswith(("data_selector.", "task_selector.")):
+                self.file.idle(f"{place}.{key}", "an evaluation takes the tasks in their order")
+            elif section == "rollout" and key == "repeat_times":
+                self.file.idle(f"{place}.{key}", "in training, algorithm.repeat_times counts, as in Trinity")
+            elif key.startswith("format.") and rule.keys:
                 fields[rule.keys[0]] = value
             elif key.startswith("rollout_args.") and rule.keys:
                 sampling = Rule(tuple(f"{section}.sampling.{k}" for k in rule.keys), rule.convert)
@@ -356,29 +361,32 @@ class _Reading:
             self._selector(f"{place}.{name}", own)
         if section == "eval" and "repeat_times" in given:
             self._set("eval.repeats", given["repeat_times"], f"{place}.repeat_times")
-        arguments = given.get("workflow_args", {})
-        if not isinstance(arguments, Mapping):
-            raise ValueError(f"{place}.workflow_args: expected a mapping, found {arguments!r}.")
         split, subset = str(given.get("split") or "train"), given.get("subset_name")
-        return Taskset(str(given["path"]), split, subset, arguments, fields)
+        return Taskset(str(given["path"]), split, subset, given.get("workflow_args", {}), fields)
 
     def _selector(self, key: str, given: Mapping[str, Any]) -> None:
         """Which tasks a step takes. A selector of Trinity's has the same defaults here as there."""
-        name = given.get("selector_type")
-        if name is None:
+        if not given.keys() - {"seed"}:
             return
+        name = str(given.get("selector_type", "sequential"))
         if name not in _SELECTORS:
             raise ValueError(
                 f"{key}.selector_type: {name!r} is not a selector of Trinity-RFT{nearest(name, _SELECTORS)}."
+            )
+        if self._backbone == "verl" and _SELECTORS[name] != "shuffle":
+            raise ValueError(
+                f"{key}.selector_type: the backbone 'verl' takes tasks in a random order. Set shuffle, or choose another backbone."
             )
         if name == "random":
             self.file.idle(
                 f"{key}.selector_type (random)", "each epoch takes every task once, in a random order"
             )
         self.file.selector = {"type": _SELECTORS[name]}
-        arguments = given.get("kwargs") or {}
+        arguments = given.get("kwargs", {})
         if name in ("offline_easy2hard", "difficulty_based"):
-            self.file.selector["pass_rates"] = list(given.get("feature_keys") or [])
+            self.file.selector["pass_rates"] = list(given.get("feature_keys", ()))
+        elif "feature_keys" in given:
+            self.file.idle(f"{key}.feature_keys", f"the selector {name!r} reads no fields")
         for argument in arguments:
             if name != "difficulty_based" or argument not in {*_OF_DIFFICULTY, "m", "adaptive_rho"}:
                 raise ValueError(
@@ -424,6 +432,13 @@ class _Reading:
                 "rollout.retries": 2,
                 "eval.every": 100,
             }
+            if not file.selector and self._backbone != "verl":
+                file.selector = {"type": "sequential"}
+            elif not file.selector:
+                file.idle(
+                    f"{_INPUT}.taskset.data_selector (by default sequential)",
+                    "the backbone `verl` takes the tasks of each epoch in a random order",
+                )
 
 
 def _logger(file: TrinityFile) -> dict[str, str]:

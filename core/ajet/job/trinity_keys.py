@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from ajet.utils.suggest import nearest
@@ -44,7 +45,7 @@ KL = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of a key: it sets ``keys``, or has no effect because of ``why``, or is ``read`` where the job is made."""
+    """What becomes of a key: it sets ``keys``, or has no effect because of ``why``, or is read where the job is made."""
 
     keys: tuple[str, ...] = ()
     """Keys of the job."""
@@ -53,7 +54,6 @@ class Rule:
     why: str = ""
     only: str = ""
     """``verl`` or ``online``: elsewhere the key has no effect."""
-    read: bool = False
 
 
 def to(
@@ -122,6 +122,30 @@ def _text(value: Any) -> str | None:
     return str(value) or None
 
 
+def _folder(name: Any) -> str:
+    if str(name) == ".." or str(name) != Path(str(name)).name:
+        raise ValueError(f"{name!r} becomes the name of a folder; leave out slashes")
+    return str(name)
+
+
+def _mapping(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a mapping, found {value!r}")
+    return value
+
+
+def _fields(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list of fields, found {value!r}")
+    return value
+
+
+def _modules(value: Any) -> Any:
+    if value == "all-linear":  # AgentJet's default
+        return None
+    return [value] if isinstance(value, str) else value
+
+
 def _optimizer(value: Any) -> None:
     if value not in ("adam", "adamw"):
         raise ValueError(f"{value!r} is not in AgentJet, which trains with AdamW. Remove the key")
@@ -144,7 +168,7 @@ def _rows(prefix: str, names: str, rule: Rule) -> dict[str, Rule]:
     return {f"{prefix}{name}": rule for name in names.split()}
 
 
-READ = Rule(read=True)
+READ = Rule()
 """The key says something together with others (`ajet.job.from_trinity`)."""
 _AUTOMATIC = refused("Trinity sets it itself. Remove the key")
 _ENGINE = "the backbone chooses its engines, and how they run; with `verl`, keys below backbone.verl say it"
@@ -154,7 +178,7 @@ _RUNNERS = "episodes run in one process, at most rollout.concurrency at once"
 _SYNC = "the engine gets the weights after every step; train.asynchronous samples during updates"
 _FUNCTIONS = "workflow and judge are those of the job, or the arguments of tune()"
 _STORE = "AgentJet keeps episodes itself: in the run folder, and online in the store"
-_TABLE_OF_LOSS = "each algorithm of AgentJet has its own (docs/algorithms.md)"
+_TABLE_OF_LOSS = "each algorithm of AgentJet has its own form of the loss (docs/algorithms.md)"
 _FINER = f"{_TABLE_OF_LOSS}; remove the key"
 _PROMPTS = "prompts are never cut; rollout.context_length bounds prompt and answer together"
 _VERL = "backbone.verl"
@@ -199,15 +223,15 @@ FORMAT: Mapping[str, Rule] = {
 _SELECTOR = {
     "selector_type": READ,
     "seed": to("run.seed"),
-    "feature_keys": READ,
-    "kwargs": READ,
+    "feature_keys": Rule(convert=_fields),
+    "kwargs": Rule(convert=_mapping),
 }
 
 TASKSET: Mapping[str, Rule] = {
     "path": READ,
     "split": READ,
     "subset_name": READ,
-    "workflow_args": READ,
+    "workflow_args": Rule(convert=_mapping),
     "repeat_times": READ,
     "storage_type": refused(
         "a task set is read from files or the hub. Export the tasks to a file, and name it in `path`",
@@ -230,6 +254,17 @@ TASKSET: Mapping[str, Rule] = {
     **_rows("", "index is_eval batch_size total_epochs total_steps ray_namespace", _AUTOMATIC),
 }
 """Keys of a task set."""
+
+ADAPTER: Mapping[str, Rule] = {
+    "lora_rank": to("targets.policy.lora.rank"),
+    "lora_alpha": to("targets.policy.lora.alpha"),
+    "target_modules": to("targets.policy.lora.modules", convert=_modules),
+    "path": refused("AgentJet trains a new adapter. Remove the key"),
+    "exclude_modules": refused("name the layers that have an adapter in target_modules"),
+    **_rows("", "name base_model_name lora_dtype", unused("the adapter is that of the trained model")),
+    "is_dummy": _AUTOMATIC,
+}
+"""Keys of an entry of ``model.lora_configs``."""
 
 _AUTOMATIC_OF_MODELS = (
     "gpu_per_engine bundle_indices engine_id ray_namespace ray_actor_name sync_method checkpoint_job_dir cuda_visible_devices "
@@ -302,7 +337,8 @@ _BUFFER = (
 )
 
 TABLE: Mapping[str, Rule] = {
-    **_rows("", "mode project group name checkpoint_root_dir continue_from_checkpoint", READ),
+    **_rows("", "mode checkpoint_root_dir continue_from_checkpoint", READ),
+    **_rows("", "project group name", Rule(convert=_folder)),
     "checkpoint_job_dir": _AUTOMATIC,
     **_rows("", "ray_namespace ignore_validator_suggestions", unused(_PROCESS)),
     "stages": refused("write a file for each stage, and train the next one from the checkpoint of the last"),
@@ -522,15 +558,23 @@ TABLE: Mapping[str, Rule] = {
     **_rows("log.", "level group_by_node", unused("`ajet run` prints the run's own log")),
     "log.save_dir": _AUTOMATIC,
 }
-"""Every key of a file, but those inside task sets (`TASKSET`) and auxiliary models (`AUXILIARY`)."""
+"""Every key of a file, but those inside task sets (`TASKSET`), adapters (`ADAPTER`) and auxiliary models (`AUXILIARY`)."""
 
 SECTIONS = frozenset(key.partition(".")[0] for key in TABLE if "." in key)
+_ONLY_TRINITYS = frozenset({"buffer", "cluster", "explorer", "synchronizer"})
+"""Sections that no job file and no file of verl's has, not even by a slip."""
 
 
 def is_trinity(values: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether these are the values of a file of Trinity-RFT, not of a job file."""
-    found = SECTIONS & values.keys() - {"log", "service"} if isinstance(values, Mapping) else ()
-    return any(isinstance(values[name], Mapping) for name in found)
+    """Whether these are the values of a file of Trinity-RFT, not of a job file, nor of verl's configuration."""
+    if not isinstance(values, Mapping) or "actor_rollout_ref" in values:
+        return False
+    found = {name for name in SECTIONS - {"log", "service"} if isinstance(values.get(name), Mapping)}
+    return (
+        len(found) > 1
+        or bool(found & _ONLY_TRINITYS)
+        or (found == {"model"} and "model_path" in values["model"])
+    )
 
 
 def with_rules(

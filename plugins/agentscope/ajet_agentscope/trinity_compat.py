@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib.util
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 from ajet import ConfigError, EpisodeView, Judge, Task, WorkflowOutput
@@ -42,25 +41,18 @@ class MathBoxedRewardFn:
         return {"accuracy": _compared(text, str(truth)) if boxed else 0.0, "format_score": penalty}
 
 
-@contextmanager
-def importable() -> Iterator[None]:
-    """A block in which ``trinity.common.rewards.math_reward`` has these functions, as AgentScope's samples import them, if
-    Trinity-RFT is not installed."""
-    if importlib.util.find_spec("trinity") is not None:
-        yield
+def make_importable() -> None:
+    """From now on ``trinity.common.rewards.math_reward`` has these functions, as AgentScope's samples import them, unless
+    Trinity-RFT is installed."""
+    if "trinity" in sys.modules or find_spec("trinity") is not None:
         return
     parts = ("trinity", "common", "rewards", "math_reward")
-    modules = [ModuleType(".".join(parts[: n + 1])) for n in range(len(parts))]
+    names = [".".join(parts[: n + 1]) for n in range(len(parts))]
+    modules = [module_from_spec(ModuleSpec(name, None, is_package=True)) for name in names]
     for module, inner in pairwise(modules):
-        module.__path__ = []
         setattr(module, inner.__name__.rpartition(".")[2], inner)
     modules[-1].MathBoxedRewardFn = MathBoxedRewardFn  # type: ignore[attr-defined]
-    sys.modules.update({module.__name__: module for module in modules})
-    try:
-        yield
-    finally:
-        for module in modules:
-            sys.modules.pop(module.__name__, None)
+    sys.modules.update(zip(names, modules, strict=True))
 
 
 def _compared(response: str, truth: str) -> float:

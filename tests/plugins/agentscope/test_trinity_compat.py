@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from importlib.util import find_spec
 
 import pytest
 
 from ajet.rollout.failures import describe_exception
-from ajet_agentscope.trinity_compat import MathBoxedRewardFn
+from ajet_agentscope.trinity_compat import MathBoxedRewardFn, make_importable
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,27 @@ def test_it_is_called_inside_a_running_event_loop() -> None:
     assert asyncio.run(judge())["accuracy"] == 1.0
 
 
-@pytest.mark.skipif(find_spec("trinity") is not None, reason="Trinity is installed")
+@pytest.fixture
+def without_trinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test may have made it importable."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "trinity"]:
+        monkeypatch.delitem(sys.modules, name)
+    if find_spec("trinity") is not None:
+        pytest.skip("Trinity is installed")
+
+
+@pytest.mark.usefixtures("without_trinity")
+def test_it_is_importable_by_trinitys_name_however_often_it_is_offered() -> None:
+    make_importable()
+    offered = sys.modules["trinity"]
+    make_importable()
+    assert sys.modules["trinity"] is offered
+    from trinity.common.rewards.math_reward import MathBoxedRewardFn as found
+
+    assert found is MathBoxedRewardFn and find_spec("trinity") is offered.__spec__
+
+
+@pytest.mark.usefixtures("without_trinity")
 def test_the_error_of_an_episode_that_needs_trinity_names_the_module() -> None:
     async def judge() -> None:
         from trinity.common.rewards.math_reward import MathBoxedRewardFn  # noqa: F401

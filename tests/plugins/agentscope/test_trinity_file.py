@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ajet.job.from_trinity import training_file
 from ajet.types import ConfigError
 from tests.tiny import save_tiny_model
 
@@ -25,6 +26,7 @@ from ajet_agentscope.tuner import (
     WorkflowOutput,
     tune,
 )
+from ajet_agentscope.tuner.keys import JobKeys
 
 from .test_tune import RECORDS, ask, judge
 
@@ -139,6 +141,19 @@ def test_the_variable_of_trinity_names_the_root_of_the_checkpoints(
     tuned(given)
 
 
+def test_a_file_without_a_name_begins_an_experiment_each_time(given: dict[str, Any]) -> None:
+    del given["name"]
+    given["group"] = "g"
+    first, second = tuned(given).experiment, tuned(given).experiment
+    assert first != second and first.parent == second.parent == Path.cwd() / "kept" / "Games" / "g"
+
+
+def test_verl_takes_a_file_that_names_no_selector(given: dict[str, Any]) -> None:
+    Path("config.yaml").write_text(yaml.safe_dump(given))
+    trinity = training_file(Path("config.yaml"), "verl")
+    assert trinity and "task.selector" not in JobKeys(trinity.layers(), trinity).values
+
+
 def test_auxiliary_models_of_the_file_are_served(given: dict[str, Any], tiny: Path) -> None:
     given["explorer"]["auxiliary_models"] = [{"name": "rival", "model_path": str(tiny), "engine_num": 8}]
 
@@ -169,6 +184,11 @@ def test_a_file_of_only_a_model_is_recognised(given: dict[str, Any]) -> None:
         ),
         ({"buffer": {"batch_size": 2}}, "train_dataset: is missing"),
         ({"model": {"model_path": "./no"}}, "config.yaml: model.model_path (model) ./no: no such folder"),
+        (
+            {"buffer": {"batch_size": "abc", "explorer_input": {"taskset": {"path": "data"}}}},
+            "config.yaml (buffer.batch_size): train.batch_size",
+        ),
+        ({"name": "../../x"}, "config.yaml: name: '../../x' becomes the name of a folder"),
         ({"algorithm": {"repeat_times": 0}}, "config.yaml (algorithm.repeat_times): rollout.group_size"),
         (
             {"explorer": {"max_timeot": 3}},
@@ -178,5 +198,10 @@ def test_a_file_of_only_a_model_is_recognised(given: dict[str, Any]) -> None:
 )
 def test_mistakes_name_the_key_of_the_file(given: dict[str, Any], change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        tuned(given | change)
+        tuned(given | change, backbone="local")
     assert str(error.value).startswith(said) and "\n" not in str(error.value)
+
+
+def test_the_name_of_an_experiment_is_that_of_a_folder_with_a_file_too(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^experiment_name: '\.\./\.\./x' becomes the name of a folder"):
+        tuned(given, experiment_name="../../x")

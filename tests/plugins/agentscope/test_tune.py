@@ -38,6 +38,7 @@ from ajet_agentscope.tuner import (
 )
 from ajet_agentscope.tuner.algorithms import OTHERS, algorithm
 from ajet_agentscope.tuner.config import ours
+from ajet_agentscope.tuner.experiment import removed_if_nothing_runs
 from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import JobKeys, model_keys
 from ajet_agentscope.tuner.tune import loggers_of
@@ -447,6 +448,17 @@ def test_an_experiment_that_exists_is_resumed_or_refused(tuned: Tune) -> None:
     assert "becomes the name of a folder" in error_of(lambda: tuned(project_name="a/b"))
 
 
+def test_an_experiment_whose_run_is_elsewhere_is_kept_when_its_run_fails(tmp_path: Path) -> None:
+    experiment, run = tmp_path / "experiment", tmp_path / "elsewhere"
+    run.mkdir()
+    (run / "episodes.jsonl").write_text("{}\n")
+    with pytest.raises(AjetError), removed_if_nothing_runs(experiment):
+        experiment.mkdir()
+        (experiment / "run").symlink_to(run)
+        raise AjetError("the disk is full")
+    assert (experiment / "run").is_symlink()
+
+
 # ------------------------------------------------------------------ errors
 
 
@@ -522,6 +534,10 @@ def test_a_model_without_a_tokenizer_is_refused(tuned: Tune, without_tokenizer: 
         (
             {"monitor_type": "tensorbord"},
             "monitor_type: 'tensorbord': no logger of this name is installed; did you",
+        ),
+        (
+            {"monitor_type": "swanlab", "project_name": "my project"},
+            "project_name (run.loggers.0.project): ",
         ),
         ({"backbone": "loca"}, "backbone: 'loca' is not installed; did you mean 'local'"),
         ({"config_path": "wrong.yaml"}, "wrong.yaml: trian: unknown key; did you mean 'train'"),

@@ -1,4 +1,5 @@
-"""The folder of an experiment: ``checkpoints/PROJECT/NAME``, relative to the working directory."""
+"""The folder of an experiment: ``checkpoints/PROJECT/NAME``, relative to the working directory. A file of Trinity-RFT may name
+another root, and a group of experiments."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ CHECKPOINTS = "checkpoints"
 PROJECT = "AgentScope"
 
 
-def experiment_folder(project: str | None, name: str | None, resume: bool) -> Path:
+def experiment_folder(
+    project: str | None, name: str | None, resume: bool, *, root: str = CHECKPOINTS, group: str = ""
+) -> Path:
     """The folder of a new experiment or, with ``resume``, of one that may exist. Raises ConfigError for a name that is not that
     of a folder, and for an experiment that exists."""
     for argument, given in (("project_name", project), ("experiment_name", name)):
@@ -25,11 +28,11 @@ def experiment_folder(project: str | None, name: str | None, resume: bool) -> Pa
             )
     if resume and name is None:
         raise ConfigError("resume=True: give the experiment_name of the experiment to go on with.")
-    root = Path.cwd() / CHECKPOINTS / (project or PROJECT)
-    folder = root / (name or f"Experiment-{time.strftime('%Y%m%d%H%M%S')}")
+    above = Path.cwd() / Path(root).expanduser() / (project or PROJECT) / group
+    folder = above / (name or f"Experiment-{time.strftime('%Y%m%d%H%M%S')}")
     number = 1
     while name is None and folder.exists():  # of the same second
-        folder, number = root / f"{folder.name.partition('_')[0]}_{number}", number + 1
+        folder, number = above / f"{folder.name.partition('_')[0]}_{number}", number + 1
     if folder.exists() and not resume:
         raise ConfigError(
             f"experiment_name: {folder} already exists. Pass resume=True to go on with it, or choose another name."
@@ -45,7 +48,9 @@ def removed_if_nothing_runs(folder: Path) -> Iterator[None]:
     try:
         yield
     except AjetError:
-        ran = any(file.stat().st_size for file in folder.glob("runs/*/episodes.jsonl"))
+        # The link leads to the run, too, where a job file names its folder.
+        journals = [*folder.glob("runs/*/episodes.jsonl"), *folder.glob(f"{RUN}/episodes.jsonl")]
+        ran = any(file.stat().st_size for file in journals)
         if made and not ran and folder.is_dir():
             shutil.rmtree(folder)
             for above in made[1:]:

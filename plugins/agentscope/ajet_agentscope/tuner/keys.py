@@ -30,7 +30,8 @@ class JobKeys:
         self._file = file
         self.values: dict[str, Any] = {}
         if trinity:
-            self.values |= {"task.selector": trinity.selector, **trinity.implied, **trinity.values}
+            selector = {"task.selector": trinity.selector} if trinity.selector else {}
+            self.values |= {**selector, **trinity.implied, **trinity.values}
         self.fields: dict[str, str] = (
             {k: f"{trinity.path}: {of}" for k, of in trinity.sources.items()} if trinity else {}
         )

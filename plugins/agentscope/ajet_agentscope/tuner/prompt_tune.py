@@ -11,7 +11,7 @@ from typing import Any
 import ajet
 from ajet import ConfigError
 from ajet.interfaces.helpers import nearest
-from ajet_agentscope.trinity_compat import importable
+from ajet_agentscope.trinity_compat import make_importable
 from ajet_agentscope.tuner.config import (
     JudgeOutput,
     JudgeType,
@@ -34,7 +34,6 @@ _ADDRESSES = {
 _WITHOUT_KEY = ("ollama",)
 
 
-@importable()
 def tune_prompt(
     *,
     workflow: WorkflowType,
@@ -50,6 +49,7 @@ def tune_prompt(
     ``eval_dataset``, of which the search sees nothing, ``eval_reward_after``; with ``compare_performance`` also
     ``eval_reward_before`` and ``valset_improvement``, in percent. Raises AjetError.
     """
+    make_importable()
     settings = ours(PromptTuneConfig, config or PromptTuneConfig())
     check_parameters(workflow, "workflow", ("task", _NAME))
     check_parameters(judge_func, "judge_func", ("task", "response"))

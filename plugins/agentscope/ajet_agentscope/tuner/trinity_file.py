@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ajet import ConfigError
 from ajet.job.from_trinity import Taskset, TrinityFile
 from ajet_agentscope.tuner.config import TunerModelConfig, ours
 from ajet_agentscope.tuner.data import DatasetConfig
-from ajet_agentscope.tuner.experiment import PROJECT
 
 _LENGTHS = {"total_epochs", "total_steps"}
 
@@ -57,23 +54,6 @@ def auxiliary_models(file: TrinityFile) -> dict[str, TunerModelConfig]:
             )
         found[name] = TunerModelConfig(**{k: v for k, v in given.items() if v is not None})
     return found
-
-
-def experiment_folder(file: TrinityFile, project: str | None, name: str | None, resume: bool) -> Path:
-    """``checkpoint_root_dir/project/group/name``, as in Trinity. Raises ConfigError for an experiment that exists, unless it is to
-    be resumed."""
-    name = name or file.name
-    if resume and name is None:
-        raise ConfigError("resume=True: give the experiment_name of the experiment to go on with.")
-    last = name or f"Experiment-{time.strftime('%Y%m%d%H%M%S')}"
-    folder = (
-        Path.cwd() / Path(file.root).expanduser() / (project or file.project or PROJECT) / file.group / last
-    )
-    if folder.exists() and not resume:
-        raise ConfigError(
-            f"experiment_name: {folder} already exists. Pass resume=True to go on with it, or choose another name."
-        )
-    return folder
 
 
 def _dataset(tasks: Taskset | None) -> DatasetConfig | None:

@@ -17,7 +17,7 @@ from ajet.job.from_trinity import training_file
 from ajet.job.layers import job_layers
 from ajet.plugins import load_plugins
 from ajet_agentscope.layout import Layout
-from ajet_agentscope.trinity_compat import importable
+from ajet_agentscope.trinity_compat import make_importable
 from ajet_agentscope.tuner import auxiliary, trinity_file
 from ajet_agentscope.tuner.config import (
     AlgorithmConfig,
@@ -38,6 +38,8 @@ from ajet_agentscope.tuner.keys import TINKER, JobKeys, algorithm_keys, model_ke
 from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
 
 log = logging.getLogger("ajet")
+PROJECTS = ("project", "experiment")
+"""Fields of loggers that get the project."""
 
 
 class TunedModel(ajet.Run):
@@ -50,7 +52,6 @@ class TunedModel(ajet.Run):
         """The folder with ``global_step_N``, ``monitor`` and ``run``."""
 
 
-@importable()
 def tune(
     *,
     workflow_func: WorkflowType,
@@ -75,6 +76,7 @@ def tune(
     ended, or begins. A value of ``auxiliary_models`` may also be ``{"type": "openai", "base_url": …, "model": …}``. Without
     ``progress`` only warnings are printed. docs/agentscope-tuner.md says what each field does. Raises AjetError.
     """
+    make_importable()
     check_workflow_function(workflow_func)
     if judge_func is not None:
         check_judge_function(judge_func)
@@ -90,7 +92,8 @@ def tune(
         model_keys(keys, trained, chosen)
     if trinity:
         project_name, resume = project_name or trinity.project, resume or trinity.resume
-        folder = trinity_file.experiment_folder(trinity, project_name, experiment_name, resume)
+        named = experiment_name or trinity.name
+        folder = experiment_folder(project_name, named, resume, root=trinity.root, group=trinity.group)
         train_dataset = trinity_file.train_dataset(trinity, train_dataset)
         eval_dataset = trinity_file.eval_dataset(trinity, eval_dataset)
         auxiliary_models = {**trinity_file.auxiliary_models(trinity), **(auxiliary_models or {})}
@@ -102,7 +105,8 @@ def tune(
     tasks = _tasks(train_dataset, trinity_file.workflow_args(trinity))
     validation = _tasks(eval_dataset, trinity_file.workflow_args(trinity, evaluation=True))
     if train_dataset is not None and tasks is not None:
-        batch_size = keys.values.get("train.batch_size") or file.job().train.batch_size
+        checked = file.job().train.batch_size
+        batch_size = int(keys.values.get("train.batch_size", checked))
         steps_key(keys, ours(DatasetConfig, train_dataset), len(tasks), batch_size)
     elif file.job().task is None:
         raise ConfigError(
@@ -113,7 +117,8 @@ def tune(
         keys.values["eval.episodes"] = len(validation)
     loggers = keys.values["run.loggers"] = loggers_of(monitor_type, project_name or PROJECT, folder, file)
     if monitor_type is not None:
-        keys.fields[f"run.loggers.{len(loggers) - 2}"] = "monitor_type"
+        place = f"run.loggers.{len(loggers) - 2}"
+        keys.fields |= {place: "monitor_type"} | {f"{place}.{field}": "project_name" for field in PROJECTS}
     if file.source_of("run.dir") == "default":
         keys.values["run.dir"] = str(folder / "runs")
     with removed_if_nothing_runs(folder), auxiliary.served(auxiliary_models or {}) as models:
@@ -180,9 +185,7 @@ def loggers_of(monitor: str | None, project: str, folder: Path, file: Layers) ->
         raise ConfigError(
             f"monitor_type: {monitor!r}: no logger of this name is installed{nearest(monitor, names)}. Installed: {', '.join(names)}."
         )
-    fields = {
-        field: project for field in ("project", "experiment") if field in installed[monitor].model_fields
-    }
+    fields = {field: project for field in PROJECTS if field in installed[monitor].model_fields}
     given = [spec for spec in file.job().run.loggers if spec["type"] != monitor]
     return [*given, {"type": monitor, **fields}, layout]
 
