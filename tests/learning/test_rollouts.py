@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from ajet.job.config import Layers
 from ajet.job.prepare import prepare
 from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import RolloutBatch
-from ajet.learning.rollouts import RolloutSource, plan_step
+from ajet.learning.rollouts import RolloutSource, plan_groups, plan_step
 from ajet.learning.settings import TrainSettings
 from ajet.learning.task_selector import Shuffled
-from ajet.rollout.episode import Episode
+from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.testing import ScriptedEngine
@@ -99,13 +100,17 @@ def live(source: RolloutSource) -> set[str]:
 
 
 def first_tasks(count: int) -> list[str]:
-    plans = plan_step(TASKS, 1, batch_size=3, group_size=1, seed=0, groups=max(count, 3))
-    return [plan.task.id for plan in plans[:count]]
+    return [task.id for task in islice(Shuffled(TASKS, 3, 0).order(1), count)]
+
+
+def with_further(step: int, groups: int) -> list[Plan]:
+    """The episodes of a step with so many groups."""
+    return plan_groups(islice(Shuffled(TASKS, 3, 0).order(step), groups), step, 2, 0)
 
 
 def test_further_groups_leave_the_steps_own_as_they_are_and_are_new_tasks_first() -> None:
     own = plan_step(TASKS, 2, batch_size=3, group_size=2, seed=0)
-    more = plan_step(TASKS, 2, batch_size=3, group_size=2, seed=0, groups=30)
+    more = with_further(2, 30)
     assert more[:6] == own
     assert len({p.task.id for p in more[:24]}) == 12, "every task once before any comes again"
     assert len({p.id for p in more}) == 60 and len({p.seed_key for p in more}) == 60
@@ -175,8 +180,7 @@ def test_finished_episodes_of_further_groups_are_reused(make: Any) -> None:
     equal = first_tasks(2)
     before = make(Judge(equal), dynamic_sampling=3, folder="before")
     batch = run(before)
-    plans = plan_step(TASKS, 1, batch_size=3, group_size=2, seed=0, groups=9)
-    by_id = {plan.id: plan for plan in plans}
+    by_id = {plan.id: plan for plan in with_further(1, 9)}
     lines = live_lines(before.recorder.dir / JOURNAL)
     reusable = {line["id"]: episode_from_json(line, by_id[line["id"]]) for line in lines}
     resumed = make(Judge(equal), dynamic_sampling=3, folder="after", reusable=reusable)

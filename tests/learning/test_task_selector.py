@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,15 @@ def test_shuffle_takes_every_task_once_in_an_epoch() -> None:
     found = selector(tasks(), "shuffle")
     epoch = [n for step in range(1, 13) for n in chosen(found, step)]
     assert len(set(epoch)) == 96 and epoch != sorted(epoch)
+
+
+def test_a_step_that_takes_no_further_groups_does_not_go_through_all_tasks() -> None:
+    class Large(list[Task]):
+        def __iter__(self) -> Iterator[Task]:
+            raise AssertionError("all tasks are read")
+
+    found = make_selector(SelectorSettings(), Large(tasks()), batch_size=SIZE, group_size=MEMBERS, seed=0)
+    assert chosen(found) == chosen(selector(tasks(), "shuffle"))
 
 
 def test_without_knowledge_any_task_is_as_likely_and_the_seed_decides() -> None:

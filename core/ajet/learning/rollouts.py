@@ -14,10 +14,11 @@ from statistics import pstdev
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import GroupJudge
+from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
 from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
-from ajet.learning.task_selector import Shuffled, TaskSelector, pass_rates
+from ajet.learning.task_selector import TaskSelector, pass_rates
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.scheduler import Rollout
@@ -29,19 +30,10 @@ OnEpisode = Callable[[str, int, int], None]
 """(phase, done, total)"""
 
 
-def plan_step(
-    tasks: Sequence[Task],
-    step: int,
-    *,
-    batch_size: int,
-    group_size: int,
-    seed: int,
-    groups: int | None = None,
-) -> list[Plan]:
-    """The episodes of a training step, counted from 1, whose tasks are `Shuffled`; ids contain step, position in the batch,
-    task and member. ``groups`` above ``batch_size`` are those that dynamic sampling or over-sampling may add."""
-    order = Shuffled(tasks, batch_size, seed).order(step)
-    return plan_groups(islice(order, max(groups or 0, batch_size)), step, group_size, seed)
+def plan_step(tasks: Sequence[Task], step: int, *, batch_size: int, group_size: int, seed: int) -> list[Plan]:
+    """The episodes of a training step, counted from 1, whose tasks are those of `Shuffled`; ids contain step, position in the
+    batch, task and member."""
+    return plan_groups(tasks_of_step(tasks, step - 1, batch_size, seed), step, group_size, seed)
 
 
 def plan_groups(tasks: Iterable[Task], step: int, group_size: int, seed: int) -> list[Plan]:

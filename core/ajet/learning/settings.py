@@ -150,7 +150,7 @@ class SelectorSettings(Settings):
         0.1,
         ge=0,
         le=1,
-        description="What `pass_rates` count after each step, as a fraction of a group of episodes, for tasks that it did not have.",
+        description="What `pass_rates` count after each step, as a fraction of a group, for the tasks that were not in the step.",
     )
     softmax_temperature: float = Field(
         0.0, ge=0, description="0 takes the tasks nearest to the target; above 0 they are drawn by a softmax."

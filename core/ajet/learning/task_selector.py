@@ -63,11 +63,11 @@ class Shuffled(TaskSelector):
 
 
 def further_tasks(tasks: Sequence[Task], step: int, *, batch_size: int, seed: int) -> Iterator[Task]:
-    """The tasks of a step's further groups, without end."""
+    """The tasks of a step's further groups, without end. Most steps take none, so the order is made for the first that is taken."""
     own = {task.id for task in tasks_of_step(tasks, step - 1, batch_size, seed)}
     order = random.Random(f"{seed}:{step}:further").sample(list(tasks), len(tasks))
     order.sort(key=lambda task: task.id in own)
-    return cycle(order)
+    yield from cycle(order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class ByDifficulty(TaskSelector):
     """Tasks whose estimated pass rate is nearest to a target, as BOTS selects them (Shen et al., arXiv:2510.26374).
 
     The estimate of a task is a Beta distribution. After each step all distributions lose a part of what they have learned,
-    and those of the step's tasks gain its counts of passed and failed episodes. If the tasks have known pass rates of a
+    and those of the step's tasks gain the numbers of passed and failed episodes in the step. If the tasks have known pass rates of a
     weaker and a stronger model, the model in training is placed on the line between the two, and its pass rates there count
-    for the tasks that the step did not have.
+    for the tasks that were not in the step.
     """
 
     learns = True
