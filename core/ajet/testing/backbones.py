@@ -10,8 +10,9 @@ violates the contract. Use a tiny model with random weights.
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -252,17 +253,14 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return live_lines(path)
 
 
-def _timeless(line: Mapping[str, Any]) -> dict[str, Any]:
-    def clocked(name: str) -> bool:
-        return "seconds" in name or "per_second" in name or name.startswith("memory")
+def _timeless(value: Any) -> Any:
+    """What a line holds, without what depends on the clock or the machine."""
+    if isinstance(value, dict):
+        return {key: _timeless(part) for key, part in value.items() if not _CLOCKED.search(key)}
+    return [_timeless(part) for part in value] if isinstance(value, list) else value
 
-    return dict(_without(line, clocked))
 
-
-def _without(line: Mapping[str, Any], clocked: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-    for key, value in line.items():
-        if not clocked(key):
-            yield key, dict(_without(value, clocked)) if isinstance(value, dict) else value
+_CLOCKED = re.compile("^started$|seconds|per_second|^memory")
 
 
 BACKBONE_CHECKS: tuple[Callable[[BackboneSubject], None], ...] = (
