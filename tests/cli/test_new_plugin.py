@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ajet.cli import run_program
-from ajet.cli.skeletons import KINDS
+from ajet.cli.skeletons import KINDS, files
 
 from .conftest import Folder
 
@@ -75,6 +76,14 @@ def test_what_it_writes_is_sound_code(begun: Begun) -> None:
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B,UP,SIM", str(begun.folder)]
     done = subprocess.run(ruff, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"backbone"}))
+def test_what_it_writes_imports_only_the_public_packages(kind: str) -> None:
+    code = "\n".join(text for path, text in files(kind, "mine").items() if path.endswith(".py"))
+    imported = re.findall(r"^\s*(?:from|import) (ajet(?:\.\w+)*)(?= |$)", code, re.MULTILINE)
+    assert "ajet" in imported
+    assert [name for name in imported if not re.match(r"ajet$|ajet\.(interfaces|testing)\b", name)] == []
 
 
 def test_help_names_every_kind(folder: Folder) -> None:

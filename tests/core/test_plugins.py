@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ajet import Algorithm, EpisodeView, Judge, JudgeOutput, Plugin, Reader, Task, WorkflowOutput, hookimpl
+from ajet.job.config import Layers
+from ajet.job.prepare import build_service
 from ajet.own_plugins import EXTRAS
 from ajet.plugins import Plugins, entry_points, load_plugins
 from ajet.types import ConfigError
@@ -157,6 +160,24 @@ def test_one_hook_brings_classes_of_several_kinds() -> None:
     plugins.register(plugin(lambda: [judge, Some]), "d", "1")
     assert plugins.of(Judge) == {"some": judge} and plugins.of(Reader) == {"some": Some}
     assert plugins.get(Reader, "some", "task.reader.type") is Some
+
+
+SERVICE = """
+import ajet
+
+class Mine(ajet.Service):
+    name = "mine"
+    def address(self): return "here"
+    def argv(self): return ["sleep", "60"]
+    def healthy(self): return True
+"""
+
+
+def test_a_job_names_a_service_of_its_own_by_file_and_class(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SERVICE)
+    layers = Layers()
+    layers.add({"services": {"own": {"type": "mine.py:Mine"}}}, "job.yaml", tmp_path)
+    assert build_service(layers, "own").address() == "here"
 
 
 def test_the_core_brings_its_own_plugins_like_anyone() -> None:
