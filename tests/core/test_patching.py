@@ -6,15 +6,16 @@ import asyncio
 import importlib
 import logging
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
 import pytest
 
-from ajet.utils.patching import replaced, steps_with, when_imported
+from ajet.utils.patching import replaced, replaced_in_all, steps_with, when_imported
 
 
 @pytest.fixture
@@ -106,6 +107,36 @@ def test_what_is_replaced_comes_back_as_it_was_stored() -> None:
         assert Base.make is None and "inherited" in vars(Derived)
     assert Derived.make() == "Derived", "still a classmethod"
     assert "inherited" not in vars(Derived) and Derived().inherited() == "base"
+
+
+def test_methods_are_replaced_in_all_subclasses_as_long_as_the_block_lasts() -> None:
+    class Base:
+        made: ClassVar[list[str]] = []
+
+        def __init_subclass__(cls) -> None:
+            cls.made.append(cls.__name__)
+
+        def reply(self) -> str:
+            return "base"
+
+    class Before(Base):
+        def reply(self) -> str:
+            return f"before, {super().reply()}"
+
+    def loud(original: Callable[..., str]) -> Callable[..., str]:
+        return lambda self: original(self).upper()
+
+    stored = dict(vars(Base))
+    with replaced_in_all(Base, {"reply": loud}):
+
+        class Within(Before):
+            def reply(self) -> str:
+                return f"within, {super().reply()}"
+
+        assert (Base().reply(), Before().reply()) == ("BASE", "BEFORE, BASE")
+        assert Within().reply() == "WITHIN, BEFORE, BASE"
+    assert Within().reply() == "within, before, base" and dict(vars(Base)) == stored
+    assert Base.made == ["Before", "Within"], "the class's own hook runs, too"
 
 
 def test_steps_have_the_value_and_their_consumer_has_not() -> None:

@@ -11,16 +11,20 @@ import importlib.machinery
 import inspect
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 log = logging.getLogger("ajet")
 T = TypeVar("T")
 V = TypeVar("V")
 Patch = Callable[[ModuleType], AbstractContextManager[None]]
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+_ORIGINAL = "__ajet_original__"
+"""Attribute of a replacement: itself and the original. Itself, because `functools.wraps` copies attributes."""
 
 
 def when_imported(name: str, patch: Patch) -> Callable[[], None]:
@@ -67,6 +71,45 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
+@contextmanager
+def replaced_in_all(base: Any, methods: Mapping[str, Wrap]) -> Iterator[None]:
+    """A block in which methods of a class and its subclasses, also of those that are made in it, are replaced. Raises AttributeError
+    for one that the class does not have."""
+    seen: WeakSet[type] = WeakSet()
+    own = vars(base).get("__init_subclass__")
+
+    def replace(cls: Any) -> None:
+        if cls in seen:
+            return
+        seen.add(cls)
+        for name, wrap in methods.items():
+            if inspect.isfunction(original := vars(cls).get(name)):
+                made = wrap(original)
+                setattr(made, _ORIGINAL, (made, original))
+                setattr(cls, name, made)
+
+    def init_subclass(cls: Any, /, **kwargs: Any) -> None:
+        if own:
+            own.__func__(cls, **kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
+        replace(cls)
+
+    for name in methods:
+        inspect.getattr_static(base, name)
+    try:
+        with replaced(base, __init_subclass__=classmethod(init_subclass)):
+            for cls in _with_subclasses(base):
+                replace(cls)
+            yield
+    finally:
+        for cls in list(seen):
+            for name in methods:
+                made, original = getattr(vars(cls).get(name), _ORIGINAL, (None, None))
+                if made is not None and vars(cls)[name] is made:
+                    setattr(cls, name, original)
+
+
 async def steps_with(variable: ContextVar[V], value: V, steps: AsyncGenerator[T, Any]) -> AsyncGenerator[T]:
     """The items of ``steps``, each made while ``variable`` has the value. Between items the consumer's
     context is unchanged, because a generator runs in the context of the code that requests the next item."""
@@ -82,6 +125,13 @@ async def steps_with(variable: ContextVar[V], value: V, steps: AsyncGenerator[T,
             yield item
     finally:
         await steps.aclose()
+
+
+def _with_subclasses(cls: type) -> Iterator[type]:
+    yield cls
+    subclasses: list[type] = type.__subclasses__(cls)
+    for subclass in subclasses:
+        yield from _with_subclasses(subclass)
 
 
 def _first_line(patch: Patch) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from ajet.interfaces.helpers import replaced, steps_with
+from ajet.interfaces.helpers import replaced, replaced_in_all, steps_with
 from ajet_agentscope.current_agent import replying
 
 
@@ -25,30 +25,9 @@ def agents_named(module: ModuleType) -> Iterator[None]:
         with replaced(cls, **entry_points):
             yield
     else:
-        with _replies_named(module.AgentBase):
+        # Each class of agents has a `reply` of its own, which programs call directly, too.
+        with replaced_in_all(module.AgentBase, {"reply": _named}):
             yield
-
-
-@contextmanager
-def _replies_named(base: Any) -> Iterator[None]:
-    """Each class of agents has a ``reply`` of its own in 1.x, which programs call directly, too."""
-
-    def classes(cls: Any) -> Iterator[Any]:
-        yield cls
-        for below in cls.__subclasses__():
-            yield from classes(below)
-
-    def define(cls: type[Any], /, **options: Any) -> None:
-        super(base, cls).__init_subclass__(**options)
-        if "reply" in vars(cls):
-            cls.reply = _named(cls.reply)
-
-    with ExitStack() as undo:
-        for cls in dict.fromkeys(classes(base)):
-            if "reply" in vars(cls):
-                undo.enter_context(replaced(cls, reply=_named(cls.reply)))
-        undo.enter_context(replaced(base, __init_subclass__=classmethod(define)))
-        yield
 
 
 @contextmanager

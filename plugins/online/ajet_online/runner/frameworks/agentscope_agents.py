@@ -9,7 +9,7 @@ from functools import partial, wraps
 from types import MethodType, ModuleType
 from typing import Any
 
-from ajet_online.runner.frameworks.classes import replaced_in_all
+from ajet.utils.patching import replaced_in_all
 from ajet_online.runner.shadow import in_shadow_run
 from ajet_online.runner.started import current_watcher
 from ajet_online.runner.state import state_of, with_state

@@ -9,7 +9,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from ajet_online.runner.frameworks.classes import replaced_in_all
+from ajet.utils.patching import replaced_in_all
 from ajet_online.runner.shadow import current_shadow
 from ajet_online.runner.tools import is_read_only
 

@@ -10,7 +10,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from ajet_online.runner.frameworks.classes import replaced_in_all
+from ajet.utils.patching import replaced_in_all
 from ajet_online.runner.started import current_watcher
 from ajet_online.runner.watching import Repeatable, watched
 
