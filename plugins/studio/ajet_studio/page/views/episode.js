@@ -95,7 +95,7 @@ function breaks({ breaks }, jump) {
 
 function aside(page, run, episode) {
 	const counters = Object.entries(episode.counters).map(([name, { value, explanation }]) => [data(name), number(value), explanation]);
-	const told = (title, text) => text && [h("h2", title), longText(text)];
+	const told = (title, text) => !!text && [h("h2", title), longText(text)];
 	const others = (values) => Object.entries(values ?? {}).map(([name, value]) => [data(name), score(value)]);
 	return h(
 		"aside",
