@@ -114,7 +114,6 @@ class Trinity(TrinitySettings):
         return TrinityTrainer(
             learner,
             Sampler(engine, on_start=learner.start if job.config.train.steps else lambda: None),
-            run_dir=run_dir,
             model=model,
             layout=alignment.layout_of(job, self),
             temperature=job.config.rollout.sampling.temperature,

@@ -85,7 +85,6 @@ class TrinityTrainer:
         learner: Learner,
         sampler: Sampler,
         *,
-        run_dir: Path,
         model: Path,
         layout: Layout,
         temperature: float,
@@ -93,7 +92,6 @@ class TrinityTrainer:
         self.engine = sampler
         self.learner = learner
         self.spool = learner.spool
-        self.run_dir = run_dir
         self.model = model
         self.layout = layout
         self.temperature = temperature

@@ -66,7 +66,6 @@ def trained_by_trinity(job: Any, model: Path, folder: Path) -> tuple[list[Any], 
     trainer = TrinityTrainer(
         learner,
         Sampler(NoEngine(), lambda: None),  # type: ignore[arg-type]
-        run_dir=folder,
         model=model,
         layout=alignment.layout_of(job, backbone),
         temperature=1.0,

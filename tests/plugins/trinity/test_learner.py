@@ -172,9 +172,7 @@ def trainer_of(spool: Spool, batch: Batch, **changed: Any) -> TrinityTrainer:
     model.mkdir()
     save_file(OLD, model / "model.safetensors")
     learner = Reporting(spool, report, changed.pop("norms", [2.0]), changed.pop("weights", NEW))
-    return TrinityTrainer(
-        learner, Engine(), model=model, layout=layout, temperature=1.0, run_dir=spool.folder
-    )  # type: ignore[arg-type]
+    return TrinityTrainer(learner, Engine(), model=model, layout=layout, temperature=1.0)  # type: ignore[arg-type]
 
 
 def test_a_step_with_report_optimizer_step_and_new_weights_has_succeeded(spool: Spool, batch: Batch) -> None:
