@@ -9,8 +9,8 @@ const FIRST = 4000;
 const MORE = 100_000;
 
 /**
- * @param {any} value a text, or anything of JSON
- * @param {object} [options] `total` characters of the text, if the server shortened it, and `load(from, count)`
+ * @param {any} value a text or anything of JSON
+ * @param {object} [options] `total` length of the text, if the server shortened it, and `load(from, count)`
  *   for more; `className`; `first`: characters that show first
  */
 export function longText(value, { total = 0, load = null, className = null, first = FIRST } = {}) {
