@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         guard_tools,
         in_shadow_run,
         mark,
+        marked,
         read_only,
     )
 
@@ -34,6 +35,7 @@ __all__ = [
     "SamplingRate",
     "ExplicitMarking",
     "mark",
+    "marked",
     "read_only",
     "guard_tools",
     "in_shadow_run",

@@ -182,13 +182,11 @@ def job_command(
     sets: Sets = None,
 ) -> None:
     """Run the explorer and the trainer of a job together, and show what they do."""
-    from ajet_online.processes import port_of
     from ajet_online.together import together
 
-    given = {"--keys": keys, "--rate": rate, "--redact": redact}
+    given = {"--port": port, "--keys": keys, "--rate": rate, "--redact": redact}
     further = [part for name, value in given.items() if value is not None for part in (name, str(value))]
-    port = port_of(job_file, sets or ()) if port is None else port
-    together(job_file, port=port, key=key, further=further, sets=sets or ())
+    together(job_file, key=key, further=further, sets=sets or ())
 
 
 @app.command("rollback")

@@ -12,6 +12,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from ajet.types import AjetError, ConfigError
+from ajet.utils.files import writing
 from ajet_online.schema import HEAD
 
 BUSY_SECONDS = 30.0
@@ -28,9 +29,9 @@ class StoreFailed(AjetError):
 
 
 def open_database(where: str, *, migrate: bool = True) -> Engine:
-    """The database at a URL (``sqlite:///traces.db``, ``postgresql://user@host/name``) or a path, which is a file of SQLite.
-    Without ``migrate`` its tables must be those of this version. Raises ConfigError for a URL of another kind or a store of another
-    version, StoreFailed if it cannot be reached."""
+    """The database at a URL (``sqlite:///traces.db``, ``postgresql://user@host/name``) or a path, which is a file of SQLite. The file's
+    folder is created. Without ``migrate`` its tables must be those of this version. Raises ConfigError for a URL of another kind or a
+    store of another version, StoreFailed if it cannot be reached, AjetError if the folder cannot be created."""
     url = _url(where)
     if url.get_backend_name() == "sqlite":
         engine = _sqlite(url)
@@ -72,8 +73,8 @@ def _url(where: str) -> URL:
 def _sqlite(url: URL) -> Engine:
     assert url.database
     folder = Path(url.database).parent
-    if not folder.is_dir():
-        raise ConfigError(f"store {url.database}: the folder {folder} does not exist. Create it.")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
         url, poolclass=QueuePool, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
     )

@@ -105,7 +105,7 @@ def explore(
     port = what.settings.port if port is None else port
     warn_of_network(host, say)
     with ExitStack() as stack:
-        store = _opened(what.settings.store)
+        store = Store.open(what.settings.store)
         stack.callback(store.close)
         versions = Versions(store)
         versions.begin(what.model)
@@ -138,13 +138,6 @@ def explore(
     print(f"{gateway.meter.calls.total()} calls answered")
 
 
-def port_of(job_file: Path, sets: Iterable[str]) -> int:
-    """The explorer's port in a job. Raises ConfigError."""
-    layers = job_layers(job_file)
-    lay_sets(layers, sets)
-    return online_settings(layers).port
-
-
 def train(job_file: Path, *, store: str | None, updates: int | None, sets: Iterable[str]) -> None:
     """Train a job until Ctrl-C or SIGTERM, or after ``updates`` updates. Raises AjetError."""
     import signal
@@ -170,7 +163,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
         progress = stack.enter_context(make_progress())
         stack.enter_context(reporting_to(progress))
         job = prepare(layers).with_progress(_Rounds(progress))
-        opened = _opened(settings.store)
+        opened = Store.open(settings.store)
         stack.callback(opened.close)
         folder = Path(settings.folder)
         with writing(folder):
@@ -227,15 +220,6 @@ def lay_defaults(layers: Layers, settings: OnlineSettings) -> None:
     algorithm = layers.job().train.algorithm.get("type")
     if algorithm == "kto" and layers.source_of("train.reference") == "default":
         layers.set("train.reference", layers.job().model, "default of `ajet online`: the first model", here)
-
-
-def _opened(where: str) -> Store:
-    """The store; the folder of its file is created."""
-    if "://" not in where:
-        file = Path(where).expanduser()
-        with writing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-    return Store.open(where)
 
 
 def _with_store(settings: OnlineSettings, store: str | None) -> OnlineSettings:

@@ -97,9 +97,7 @@ def look(store: Store, wanted: int, *, by_run: bool) -> Now:
     )
 
 
-def together(
-    job_file: Path, *, port: int, key: str | None, sets: Iterable[str], further: Sequence[str] = ()
-) -> None:
+def together(job_file: Path, *, key: str | None, sets: Iterable[str], further: Sequence[str] = ()) -> None:
     """Run both processes until Ctrl-C or SIGTERM. The explorer goes on if the trainer fails; the command then fails at its end.
     ``further`` are more arguments of the explorer. Raises AjetError."""
     sets = list(sets)
@@ -119,7 +117,7 @@ def together(
         with (
             _children(
                 {
-                    "explorer": ["explore", *arguments, "--port", str(port), *further],
+                    "explorer": ["explore", *arguments, *further],
                     "trainer": ["train", *arguments],
                 },
                 {} if own_keys else {"AJET_SERVE_KEY": secret},

@@ -26,7 +26,9 @@ from ajet_online import (
     ShadowRun,
     in_shadow_run,
     mark,
+    marked,
 )
+from ajet_online.runner import forwarding
 from tests.patience import PATIENCE
 
 from .fake_explorer import KEY, PRODUCTION, FakeExplorer, Service, fake_explorer, say
@@ -211,18 +213,51 @@ def test_marks_of_concurrent_requests_do_not_mix(runner_of: Callable[..., Servic
     ]
 
 
-def test_a_mark_before_a_call_is_a_mark_of_the_next_one(runner_of: Callable[..., Service]) -> None:
+def test_a_block_marks_the_calls_in_it(runner_of: Callable[..., Service]) -> None:
     runs: list[ShadowRun] = []
-    runner = runner_of(silent, select=ExplicitMarking(), reward=runs.append)
 
-    def handler() -> None:
-        mark("important", user=7)
-        runner.run("a")
-        runner.run("b")
+    def agent(task: str) -> str:
+        with marked("inside"):
+            mark(task)
+        return "answer"
 
-    contextvars.Context().run(handler)
+    async def handler() -> None:
+        with marked("important", user=7), marked("long"):
+            in_thread: Any = asyncio.to_thread(runner.run, "a")
+            await asyncio.gather(in_thread, runner.arun("b"))
+            await asyncio.create_task(runner.arun("c"))
+
+    runner = runner_of(agent, select=ExplicitMarking(), reward=runs.append)
+    asyncio.run(handler())
     assert runner.wait(PATIENCE)
-    assert [(run.task, run.labels, run.metadata) for run in runs] == [("a", ("important",), {"user": 7})]
+    assert sorted((run.labels, dict(run.metadata)) for run in runs) == [
+        (("important", "long", "inside", task), {"user": 7}) for task in "abc"
+    ]
+
+
+def test_a_mark_never_reaches_the_next_request_of_its_thread(
+    runner_of: Callable[..., Service], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def select(task: str, response: Any, context: Request) -> Selection:
+        seen[task] = dict(context.metadata)
+        return Selection(False)
+
+    runner = runner_of(silent, select=select)
+
+    def request(user: str) -> None:
+        with marked(user=user):
+            runner.run(user)
+            in_block = contextvars.copy_context()  # as a task has that goes on
+        in_block.run(runner.run, f"after {user}")
+        mark("too late", late=user)
+
+    with ThreadPoolExecutor(1) as server:
+        for task in (partial(request, "alice"), partial(mark, late="carol"), partial(runner.run, "bob")):
+            server.submit(task).result()
+    assert seen == {"alice": {"user": "alice"}, "after alice": {}, "bob": {}}
+    assert "mark(...) is in no watched call" in caplog.text
 
 
 def test_of_several_strategies_the_first_that_selects_wins(runner_of: Callable[..., Service]) -> None:
@@ -387,6 +422,25 @@ def test_threads_of_a_shadow_run_belong_to_it(runner_of: Callable[..., Service])
     pool.submit(look).result()
     pool.shutdown()
     assert seen == [False] * 3 + [True] * 3 + [False]
+
+
+def test_calls_of_shadow_runs_that_start_together_share_one_thread(
+    explorer: FakeExplorer, runner_of: Callable[..., Service]
+) -> None:
+    forwarding._forget()  # as if none had made a call before
+    meeting, before = threading.Barrier(8), set(threading.enumerate())
+
+    def agent(task: Any) -> str:
+        if in_shadow_run():
+            meeting.wait(PATIENCE)
+        return explorer.ask(task)
+
+    runner = runner_of(agent, repeat=8, pool=8)
+    runner.run("a")
+    assert runner.wait(PATIENCE)
+    assert (runner.counts.failed, runner.counts.feedback_sent) == (0, 8)
+    made = [thread.name for thread in set(threading.enumerate()) - before]
+    assert made.count("ajet-engine") == 1
 
 
 # --------------------------------------------------------------------------- the pool

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet.types import ConfigError
+from ajet.types import AjetError, ConfigError
 from ajet_online.database import StoreFailed, open_database
 from ajet_online.schema import State, metadata
 from ajet_online.store import Store
@@ -247,6 +247,18 @@ def test_processes_may_open_a_new_store_at_the_same_time(url: str) -> None:
     assert [p.communicate(timeout=PATIENCE)[1].decode() for p in processes] == [""] * 2
 
 
+@pytest.mark.parametrize("where", ["new/folder/traces.db", "sqlite:///new/folder/traces.db"])
+def test_the_folder_of_a_new_store_is_created(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Store.open(where).close()
+    assert (tmp_path / "new/folder/traces.db").is_file()
+    (tmp_path / "file").touch()
+    with pytest.raises(AjetError, match=r"^file/x: cannot be written"):
+        Store.open("file/x/traces.db")
+
+
 def test_what_was_acknowledged_survives_kill_9(url: str) -> None:
     code = """
 import sys
@@ -293,7 +305,6 @@ def test_facts_of_the_first_process_hold(store: Store) -> None:
         ("mysql://host/name", "mysql is not supported|is not a URL"),
         ("sqlite://", "must be a file"),
         ("://", "is not a URL"),
-        ("/nowhere/at/all/traces.db", "the folder /nowhere/at/all does not exist"),
     ],
 )
 def test_other_urls_are_refused(where: str, problem: str) -> None:

@@ -103,6 +103,20 @@ def test_all_arguments_but_the_first_are_passed_on(explorer: FakeExplorer) -> No
     assert [run.response for run in watching.runs] == ["cats!"] * 2
 
 
+def test_the_first_parameter_is_the_task_in_whatever_order_the_caller_names_them(
+    explorer: FakeExplorer,
+) -> None:
+    with Watching(explorer) as watching:
+
+        @watching.runner.watch
+        def answer(question: str, session: str) -> str:
+            return explorer.ask(question) + session
+
+        assert answer(session="S", question="Q") == "QS"
+    (run,) = watching.runs
+    assert (run.task, run.response) == ("Q", "QS")
+
+
 def test_streams_stay_streams(explorer: FakeExplorer) -> None:
     seen: list[Any] = []
 
@@ -195,13 +209,22 @@ def test_calls_of_a_busy_explorer_are_repeated(explorer: FakeExplorer) -> None:
     assert watching.said() == ["cats"] and not explorer.status
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1beta/models/gemini:generateContent",
+        "/api/chat/",
+        "/model/anthropic.claude-v1%3A0/converse",
+        "/model/arn%3Aaws%3Abedrock%3Aprofile%2Fclaude/invoke-with-response-stream",
+        "/v2/chat",
+    ],
+)
 def test_calls_that_the_explorer_cannot_answer_reach_nobody(
-    explorer: FakeExplorer, caplog: pytest.LogCaptureFixture
+    path: str, explorer: FakeExplorer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def agent(task: str) -> str:
         body, headers = {"messages": [say(task)]}, {"Authorization": f"Bearer {PRODUCTION}"}
-        url = f"{explorer.url}/v1beta/models/gemini:generateContent"
-        return httpx.post(url, json=body, headers=headers).raise_for_status().text
+        return httpx.post(f"{explorer.url}{path}", json=body, headers=headers).raise_for_status().text
 
     runner = Runner(explorer=explorer.url, key=KEY, select=SamplingRate(1.0), reward=lambda run: None)
     with runner:
@@ -209,6 +232,23 @@ def test_calls_that_the_explorer_cannot_answer_reach_nobody(
         assert runner.wait(PATIENCE)
     assert runner.counts.failed == 1 and "400 Bad Request" in caplog.text
     assert [key for key, _ in explorer.calls] == [PRODUCTION]
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/agents/invoke"])
+def test_other_calls_go_to_their_own_endpoint(path: str, explorer: FakeExplorer) -> None:
+    def agent(task: str) -> str:
+        body, headers = {"messages": [say(task)]}, {"Authorization": f"Bearer {PRODUCTION}"}
+        return httpx.post(f"{explorer.url}{path}", json=body, headers=headers).raise_for_status().text
+
+    with Watching(explorer, reward=lambda run: None) as watching:
+        watching.runner.watch(agent)("cats")
+    assert [key for key, _ in explorer.calls] == [PRODUCTION] * 2
+
+
+def test_a_function_that_does_not_tell_its_parameters_is_refused() -> None:
+    runner = Runner(explorer="http://127.0.0.1:1", key=KEY, reward=lambda run: None)
+    with pytest.raises(ConfigError, match=r"`lambda task: \.\.\.`"):
+        runner.watch(max)
 
 
 def test_methods_in_class_bodies_are_refused() -> None:
@@ -320,10 +360,23 @@ def test_a_graph_with_a_checkpointer_is_repeated_from_the_state_before_the_call(
     )
 
 
+def test_a_graph_that_takes_text(explorer: FakeExplorer) -> None:
+    func = pytest.importorskip("langgraph.func")
+
+    @func.entrypoint()
+    def solver(question: str) -> str:
+        return explorer.ask(question)
+
+    replies = iter(["two", None])
+    with Watching(explorer, user=lambda messages: next(replies)) as watching:
+        assert solver.invoke("one") == "one"
+    assert [message["content"] for message in watching.runs[0].messages] == ["one", "one", "two", "two"]
+
+
 # --------------------------------------------------------------------------- AgentScope
 
 
-def scope_agent(explorer: FakeExplorer) -> Any:
+def scope_agent(explorer: FakeExplorer, behavior: str = "allow") -> Any:
     pytest.importorskip("agentscope.credential")
     from agentscope.agent import Agent, InjectionConfig
     from agentscope.credential import OpenAICredential
@@ -340,7 +393,7 @@ def scope_agent(explorer: FakeExplorer) -> Any:
         """Send."""
         return "sent"
 
-    allowed = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="")
+    allowed = PermissionDecision(behavior=PermissionBehavior(behavior), message="")
     tools = [FunctionTool(function, permission=allowed) for function in (search, send_mail)]
     model = OpenAIChatModel(
         credential=OpenAICredential(**explorer.production),  # type: ignore[arg-type]
@@ -380,6 +433,23 @@ def test_an_agent_of_agentscope_is_repeated_with_what_it_knew_before_the_call(ex
         assert asyncio.run(talk()) == ["one", "one two"]
     assert watching.said() == ["one", "one", "one two", "one two"]
     assert [message.get_text_content() for message in agent.state.context] == ["one", "one", "two", "one two"]
+
+
+def test_a_call_of_agentscope_that_resumes_is_not_repeated(explorer: FakeExplorer) -> None:
+    agent = scope_agent(explorer, "ask")
+    from agentscope.event import UserInterruptEvent
+    from agentscope.message import UserMsg
+
+    explorer.answer = use_tools
+
+    async def ask_and_stop() -> None:
+        first, *_ = [event async for event in agent.reply_stream([UserMsg("user", "cats")])]
+        assert [event async for event in agent.reply_stream(UserInterruptEvent(reply_id=first.reply_id))]
+
+    runner = Runner(explorer=explorer.url, key=KEY, select=SamplingRate(0.0), reward=lambda run: None)
+    with runner:
+        asyncio.run(ask_and_stop())
+    assert (runner.counts.requests, runner.counts.failed) == (1, 0)
 
 
 # --------------------------------------------------------------------------- OpenAI Agents SDK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -20,23 +21,36 @@ _GOOGLE = (
     "it is Google's own API. Let the agent call its model through LiteLLM or an OpenAI client, with Google's "
     "OpenAI-compatible address, which ends with /v1beta/openai/"
 )
-_REASONS: Mapping[str, str] = {
-    **dict.fromkeys(("/embeddings", "/rerank", "/moderations", "/audio/speech"), _OTHER_CALL),
-    **dict.fromkeys(("/audio/transcriptions", "/audio/translations"), _OTHER_CALL),
-    **dict.fromkeys(("/images/generations", "/images/edits", "/images/variations"), _OTHER_CALL),
-    **dict.fromkeys(("/realtime/client_secrets", "/realtime/calls"), _OTHER_CALL),
-    **dict.fromkeys(("/api/embed", "/api/embeddings"), _OTHER_CALL),
-    **dict.fromkeys(("/api/chat", "/api/generate"), _OLLAMA),
-    **dict.fromkeys((":generateContent", ":streamGenerateContent"), _GOOGLE),
+_BEDROCK = (
+    "it is Amazon Bedrock's own API. Let the agent call its model through an OpenAI client with Bedrock's "
+    "OpenAI-compatible address, which ends with /openai/v1"
+)
+_COHERE = (
+    "it is Cohere's own API. Let the agent call its model through an OpenAI client with Cohere's OpenAI-compatible "
+    "address, which ends with /compatibility/v1"
+)
+_GENERATING: Mapping[str, str] = {
+    r"/api/(chat|generate)": _OLLAMA,
+    r":(generateContent|streamGenerateContent)": _GOOGLE,
+    r"/model/.+/(converse|converse-stream|invoke|invoke-with-response-stream)": _BEDROCK,
+    r"/v[12]/chat": _COHERE,
 }
-"""Path suffixes of paid or hosted models that no wire answers, each with the remedy."""
+"""Ends of paths, as patterns, at which models generate text for which there is no wire, each with the remedy."""
+_OTHERS = (
+    r"/embeddings|/rerank|/moderations|/audio/(speech|transcriptions|translations)"
+    r"|/images/(generations|edits|variations)|/realtime/(client_secrets|calls)|/api/(embed|embeddings)"
+)
+"""Ends of the paths of other paid or hosted models, as a pattern."""
 
 
 class Unanswered:
     """A `Wire` that refuses every request, with errors in an API's own format."""
 
-    def __init__(self, path: str, dialect: Wire, reason: str = _OTHER_CALL) -> None:
+    def __init__(
+        self, path: str, dialect: Wire, reason: str = _OTHER_CALL, *, generates_text: bool = False
+    ) -> None:
         self.path = path
+        self.generates_text = generates_text
         self._dialect = dialect
         self._reason = reason
 
@@ -61,5 +75,8 @@ class Unanswered:
 
 def find_unanswered(path: str) -> Unanswered | None:
     """The wire that refuses calls to a URL's path; None if the path is not one of a model."""
-    end = next((end for end in _REASONS if path.endswith(end)), None)
-    return None if end is None else Unanswered(path, ChatCompletions(), _REASONS[end])
+    path = path.rstrip("/")
+    for end, reason in _GENERATING.items():
+        if re.search(f"{end}$", path):
+            return Unanswered(path, ChatCompletions(), reason, generates_text=True)
+    return Unanswered(path, ChatCompletions()) if re.search(f"({_OTHERS})$", path) else None

@@ -9,9 +9,8 @@ counted and logged, and never reaches the service.
 from __future__ import annotations
 
 from ajet_online.runner.counts import Counts
-from ajet_online.runner.marks import mark
 from ajet_online.runner.runner import Runner
-from ajet_online.runner.selection import ExplicitMarking, Request, SamplingRate, Selection
+from ajet_online.runner.selection import ExplicitMarking, Request, SamplingRate, Selection, mark, marked
 from ajet_online.runner.shadow import in_shadow_run
 from ajet_online.runner.shadow_run import ShadowRun
 from ajet_online.runner.tools import guard_tools, read_only
@@ -24,6 +23,7 @@ __all__ = [
     "SamplingRate",
     "ExplicitMarking",
     "mark",
+    "marked",
     "read_only",
     "guard_tools",
     "in_shadow_run",

@@ -10,9 +10,11 @@ import asyncio
 import functools
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from types import ModuleType
 from typing import Any
 
@@ -31,8 +33,6 @@ from ajet_online.runner.shadow import Shadow, current_shadow, in_shadow_run
 SAMPLING = ("temperature", "top_p", "top_k", "seed")
 """Parameters that the explorer decides. With the temperature 0 of an agent in production, all runs of a group would be the same,
 and could not be trained."""
-OTHER_WIRES = ("/api/chat", "/api/generate", ":generateContent", ":streamGenerateContent")
-"""Paths of models that the explorer does not speak for. Other paths, such as that of embeddings, are no LLM calls."""
 BUSY = (429, 503)
 ATTEMPTS = 4
 
@@ -41,12 +41,13 @@ class Forwarding:
     """Answers the LLM calls of shadow runs, for `ajet.capture.clients`."""
 
     def __init__(self) -> None:
-        # It is set, so that no warning says that a synchronous client stops other episodes.
+        # A count above 0 keeps the client's patch from warning about blocked loops.
         self.counters: Counter[str] = Counter(blocking_calls=1)
 
     @property
     def portal(self) -> Portal:
-        return _portal()
+        with _lock:  # as `functools.cache` lets several threads make one
+            return _portal()
 
     def match(self, request: Any) -> Wire | None:
         """The wire of a request that goes to the explorer."""
@@ -94,7 +95,11 @@ def _is_forwarded(request: httpx2.Request) -> bool:
 
 
 def _wire(path: str) -> Wire | None:
-    return find_wire(BUILTIN_WIRES, path) or (find_unanswered(path) if path.endswith(OTHER_WIRES) else None)
+    """None for a path at which no text is generated, such as that of embeddings."""
+    if wire := find_wire(BUILTIN_WIRES, path):
+        return wire
+    unanswered = find_unanswered(path)
+    return unanswered if unanswered and unanswered.generates_text else None
 
 
 async def _reply(wire: Wire, shadow: Shadow, body: bytes) -> Reply:
@@ -119,20 +124,25 @@ async def _reply(wire: Wire, shadow: Shadow, body: bytes) -> Reply:
     return Reply(response.status_code, response.content, is_stream=is_stream)
 
 
+_lock = threading.Lock()
+
+
 @functools.cache
 def _portal() -> Portal:
-    """A thread for the requests, as long as the process runs."""
-    return Portal()
+    """A thread for the requests, as long as the process runs. It keeps nothing of the shadow run that starts it."""
+    return Context().run(Portal)
 
 
 @functools.cache
 def _client() -> httpx2.AsyncClient:
-    """Without a timeout: that of the agent's client holds."""
+    """Made in the portal's thread. Without a timeout: that of the agent's client holds."""
     return httpx2.AsyncClient(timeout=None)
 
 
 def _forget() -> None:
-    """A forked process has no threads of its parent."""
+    """A forked process has no threads of its parent, and perhaps its locked lock."""
+    global _lock
+    _lock = threading.Lock()
     _portal.cache_clear()
     _client.cache_clear()
 

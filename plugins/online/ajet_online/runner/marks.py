@@ -1,12 +1,10 @@
-"""``mark("label")``: the agent says that its request is worth training on."""
+"""The marks of requests, which `mark` and `marked` set."""
 
 from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
 from typing import Any
-
-from ajet_online.runner.shadow import in_shadow_run
 
 
 class Marks:
@@ -25,6 +23,13 @@ class Marks:
             self._labels.update(dict.fromkeys(labels))
             self._metadata.update(metadata)
 
+    def clear(self) -> None:
+        """Remove all of them."""
+        with self._lock:
+            self.marked = False
+            self._labels.clear()
+            self._metadata.clear()
+
     def read(self) -> tuple[bool, tuple[str, ...], dict[str, Any]]:
         """Whether the request is marked, its labels and its metadata."""
         with self._lock:
@@ -33,26 +38,14 @@ class Marks:
 
 marks_of_request: ContextVar[Marks | None] = ContextVar("ajet_online_marks", default=None)
 """Those of the watched call that is in progress."""
-_before: ContextVar[Marks | None] = ContextVar("ajet_online_marks_before", default=None)
-"""Those of the next one."""
+marks_around: ContextVar[tuple[Marks, ...]] = ContextVar("ajet_online_marked", default=())
+"""Those of the blocks around it. They are cleared when their block ends, as a task that was started in it may go on."""
 
 
 def new_marks() -> Marks:
-    """The marks of a call that begins: with those that were set before it."""
-    marks = _before.get() or Marks()
-    _before.set(None)
+    """The marks of a call that begins: those of the blocks around it."""
+    marks = Marks()
+    for is_marked, labels, metadata in (block.read() for block in marks_around.get()):
+        if is_marked:
+            marks.add(labels, metadata)
     return marks
-
-
-def mark(*labels: str, **metadata: Any) -> None:
-    """Mark a request, for `ExplicitMarking` and for the reward calculator: the watched call that is in progress, or else the next
-    one in this context.
-
-    It works in the agent, and in tasks and threads that have a copy of its context. It does nothing in a shadow run.
-    """
-    if in_shadow_run():
-        return
-    marks = marks_of_request.get() or _before.get()
-    if marks is None:
-        _before.set(marks := Marks())
-    marks.add(labels, metadata)

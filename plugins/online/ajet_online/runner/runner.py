@@ -23,8 +23,7 @@ from ajet_online.runner.patches import intercepted
 from ajet_online.runner.pool import Pool
 from ajet_online.runner.selection import Request, SamplingRate, Select, Selection, Strategy, as_function
 from ajet_online.runner.shadow_run import Job, Setup, ShadowRun, User
-from ajet_online.runner.started import watchers
-from ajet_online.runner.watching import Repeatable, Watcher, watched
+from ajet_online.runner.watching import Repeatable, Watcher, watched, watchers
 
 log = logging.getLogger("ajet.online.runner")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,11 +89,19 @@ class Runner:
 
     def watch(self, function: F) -> F:
         """The function, each call of which is a request of this runner: for agents of other frameworks, or of several agents that
-        answer together. It may be async, or a generator. Its first argument is the task; the others are passed on as they are.
+        answer together. It may be async, or a generator. Its first parameter is the task; the other arguments are passed on as they
+        are.
 
-        Raises ConfigError for a method in a class body.
+        Raises ConfigError for a method in a class body, and for a function in C that does not tell its parameters.
         """
-        if next(iter(inspect.signature(function).parameters), "") == "self":
+        try:
+            first = next(iter(inspect.signature(function).parameters), "")
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"watch({function!r}): its parameters are not known ({error}). Watch a function that calls it, such as "
+                "`lambda task: ...`."
+            ) from None
+        if first == "self":
             raise ConfigError(
                 f"watch({getattr(function, '__qualname__', function)}): its first parameter is `self` instead of the task. Watch the "
                 "method of an object: `agent.answer = runner.watch(agent.answer)`."
@@ -102,13 +109,12 @@ class Runner:
         name = str(getattr(function, "__name__", type(function).__name__))
 
         def describe(*args: Any, **kwargs: Any) -> Repeatable:
-            keyword = None if args else next(iter(kwargs), None)
-            task = copy.deepcopy(args[0] if args else kwargs.get(keyword or ""))
+            task = copy.deepcopy(args[0] if args else kwargs.get(first))
 
             def again(said: Any) -> Any:
-                if keyword:
-                    return function(**{**kwargs, keyword: said})
-                return function(said, *args[1:], **kwargs) if args else function()
+                if args:
+                    return function(said, *args[1:], **kwargs)
+                return function(**{**kwargs, first: said} if first in kwargs else kwargs)
 
             return Repeatable(name, task, lambda response: again)
 

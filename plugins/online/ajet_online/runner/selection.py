@@ -1,13 +1,20 @@
-"""Strategies: which requests get shadow runs."""
+"""Which requests get shadow runs: strategies, and marks for `ExplicitMarking`."""
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ajet.types import ConfigError
+from ajet_online.runner.marks import Marks, marks_around, marks_of_request
+from ajet_online.runner.shadow import in_shadow_run
+from ajet_online.runner.watching import current_watcher
+
+log = logging.getLogger("ajet.online.runner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,7 @@ class Request:
     seconds: float
     """How long the answer took."""
     marked: bool
-    """Whether the agent has called ``mark(...)``."""
+    """By `mark` or `marked`."""
     labels: tuple[str, ...]
     """The labels of its marks."""
     metadata: Mapping[str, Any]
@@ -63,11 +70,44 @@ class SamplingRate:
 
 
 class ExplicitMarking:
-    """Selects the requests in which the agent has called ``mark(...)``."""
+    """Selects the requests that are marked, by `mark` or `marked`."""
 
     def select(self, task: Any, response: Any, context: Request) -> Selection:
         """See `Strategy.select`."""
         return Selection(context.marked, "marked")
+
+
+def mark(*labels: str, **metadata: Any) -> None:
+    """Mark the watched call that is in progress, for `ExplicitMarking` and for the reward calculator.
+
+    It works in the agent, and in tasks and threads that have a copy of its context. It does nothing in a shadow run. Outside of a
+    watched call it only logs a warning: its thread may serve another user next, whose request the mark must not reach.
+    """
+    if in_shadow_run():
+        return
+    if marks := marks_of_request.get():
+        marks.add(labels, metadata)
+    elif current_watcher():
+        log.warning(
+            "mark(...) is in no watched call, so it marks nothing: call it in the agent, or put the agent's call into "
+            "`with marked(...):`"
+        )
+
+
+@contextmanager
+def marked(*labels: str, **metadata: Any) -> Iterator[None]:
+    """A block that marks the watched calls in it, also those in tasks and threads that have a copy of its context. Inside a watched
+    call it marks that one, as `mark` does."""
+    if marks_of_request.get():
+        mark(*labels, **metadata)
+    before, block = marks_around.get(), Marks()
+    block.add(labels, metadata)
+    marks_around.set((*before, block))
+    try:
+        yield
+    finally:
+        marks_around.set(before)
+        block.clear()
 
 
 def as_function(select: Strategy | Select | Sequence[Strategy | Select]) -> Select:

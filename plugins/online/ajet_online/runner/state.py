@@ -1,4 +1,4 @@
-"""Agents with a state of their own, which share everything else with the user's agent."""
+"""Copies of agents, which have a state of their own and share everything else with the user's agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def state_of(agent: Any, *kinds: type) -> dict[str, Any]:
 
 
 def with_state(agent: Any, state: dict[str, Any]) -> Any:
-    """A shallow copy of the agent with a copy of this state."""
+    """A shallow copy of the agent, which has a deep copy of this state."""
     twin = copy.copy(agent)
     # Not by `setattr`: a class may note attributes in an object that both would share.
     vars(twin).update(copy.deepcopy(state))

@@ -1,8 +1,10 @@
-"""Calls of agents by the user's program: what is noted before one, so that it can be repeated, and its answer."""
+"""Calls of agents by the user's program: what is noted before one, so that it can be repeated, and its answer, of which a started
+runner is told."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ class Repeatable:
     task: Any
     """A copy of its input."""
     begin: Callable[[Any], Callable[[Any], Any]]
-    """Given the answer that the user got, returns the agent with the state that it had. That is called with a copy of the task,
-    and then with what the simulated user says; it may be async. Each shadow run begins anew."""
+    """``begin(response)``, with the answer that the user got, returns a function: the agent with the state that it had before the
+    call. A shadow run calls ``begin`` once, and then the function with a copy of the task and with each text of the simulated user.
+    The function may be async."""
 
 
 Describe = Callable[..., Repeatable | None]
@@ -41,10 +44,23 @@ class Watcher(Protocol):
         """A call could not be noted, so it cannot be repeated."""
 
 
+watchers: list[Watcher] = []
+"""The runners that are started."""
+
+# A forked process has none of the threads of its parent's runners.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=watchers.clear)
+
+
+def current_watcher() -> Watcher | None:
+    """The runner that is told of the calls of frameworks' agents: the first one. None if no runner is started."""
+    return watchers[0] if watchers else None
+
+
 def watched(
     original: Callable[..., Any],
     describe: Describe,
-    watcher: Callable[[], Watcher | None],
+    watcher: Callable[[], Watcher | None] = current_watcher,
     steps: str = "",
 ) -> Callable[..., Any]:
     """``original``, of which the watcher is told each answer. A call inside another one, or in a shadow run, is a part of that

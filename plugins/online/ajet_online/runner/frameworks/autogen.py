@@ -11,7 +11,6 @@ from typing import Any
 
 from ajet.utils.patching import replaced_in_all
 from ajet_online.runner.shadow import current_shadow
-from ajet_online.runner.started import current_watcher
 from ajet_online.runner.state import state_of, with_state
 from ajet_online.runner.tools import is_read_only
 from ajet_online.runner.watching import Repeatable, watched
@@ -30,7 +29,7 @@ def autogen_tools_guarded(module: ModuleType) -> Iterator[None]:
 @contextmanager
 def assistants_watched(module: ModuleType) -> Iterator[None]:
     """Repeat runs of assistants."""
-    wrap = partial(watched, describe=partial(_run, module.AssistantAgent), watcher=current_watcher)
+    wrap = partial(watched, describe=partial(_run, module.AssistantAgent))
     with replaced_in_all(module.BaseChatAgent, {"run": wrap, "run_stream": wrap}):
         yield
 

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 from ajet.utils.patching import replaced_in_all
-from ajet_online.runner.started import current_watcher
 from ajet_online.runner.watching import Repeatable, watched
 
 THREAD = "shadow"
@@ -25,9 +24,7 @@ def graphs_watched(module: ModuleType) -> Iterator[None]:
     with replaced_in_all(
         module.Pregel,
         {
-            name: partial(
-                watched, describe=partial(_call, Command, name.startswith("a")), watcher=current_watcher
-            )
+            name: partial(watched, describe=partial(_call, Command, name.startswith("a")))
             for name in ("invoke", "ainvoke", "stream", "astream")
         },
     ):
@@ -48,6 +45,7 @@ def _call(
     if input is None or isinstance(input, command):
         return None
     started = datetime.now(UTC)
+    takes_text = isinstance(input, str)  # as functions with @entrypoint do
     # Callbacks are left out: they may stream to the user.
     own = {
         name: (config or {})[name] for name in ("configurable", "recursion_limit") if name in (config or {})
@@ -61,7 +59,7 @@ def _call(
         turns: list[Any] = []
 
         def call(said: Any) -> Any:
-            if isinstance(said, str):
+            if isinstance(said, str) and not takes_text:
                 earlier = [] if graph.checkpointer else turns[-1]["messages"]
                 said = {"messages": [*earlier, ("user", said)]}
             return answered_async(said) if is_async else keep(twin.invoke(said, mine, context=context))
