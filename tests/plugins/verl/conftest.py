@@ -22,12 +22,14 @@ import psutil
 import pytest
 import yaml
 
+from tests.patience import PATIENCE
+
 if importlib.util.find_spec("verl") is None:  # it has an environment of its own: make test-verl
     collect_ignore_glob = ["test_*.py"]
 MARK = "AJET_TEST_OF_VERL"
 """In the environment of all that a test starts, so that what is left can be found."""
 SHARED_MEMORY = Path("/dev/shm")
-GONE_SECONDS = 120.0
+GONE_SECONDS = PATIENCE
 """Ray's agent of a killed node waits a minute for Ray's control store before it ends."""
 
 
@@ -91,7 +93,7 @@ class Machine:
         except subprocess.TimeoutExpired:
             code = None
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
+            process.wait(PATIENCE)
         printed = printed_by(process)
         assert code == 0, f"{' '.join(command)} ended with {code}:\n{printed[-6000:]}"
         return printed
