@@ -105,7 +105,7 @@ def test_an_agent_on_requests_is_told_with_its_line(run: Run, server: Any) -> No
     requests = pytest.importorskip("requests")
 
     def agent(task: Any, tuner: Any) -> str:
-        return str(requests.post(f"http://127.0.0.1:{server[1]}/model/x/converse", json={}).text)
+        return str(requests.post(f"http://127.0.0.1:{server[1]}/models/x:answer", json={}).text)
 
     episode = run(agent)
     missed = only(episode)
@@ -119,7 +119,7 @@ def test_an_agent_on_aiohttp_is_told_with_its_line(run: Run, server: Any) -> Non
 
     async def agent(task: Any, tuner: Any) -> str:
         async with aiohttp.ClientSession() as client:
-            response = await client.post(f"http://127.0.0.1:{server[1]}/model/x/converse", json={})
+            response = await client.post(f"http://127.0.0.1:{server[1]}/models/x:answer", json={})
             return str(await response.text())
 
     missed = only(run(agent))
@@ -130,7 +130,7 @@ def test_an_agent_on_aiohttp_is_told_with_its_line(run: Run, server: Any) -> Non
 @pytest.mark.parametrize("library", ["requests", "aiohttp", "urllib"])
 def test_a_name_that_is_looked_up_is_told_as_it_was_said(run: Run, library: str) -> None:
     """By the lookup, which may well fail: nothing need be reached."""
-    url = "http://llm.invalid:8443/model/x/converse"
+    url = "http://llm.invalid:8443/models/x:answer"
     if library != "urllib":
         module = pytest.importorskip(library)
 
@@ -190,7 +190,7 @@ def test_a_workflow_that_does_not_wait_yet_is_told_with_the_line_where_it_stands
 def test_a_wire_that_capture_does_not_know_is_told_too(run: Run, server: Any) -> None:
     async def agent(task: Any, tuner: Any) -> None:
         async with httpx.AsyncClient() as client:
-            await client.post(f"http://127.0.0.1:{server[1]}/model/x/converse", json={})
+            await client.post(f"http://127.0.0.1:{server[1]}/models/x:answer", json={})
 
     assert only(run(agent)).location.endswith(line_of(agent, "await client.post"))
 

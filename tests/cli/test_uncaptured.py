@@ -84,7 +84,7 @@ def test_passthrough_says_that_a_call_is_meant_to_be_real(folder: Folder) -> Non
 RAISES = """
 import requests
 def run(task):
-    return requests.post(URL + "/model/x/converse", json=BODY).json()
+    return requests.post(URL + "/models/x:answer", json=BODY).json()
 """
 SWALLOWS = """
 import httpx
@@ -109,7 +109,7 @@ def test_a_run_that_fails_names_what_was_not_captured(folder: Folder) -> None:
 
 
 def test_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
-    agent(folder, RAISES.replace("/model/x/converse", "/v1/chat/completions"))
+    agent(folder, RAISES.replace("/models/x:answer", "/v1/chat/completions"))
     page = check(folder).out
     assert re.search(r"calls captured +4, 1.0 an episode; by agent: agent 4", page)
     assert "not captured" not in page and "refused" not in page

@@ -32,7 +32,7 @@ class Faulty(Backbone):
     capabilities = Capabilities()
 
     def run(self, job: Job) -> RunResult:
-        local: Any = load_plugins().get("backbone", "local", "")
+        local: Any = load_plugins().get(Backbone, "local", "")
         return self.after(job, local(threads=1).run(job))
 
     def after(self, job: Job, result: RunResult) -> RunResult:
