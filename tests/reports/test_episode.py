@@ -13,6 +13,7 @@ from ajet.reports.episode import EpisodeReport
 from ajet.reports.text import describe_episode
 from ajet.testing import logprob_of
 from ajet.tracker.breaks import CAUSES
+from ajet.tracker.call import Exchange
 
 from .conftest import Folder, ask, squeezing, two_turns
 
@@ -129,7 +130,11 @@ def test_answers_of_a_chat_model_are_shown_as_chat_and_said_to_have_no_tokens(
     folder: Folder, live: Any
 ) -> None:
     (episode,) = live()
-    episode.record.calls.clear()
+    record = episode.record
+    record.asked = [
+        Exchange(c.number, c.agent, c.target, c.key, chat_end=c.chat_end, answer=c.answer)
+        for c in record.asked
+    ]
     folder.write([episode])
     report = folder.report("1.0/t0/0")
     assert [c.tokens for c in report.conversations] == [(), ()]

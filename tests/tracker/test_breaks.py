@@ -81,7 +81,9 @@ class Episode:
         generation = Generation(sampled, zeros.astype(np.float32), zeros.astype(np.int32), "stop")
         number = len(self.record.calls)
         continued = parent.number if parent else None
-        call = Call(number, agent, target, key, prompt, end, generation, 1.0, True, continued, cause, node)
+        call = Call(
+            number, agent, target, key, prompt, end, generation, 1.0, True, continued, cause, chat_end=node
+        )
         self.record.add(call, answer)
         return [*chat, answer]
 
@@ -113,8 +115,8 @@ def in_order(record: EpisodeRecord, order: Sequence[int]) -> EpisodeRecord:
         node = recognise(made.chat(call.key), call.chat_end.chat()).chat_end
         prompt = tree.extend(tree.root, call.prompt.ids())
         end = tree.extend(prompt, call.generation.token_ids)
-        fields = (call.generation, call.temperature, True, call.parent, call.cause, node)
-        copy = Call(call.number, call.agent, call.target, call.key, prompt, end, *fields)
+        fields = (call.generation, call.temperature, True, call.parent, call.cause)
+        copy = Call(call.number, call.agent, call.target, call.key, prompt, end, *fields, chat_end=node)
         made.add(copy, answers[call.number])
     return made
 
@@ -406,7 +408,9 @@ def test_equal_messages_of_other_tokens_are_retokenised(episode: Episode) -> Non
     node = recognise(episode.record.chat(first.key), [*chat, U2]).chat_end
     tree = episode.record.tree(first.key)
     prompt = tree.extend(first.prompt, as_ids([7, 7, 7]))
-    other = Call(1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", node)
+    other = Call(
+        1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", chat_end=node
+    )
     episode.record.add(other, Y)
     found = episode.the_break()
     assert (found.cause, found.message, found.token) == ("retokenised", 2, first.prompt.length)
@@ -418,7 +422,9 @@ def test_a_chat_rendered_anew_to_the_same_tokens_is_no_break(episode: Episode) -
     first = episode.record.calls[0]
     node = recognise(episode.record.chat(first.key), [*chat, U2]).chat_end
     prompt = episode.record.tree(first.key).extend(first.end, as_ids([7]))
-    call = Call(1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", node)
+    call = Call(
+        1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", chat_end=node
+    )
     episode.record.add(call, Y)
     assert episode.breaks() == []
 
@@ -428,7 +434,9 @@ def test_a_changed_message_that_the_template_renders_to_the_same_tokens_is_no_br
     first = episode.record.calls[0]
     node = recognise(episode.record.chat(first.key), [S, U, said("two"), U2]).chat_end
     prompt = episode.record.tree(first.key).extend(first.end, as_ids([7]))
-    call = Call(1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", node)
+    call = Call(
+        1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", chat_end=node
+    )
     episode.record.add(call, Y)
     assert episode.breaks() == []
 
@@ -672,7 +680,9 @@ def test_five_thousand_calls_without_a_break_take_no_time() -> None:
         prompt = tree.extend(end, as_ids([number + 2]))
         end = tree.extend(prompt, as_ids([1]))
         parent = number - 1 if number else None
-        call = Call(number, "agent", "policy", "policy/", prompt, end, nothing, 1.0, True, parent, "", node)
+        call = Call(
+            number, "agent", "policy", "policy/", prompt, end, nothing, 1.0, True, parent, "", chat_end=node
+        )
         answer = said(f"answer {number}")
         episode.record.add(call, answer)
         node = node.add(answer)

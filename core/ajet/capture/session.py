@@ -35,18 +35,10 @@ from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_at, stop_of
 from ajet.interfaces.engine import ChatModelFailed, Engine
-from ajet.tracker.call import Call, Message, MessageNode, new_root
+from ajet.tracker.call import Call, Exchange, Message, MessageNode, new_root
 from ajet.tracker.conversations import recognise
 from ajet.tracker.prompt import TAIL, ClientChat, Prompt, as_sent, make_prompt
-from ajet.tracker.record import (
-    Details,
-    EpisodeRecord,
-    Exchange,
-    RefusedCall,
-    as_ids,
-    check_generation,
-    merging_key,
-)
+from ajet.tracker.record import EpisodeRecord, as_ids, check_generation, merging_key
 from ajet.types import (
     AjetError,
     FinishReason,
@@ -576,82 +568,55 @@ class Session:
 
     def _record(self, choice: Choice) -> MessageNode | None:
         """Record an answer; return its node among the conversations."""
-        asked, sampled, message = choice.asked, choice.sampled, choice.answer.message
-        self._keep_details(choice)
-        if sampled is None and asked.chat_end is None:
-            self.record.replayed_texts += 1
-            return None
-        seconds = max(time.time() - asked.started, 0.0)  # the clock may be set back
+        asked, answer, sampled = choice.asked, choice.answer, choice.sampled
+        kept = self._exchange(asked, choice.number)
+        kept |= {"stop": answer.stop, "reasoning_tokens": answer.reasoning_tokens}
+        kept["seconds"] = max(time.time() - asked.started, 0.0)  # the clock may be set back
+        if asked.chat_end is None:
+            kept["said"] = str(answer.message["content"])
         if sampled is None:
-            assert asked.chat_end
-            answer = asked.chat_end.add(message)
-            self.record.exchanges.append(
-                Exchange(
-                    choice.number,
-                    asked.agent,
-                    asked.target.name,
-                    asked.key,
-                    answer,
-                    asked.started,
-                    seconds,
-                )
-            )
-            return answer
-        tree, policy = self.record.tree(asked.key), self.answerer.policy
-        node = self.record.add(
-            Call(
-                number=choice.number,
-                agent=asked.agent,
-                target=asked.target.name,
-                key=asked.key,
-                prompt=sampled.prompt.node,
-                end=tree.extend(sampled.prompt.node, sampled.generation.token_ids),
-                generation=sampled.generation,
-                temperature=sampled.sampling.temperature or 1.0,
-                trained=asked.target.trained and policy.training and not sampled.sampling.greedy,
-                parent=sampled.prompt.parent,
-                cause=sampled.prompt.cause,
-                chat_end=asked.chat_end,
-                continues=asked.request.continues,
-                basis=sampled.prompt.basis,
-            ),
-            message,
-            started=asked.started,
-            seconds=seconds,
+            return self.record.add(Exchange(**kept), answer.message)
+        tree, made = self.record.tree(asked.key), sampled.prompt
+        trained = asked.target.trained and self.answerer.policy.training and not sampled.sampling.greedy
+        call = Call(
+            **kept,
+            prompt=made.node,
+            end=tree.extend(made.node, sampled.generation.token_ids),
+            generation=sampled.generation,
+            temperature=sampled.sampling.temperature or 1.0,
+            trained=trained,
+            parent=made.parent,
+            cause=made.cause,
+            basis=made.basis,
         )
-        if node and choice.answer.last_reasoning:  # an equal reply may be sent without streaming
-            node.last_reasoning = choice.answer.last_reasoning
+        node = self.record.add(call, answer.message)
+        if node and answer.last_reasoning:  # an equal reply may be sent without streaming
+            node.last_reasoning = answer.last_reasoning
         return node
-
-    def _keep_details(self, choice: Choice) -> None:
-        """Keep what recordings need of an answered call."""
-        request, answer = choice.asked.request, choice.answer
-        said = None if request.prompt is None else str(answer.message["content"])
-        details = Details(_sampling_of(request), request.prompt, said, answer.stop, answer.reasoning_tokens)
-        self._keep_request(choice.asked, choice.number, details)
 
     def _keep_refused(self, asked: _Asked, number: int, error: Refused) -> None:
         """Keep an error for recordings, except those that only repeat that the episode has ended."""
         if asked.chat_end is None or self.record.closed or len(self.record.refused) >= _MOST_REFUSALS:
             return
         message = str(error)[:_LONGEST_REFUSAL]
-        refused = RefusedCall(
-            number,
-            asked.agent,
-            asked.target.name,
-            asked.key,
-            asked.chat_end,
-            error.code,
-            error.status,
-            message,
-        )
-        self.record.refused.append(refused)
-        self._keep_request(asked, number, Details(_sampling_of(asked.request)))
+        kept = self._exchange(asked, number)
+        self.record.add(Exchange(**kept, code=error.code, status=error.status, error=message))
 
-    def _keep_request(self, asked: _Asked, number: int, details: Details) -> None:
-        self.record.details[number] = details
+    def _exchange(self, asked: _Asked, number: int) -> dict[str, Any]:
+        """What is kept of a request."""
         if asked.tools:
             self.record.tools[asked.key] = asked.tools
+        return {
+            "number": number,
+            "agent": asked.agent,
+            "target": asked.target.name,
+            "key": asked.key,
+            "chat_end": asked.chat_end,
+            "continues": asked.request.continues,
+            "text": asked.request.prompt,
+            "sampling": _sampling_of(asked.request),
+            "started": asked.started,
+        }
 
     def _seed(self, number: int) -> int:
         digest = hashlib.blake2b(

@@ -18,8 +18,7 @@ from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode
 from ajet.rollout.image_folder import image_file
 from ajet.tracker.breaks import CAUSES, Break
-from ajet.tracker.call import Call, MessageNode
-from ajet.tracker.record import Exchange
+from ajet.tracker.call import Call, Exchange, MessageNode
 from ajet.tracker.timelines import Timeline, timelines
 
 EDGE = 16
@@ -271,24 +270,26 @@ class _Scribe:
             title=f"timeline {self._count}",
             about=about,
             calls=tuple(span.call for span in line.spans),
-            chat=self._chat(last.answer) if last else (),
+            chat=self._chat(last.answer) if last and last.answer else (),
             tokens=tuple(self._tokens(line, trained)),
         )
 
     def without_tokens(self) -> list[Conversation]:
         """Conversations of the calls that no timeline showed, longest chats first."""
-        left = [e for e in self._exchanges.values() if e.number not in self._calls]
+        left = [
+            (e.number, e.answer) for e in self._exchanges.values() if e.answer and not isinstance(e, Call)
+        ]
         found = []
-        for exchange in sorted(left, key=lambda e: (-e.answer.depth, e.number)):
-            if exchange.answer not in self._shown:
+        for _, answer in sorted(left, key=lambda one: (-one[1].depth, one[0])):
+            if answer not in self._shown:
                 self._count += 1
-                path = set(exchange.answer.path())
+                path = set(answer.path())
                 found.append(
                     Conversation(
                         title=f"conversation {self._count}",
                         about="not trained: a chat model answered",
-                        calls=tuple(e.number for e in left if e.answer in path),
-                        chat=self._chat(exchange.answer),
+                        calls=tuple(number for number, end in left if end in path),
+                        chat=self._chat(answer),
                         tokens=(),
                     )
                 )

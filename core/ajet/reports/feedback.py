@@ -16,7 +16,7 @@ from typing import Any
 
 from ajet.reports.folder import Run
 from ajet.rollout.episode import Episode
-from ajet.tracker.record import Exchange
+from ajet.tracker.call import Exchange
 from ajet.types import ConfigError, Task
 
 FEEDBACK = "feedback.jsonl"
@@ -99,7 +99,7 @@ def _last_exchange(episode: Episode) -> Exchange | None:
     """The call whose answer is the response, or else the last one."""
     response = _text(episode.output.response)
     exchanges = episode.record.exchanges[::-1]
-    same = (e for e in exchanges if response and response in str(e.answer.message.get("content") or ""))
+    same = (e for e in exchanges if response and response in str(e.chat()[-1].get("content") or ""))
     return next(same, exchanges[0] if exchanges else None)
 
 

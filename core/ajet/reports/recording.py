@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from ajet.rollout.recording import (
     Usage,
     Verdict,
 )
-from ajet.tracker.call import Call, Message
-from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
+from ajet.tracker.call import Call, Exchange, Message
+from ajet.tracker.record import EpisodeRecord
 from ajet.types import AjetError, FinishReason
 
 
@@ -75,58 +75,35 @@ def _episode(run_dir: Path, line: Mapping[str, Any], text_of: TokenText) -> Reco
 def _calls(episode: Episode, text_of: TokenText) -> list[RecordedCall]:
     """The calls in the order of their requests."""
     record = episode.record
-    sampled = {call.number: call for call in record.calls}
-    answered = {exchange.number: exchange for exchange in record.exchanges}
-    calls = {
-        n: _answered(record, n, answered.get(n), sampled.get(n), text_of) for n in sampled.keys() | answered
-    }
-    calls |= {refused.number: _refused(record, refused) for refused in record.refused}
-    return [call for _, call in sorted(calls.items())]
+    known = [call for call in record.asked if call.code or call.answer or isinstance(call, Call)]
+    return [_call(record, call, text_of) for call in sorted(known, key=lambda call: call.number)]
 
 
-def _answered(
-    record: EpisodeRecord, number: int, exchange: Exchange | None, sampled: Call | None, text_of: TokenText
-) -> RecordedCall:
-    of = exchange or sampled
-    assert of is not None
-    details = record.details.get(number, Details())
-    chat = exchange.chat() if exchange else []
-    message = chat[-1] if chat else {"role": "assistant", "content": details.said or ""}
+def _call(record: EpisodeRecord, call: Exchange, text_of: TokenText) -> RecordedCall:
+    request = RecordedRequest(
+        messages=[dict(message) for message in (call.chat_end.chat() if call.chat_end else ())],
+        tools=[dict(tool) for tool in record.tools.get(call.key, ())],
+        prompt=call.text if call.text is None or isinstance(call.text, str) else list(call.text),
+        sampling=dict(call.sampling),
+    )
+    if call.code:
+        error = RecordedError(code=call.code, status=call.status, message=call.error)
+        return RecordedCall(agent=call.agent, target=call.target, request=request, error=error)
+    sampled = call if isinstance(call, Call) else None
+    message = call.answer.message if call.answer else {"role": "assistant", "content": call.said or ""}
     usage = Usage(
         prompt_tokens=sampled.prompt.length if sampled else 0,
         completion_tokens=len(sampled.generation.token_ids) if sampled else 0,
-        reasoning_tokens=details.reasoning_tokens,
+        reasoning_tokens=call.reasoning_tokens,
     )
     reply = RecordedReply(
         message=dict(message),
         finish_reason=_reason(message, sampled),
-        stop=details.stop,
+        stop=call.stop,
         usage=usage,
         tokens=_tokens(sampled, text_of) if sampled else None,
     )
-    return RecordedCall(
-        agent=of.agent, target=of.target, request=_request(record, number, of.key, chat[:-1]), reply=reply
-    )
-
-
-def _refused(record: EpisodeRecord, call: RefusedCall) -> RecordedCall:
-    return RecordedCall(
-        agent=call.agent,
-        target=call.target,
-        request=_request(record, call.number, call.key, call.chat_end.chat()),
-        error=RecordedError(code=call.code, status=call.status, message=call.message),
-    )
-
-
-def _request(record: EpisodeRecord, number: int, key: str, messages: Sequence[Message]) -> RecordedRequest:
-    details = record.details.get(number, Details())
-    prompt = details.prompt
-    return RecordedRequest(
-        messages=[dict(message) for message in messages],
-        tools=[dict(tool) for tool in record.tools.get(key, ())],
-        prompt=prompt if prompt is None or isinstance(prompt, str) else list(prompt),
-        sampling=dict(details.sampling),
-    )
+    return RecordedCall(agent=call.agent, target=call.target, request=request, reply=reply)
 
 
 def _tokens(call: Call, text_of: TokenText) -> Tokens:

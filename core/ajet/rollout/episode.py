@@ -25,7 +25,8 @@ from ajet.rollout.failures import Failure, FailureKind, workflow_failure
 from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
-from ajet.tracker.record import EpisodeRecord, Exchange
+from ajet.tracker.call import Exchange
+from ajet.tracker.record import EpisodeRecord
 from ajet.types import ContractBroken, EpisodeView, Metrics, Spent, Task, WorkflowOutput
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import in_thread

@@ -10,7 +10,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,21 @@ from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure
 from ajet.rollout.recorded import RecordedTask
 from ajet.tracker.breaks import Break
-from ajet.tracker.call import Call, MessageNode
-from ajet.tracker.record import Details, EpisodeRecord, Exchange, RefusedCall
+from ajet.tracker.call import Call, Exchange, MessageNode
+from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation, Image, Spent, Task, WorkflowOutput
 
-_DETAILS = tuple(field.name for field in fields(Details))
-_REFUSED = ("number", "agent", "target", "key", "code", "status", "message")
+_DETAILS = {
+    "sampling": "sampling",
+    "prompt": "text",
+    "said": "said",
+    "stop": "stop",
+    "reasoning_tokens": "reasoning_tokens",
+}
+_NAMED = {"number": "number", "agent": "agent", "target": "target", "key": "key"}
+_REFUSED = {**_NAMED, "code": "code", "status": "status", "message": "error"}
+"""Fields of a line, and those of an `Exchange`."""
 
 
 def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any]:
@@ -99,29 +107,14 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     chat_end = {key: _chat_from_json(record.chat(key), rows) for key, rows in line["chats"].items()}
     for data in line["calls"]:
         answer = chat_end[data["key"]][data["answer"]] if "answer" in data else None
-        if answer:
-            exchange = Exchange(
-                data["number"],
-                data["agent"],
-                data["target"],
-                data["key"],
-                answer,
-                data.get("started", 0.0),
-                data.get("seconds", 0.0),
-            )
-            record.exchanges.append(exchange)
-        if "tokens" in data:
-            call = _call_from_json(data, record.tree(data["key"]), answer)
-            record.calls.append(call)
-            if answer:
-                answer.ends.append(call)
-        if "details" in data:
-            record.details[data["number"]] = Details(**data["details"])
+        call = _call_from_json(data, record, answer)
+        record.asked.append(call)
+        if answer and isinstance(call, Call):
+            answer.ends.append(call)
     for data in line.get("refused", ()):
-        if "details" in data:
-            record.details[data["number"]] = Details(**data["details"])
         end = chat_end[data["key"]][data["chat_end"]]
-        record.refused.append(RefusedCall(chat_end=end, **{name: data[name] for name in _REFUSED}))
+        kept = _from_line(data, _REFUSED) | _from_line(data.get("details", {}), _DETAILS)
+        record.asked.append(Exchange(**kept, chat_end=end))
     record.tools = dict(line.get("tools", {}))
     record.image_tokens = {token: ref for ref, token in line.get("images", {}).items()}
     record.close()
@@ -150,7 +143,6 @@ def _given(task: Task) -> dict[str, Any]:
 
 def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
     """The messages of each merging key as (index of the one before, message), and the calls."""
-    calls = {call.number: call for call in record.calls}
     rows: dict[str, list[tuple[int, Any]]] = {}
     indices: dict[MessageNode, int] = {}
 
@@ -160,44 +152,37 @@ def _chats_to_json(record: EpisodeRecord) -> dict[str, Any]:
         while node.parent is not None and node not in indices:
             new.append(node)
             node = node.parent
+        rows.setdefault(key, [])
         for node in reversed(new):
             before = indices.get(node.parent, -1) if node.parent else -1
             indices[node] = len(rows[key])
             rows[key].append((before, node.message))
         return indices[chat_end]
 
-    def details_of(number: int) -> dict[str, Any]:
-        found = record.details.get(number)
-        values = {name: getattr(found, name) for name in _DETAILS} if found else {}
-        return {name: value for name, value in values.items() if value not in (None, {})}
+    def line_of(call: Exchange, names: Mapping[str, str]) -> dict[str, Any]:
+        details = {name: getattr(call, field) for name, field in _DETAILS.items()}
+        told = {name: value for name, value in details.items() if value not in (None, {})}
+        given = {name: getattr(call, field) for name, field in names.items()}
+        return {**given, "details": told} if told else given
 
-    lines = []
-    answered: list[Exchange | Call] = [*record.exchanges, *(c for c in record.calls if c.chat_end is None)]
-    for one in answered:
-        line: dict[str, Any] = {
-            "number": one.number,
-            "agent": one.agent,
-            "target": one.target,
-            "key": one.key,
-        }
-        if isinstance(one, Exchange):
-            rows.setdefault(one.key, [])
-            line["answer"] = index_of(one.answer, one.key)
-            line["started"], line["seconds"] = round(one.started, 4), round(one.seconds, 4)
-        if details := details_of(one.number):
-            line["details"] = details
-        call = calls.get(one.number)
-        if call:
-            line["tokens"] = _call_to_json(call)
-        lines.append(line)
-    refused = []
-    for failed in record.refused:
-        rows.setdefault(failed.key, [])
-        given = {name: getattr(failed, name) for name in _REFUSED}
-        if found := details_of(failed.number):
-            given["details"] = found
-        refused.append({**given, "chat_end": index_of(failed.chat_end, failed.key)})
-    return {"chats": rows, "calls": lines, **({"refused": refused} if refused else {})}
+    calls, refused = [], []
+    for call in record.asked:
+        if call.code:
+            assert call.chat_end
+            refused.append({**line_of(call, _REFUSED), "chat_end": index_of(call.chat_end, call.key)})
+        elif call.answer or isinstance(call, Call):
+            line = line_of(call, _NAMED)
+            if call.answer:
+                line["answer"] = index_of(call.answer, call.key)
+                line["started"], line["seconds"] = round(call.started, 4), round(call.seconds, 4)
+            if isinstance(call, Call):
+                line["tokens"] = _tokens_to_json(call)
+            calls.append(line)
+    return {"chats": rows, "calls": calls, **({"refused": refused} if refused else {})}
+
+
+def _from_line(data: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {field: data[name] for name, field in names.items() if name in data}
 
 
 def _chat_from_json(root: MessageNode, rows: Sequence[tuple[int, Any]]) -> list[MessageNode]:
@@ -222,7 +207,7 @@ def _tree_from_json(rows: Sequence[tuple[int, int, str]]) -> TokenTree:
     return tree
 
 
-def _call_to_json(call: Call) -> dict[str, Any]:
+def _tokens_to_json(call: Call) -> dict[str, Any]:
     return {
         "prompt": (call.prompt.branch.number, call.prompt.length),
         "end": (call.end.branch.number, call.end.length),
@@ -236,29 +221,22 @@ def _call_to_json(call: Call) -> dict[str, Any]:
     }
 
 
-def _call_from_json(data: Mapping[str, Any], tree: TokenTree, answer: MessageNode | None) -> Call:
-    tokens = data["tokens"]
-    prompt, end = (Node(tree.branches[b], length) for b, length in (tokens["prompt"], tokens["end"]))
+def _call_from_json(data: Mapping[str, Any], record: EpisodeRecord, answer: MessageNode | None) -> Exchange:
+    kept = _from_line(data, _NAMED) | _from_line(data.get("details", {}), _DETAILS)
+    kept |= {name: data[name] for name in ("started", "seconds") if name in data}
+    kept |= {"answer": answer, "chat_end": answer.parent if answer else None}
+    if "tokens" not in data:
+        return Exchange(**kept)
+    tokens, branches = data["tokens"], record.tree(data["key"]).branches
+    prompt, end = (Node(branches[b], length) for b, length in (tokens["prompt"], tokens["end"]))
     generation = Generation(
         end.ids(prompt.length),
         _unpack(tokens["logprobs"], "<f4"),
         _unpack(tokens["versions"], "<i4"),
         tokens["finish_reason"],
     )
-    return Call(
-        number=data["number"],
-        agent=data["agent"],
-        target=data["target"],
-        key=data["key"],
-        prompt=prompt,
-        end=end,
-        generation=generation,
-        temperature=tokens["temperature"],
-        trained=tokens["trained"],
-        parent=tokens["parent"],
-        cause=tokens["cause"],
-        chat_end=answer.parent if answer else None,
-    )
+    same = {name: tokens[name] for name in ("temperature", "trained", "parent", "cause")}
+    return Call(**kept, **same, prompt=prompt, end=end, generation=generation)
 
 
 def _pack(array: NDArray[Any], kind: str) -> str:

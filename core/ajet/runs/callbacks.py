@@ -15,6 +15,7 @@ from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
 from ajet.job.prepare import resolved
 from ajet.rollout.episode import Episode
+from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.timelines import all_timelines
 from ajet.types import Metrics
@@ -133,10 +134,9 @@ def _unnamed(job: Job) -> Iterator[Logger]:
 
 
 def _calls(record: EpisodeRecord) -> list[EpisodeCall]:
-    sampled = {call.number: call for call in record.calls}
     found = []
     for exchange in record.exchanges:
-        call = sampled.get(exchange.number)
+        call = exchange if isinstance(exchange, Call) else None
         found.append(
             EpisodeCall(
                 agent=exchange.agent,

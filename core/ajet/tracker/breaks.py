@@ -98,10 +98,9 @@ class _Chats:
 
     def __init__(self, record: EpisodeRecord) -> None:
         self.record = record
-        self.answers = {e.number: e.answer for e in record.exchanges}
+        self.answers = {call.number: call.answer for call in record.calls if call.answer}
         self.calls = sorted(
-            (c for c in record.calls if c.chat_end is not None and c.number in self.answers),
-            key=lambda c: c.number,
+            (call for call in record.calls if call.number in self.answers), key=lambda call: call.number
         )
         self.prompts: defaultdict[MessageNode, list[Call]] = defaultdict(list)
         """Calls by the last message of their prompt."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,9 @@ class Basis:
     """The length of the prompt that was rendered or continued, if this one also has an earlier part of the answer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """One LLM call: a sampled span in a token tree.
-
-    ``prompt`` and ``end`` are nodes: what the engine saw, and the same plus what it sampled.
-    """
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One LLM call: what it asked, and what came of it. One that an engine answered is a `Call`."""
 
     number: int
     """Numbers follow the order of the requests."""
@@ -52,6 +49,47 @@ class Call:
     target: str
     key: str
     """Merging key: calls share a tree if target and tool list are the same."""
+    _: KW_ONLY
+    chat_end: MessageNode | None = None
+    """The request's last message; None for a call without messages, which continues text."""
+    continues: bool = False
+    """Whether the answer continues that message, in the same turn."""
+    text: str | Sequence[int] | None = None
+    """Text or token ids that the request continues, if it has no messages."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """The sampling parameters that the request set."""
+    started: float = 0.0
+    """When the request arrived, in seconds since 1970; 0 if unknown."""
+    seconds: float = 0.0
+    """From then until the answer was recorded."""
+    answer: MessageNode | None = None
+    """The answer below ``chat_end``; None for a call without messages, and for one that was refused."""
+    said: str | None = None
+    """The answer's text, if the request has no messages."""
+    stop: str | None = None
+    """The stop string of the request that ended the answer."""
+    reasoning_tokens: int | None = None
+    """How many of the answer's tokens are reasoning, if they were counted."""
+    code: str = ""
+    """Why the call got an error instead of an answer: its engine failed or its prompt was too long, for example."""
+    status: int = 0
+    """The error's HTTP status."""
+    error: str = ""
+    """The error's message."""
+
+    def chat(self) -> list[Message]:
+        """The request's messages, and the answer if there is one."""
+        end = self.answer or self.chat_end
+        return end.chat() if end else []
+
+
+@dataclass(slots=True, eq=False)
+class Call(Exchange):
+    """A call that an engine answered: a sampled span in a token tree.
+
+    ``prompt`` and ``end`` are nodes: what the engine saw, and the same plus what it sampled.
+    """
+
     prompt: Node
     end: Node
     generation: Generation
@@ -62,10 +100,6 @@ class Call:
     """The call whose conversation this prompt continued by stored ids."""
     cause: str = ""
     """Why a recognised conversation could not be continued by its stored ids."""
-    chat_end: MessageNode | None = None
-    """The prompt's last message; None for a call recorded without messages."""
-    continues: bool = False
-    """Whether the answer continues that message, in the same turn."""
     basis: Basis | None = None
     """How the prompt was made; None for a call read from a journal."""
 

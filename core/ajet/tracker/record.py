@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ajet.tracker.call import Call, Message, MessageNode, new_root
+from ajet.tracker.call import Call, Exchange, Message, MessageNode, new_root
 from ajet.tracker.tree import TokenTree
 from ajet.types import AjetError, Generation, GenerationDelta, Image, Int32
 
@@ -19,77 +17,22 @@ class EpisodeClosed(AjetError):
     """A call arrived after its episode had ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """The messages of a call to an engine or a chat model. ``answer`` is below the prompt's messages."""
-
-    number: int
-    agent: str
-    target: str
-    key: str
-    answer: MessageNode
-    started: float = 0.0
-    """When its request arrived, in seconds since 1970; 0 if unknown."""
-    seconds: float = 0.0
-    """From then until its answer was recorded."""
-
-    def chat(self) -> list[Message]:
-        """The prompt's messages and the answer."""
-        return self.answer.chat()
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """What a recording needs of a call besides messages, tools and tokens."""
-
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    """The sampling parameters that the request set."""
-    prompt: str | Sequence[int] | None = None
-    """Text or token ids that the request continues, if it has no messages."""
-    said: str | None = None
-    """The answer's text, if the request has no messages."""
-    stop: str | None = None
-    """The stop string of the request that ended the answer."""
-    reasoning_tokens: int | None = None
-    """How many of the answer's tokens are reasoning, if they were counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedCall:
-    """A call with messages that got an error, because its engine failed or its prompt was too long, for example."""
-
-    number: int
-    agent: str
-    target: str
-    key: str
-    chat_end: MessageNode
-    """The last message of the request."""
-    code: str
-    status: int
-    message: str
-
-
 class EpisodeRecord:
     """Calls, trees and conversations of one attempt at an episode. Not thread-safe: the engine's loop
     owns it until it is closed."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.exchanges: list[Exchange] = []
+        self.asked: list[Exchange] = []
+        """Every call that was recorded, in the order of the requests once the record is closed."""
         self.trees: dict[str, TokenTree] = {}
         self.chats: dict[str, MessageNode] = {}
         """The root of the conversations of each merging key."""
         self.tools: dict[str, Sequence[Message]] = {}
         """The tools of each merging key that has any."""
-        self.details: dict[int, Details] = {}
-        """The details of each call, by its number."""
         self.images: dict[str, Image] = {}
         """The images of all messages, by reference; empty if the record was read from a journal."""
         self.image_tokens: dict[int, str] = {}
         """In a record that was read from a journal: the reference of each image, by its token."""
-        self.refused: list[RefusedCall] = []
-        self.replayed_texts = 0
-        """Calls that a recording answered and that continue text: they have neither messages nor tokens."""
         self.closed = False
 
     def tree(self, key: str) -> TokenTree:
@@ -104,23 +47,34 @@ class EpisodeRecord:
             self.chats[key] = new_root()
         return self.chats[key]
 
-    def add(
-        self, call: Call, answer: Message | None = None, *, started: float = 0.0, seconds: float = 0.0
-    ) -> MessageNode | None:
+    @property
+    def calls(self) -> list[Call]:
+        """The calls that an engine answered."""
+        return [call for call in self.asked if isinstance(call, Call)]
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The calls with messages that an engine or a chat model answered."""
+        return [call for call in self.asked if call.answer is not None]
+
+    @property
+    def refused(self) -> list[Exchange]:
+        """The calls that got an error."""
+        return [call for call in self.asked if call.code]
+
+    def add(self, call: Exchange, answer: Message | None = None) -> MessageNode | None:
         """Record a call and the conversation that ends with its answer; return the answer's node, if the call has
-        messages. ``started`` and ``seconds`` are those of `Exchange`. Raises EpisodeClosed after `close`."""
+        messages. Raises EpisodeClosed after `close`."""
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
-        self.calls.append(call)
+        self.asked.append(call)
         if call.chat_end is None or answer is None:
             return None
-        node = call.chat_end.add(answer)
-        self.exchanges.append(
-            Exchange(call.number, call.agent, call.target, call.key, node, started, seconds)
-        )
-        node.answered_by(call)
-        if call.continues:
-            _with_prefill(call.chat_end, answer).answered_by(call)
+        node = call.answer = call.chat_end.add(answer)
+        if isinstance(call, Call):
+            node.answered_by(call)
+            if call.continues:
+                _with_prefill(call.chat_end, answer).answered_by(call)
         return node
 
     def images_in(self, ids: Int32) -> tuple[Image, ...]:
@@ -135,15 +89,12 @@ class EpisodeRecord:
     def close(self) -> None:
         """Stop recording calls, and sort them in the order of their requests."""
         self.closed = True
-        self.calls.sort(key=lambda c: c.number)
-        self.exchanges.sort(key=lambda e: e.number)
-        self.refused.sort(key=lambda r: r.number)
+        self.asked.sort(key=lambda call: call.number)
 
     @property
     def answered(self) -> int:
         """How many calls were answered, with messages or without."""
-        texts = sum(call.chat_end is None for call in self.calls)
-        return len(self.exchanges) + texts + self.replayed_texts
+        return sum(not call.code for call in self.asked)
 
     @property
     def trained_calls(self) -> list[Call]:

@@ -165,18 +165,17 @@ class ExplorerSession(Session):
         self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None
     ) -> list[Answer]:
         """See `Session.take`."""
-        first = len(self.record.calls)
+        first = len(self.record.asked)
         answers = Session.take(self, request, choices, reply_id)
         assert reply_id
-        ends = {exchange.number: exchange.answer for exchange in self.record.exchanges[-len(choices) :]}
-        calls = self.record.calls[first:]
+        calls = [call for call in self.record.asked[first:] if isinstance(call, Call)]
         # If one of them cannot be redacted, none is stored, and none may be continued.
         new = [
             self._trace(f"{reply_id}-{index}" if index else reply_id, call, choice, request)
             for index, (call, choice) in enumerate(zip(calls, choices, strict=True))
         ]
         for call, trace in zip(calls, new, strict=True):
-            self._held[call.number] = Recalled(call, ends.get(call.number), trace)
+            self._held[call.number] = Recalled(call, trace)
         self._new[reply_id] = new
         return answers
 
@@ -202,7 +201,7 @@ class ExplorerSession(Session):
         chat, messages = "", []
         if call.chat_end:
             *_, (_, chat) = chat_hashes(call.target, tools, [*call.chat_end.chat(), message])
-            messages = call.chat_end.messages_after(parent.answer if parent else None)
+            messages = call.chat_end.messages_after(parent.call.answer if parent else None)
             if call.continues:
                 messages[-1] = {**messages[-1], "prefix": True}
         trace = Trace(

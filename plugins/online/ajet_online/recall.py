@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ajet.chat.messages import BadMessage, canonical, normalise, normalise_tools
-from ajet.tracker.call import Call, MessageNode
+from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, merging_key
 from ajet.tracker.tree import Node
 from ajet.types import Generation
@@ -43,8 +43,6 @@ class Recalled:
     """A stored reply, and where it is in a record."""
 
     call: Call
-    answer: MessageNode | None
-    """Its message; None for a reply to plain text."""
     trace: Trace
 
 
@@ -63,7 +61,7 @@ def _restored(record: EpisodeRecord, trace: Trace, number: int, before: Recalled
     key = merging_key(trace.target, trace.tools)
     tree = record.tree(key)
     prompt: Node = tree.extend(before.call.end if before else tree.root, trace.prompt)
-    node = before.answer if before and before.answer else record.chat(key)
+    node = before.call.answer if before and before.call.answer else record.chat(key)
     for index, message in enumerate(trace.messages):
         node = node.add(normalise(message, index))
     generation = Generation(trace.tokens, trace.logprobs, trace.versions, trace.finish_reason)  # type: ignore[arg-type]
@@ -81,4 +79,5 @@ def _restored(record: EpisodeRecord, trace: Trace, number: int, before: Recalled
         chat_end=node if trace.chat else None,
         continues=bool(trace.messages and trace.messages[-1].get("prefix")),
     )
-    return Recalled(call, record.add(call, trace.answer), trace)
+    record.add(call, trace.answer)
+    return Recalled(call, trace)

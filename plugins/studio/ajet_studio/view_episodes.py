@@ -11,8 +11,7 @@ from typing import Any
 from ajet.chat.messages import images_of
 from ajet.learning.credit import EPISODE, advantage_of
 from ajet.reports.episode import break_report
-from ajet.tracker.call import Call, MessageNode
-from ajet.tracker.record import Exchange
+from ajet.tracker.call import Call, Exchange, MessageNode
 from ajet.tracker.timelines import Timeline
 from ajet.types import Task
 from ajet_studio import live
@@ -157,9 +156,7 @@ class Lanes:
         self._decoded = decoded
         record = decoded.episode.record
         self._calls: Mapping[int, Call] = {call.number: call for call in record.calls}
-        answered: dict[int, Exchange | Call] = {call.number: call for call in record.calls}
-        answered |= {exchange.number: exchange for exchange in record.exchanges}
-        self._answered = [answered[number] for number in sorted(answered)]
+        self._answered = [call for call in record.asked if call.answer or isinstance(call, Call)]
         self.keys: list[tuple[str, str, str]] = list(dict.fromkeys(self._key(one) for one in self._answered))
         self.nodes: list[list[MessageNode]] = [[] for _ in self.keys]
         self._places: list[dict[MessageNode, int]] = [{} for _ in self.keys]
@@ -168,7 +165,7 @@ class Lanes:
         for one in self._answered:
             lane = self.keys.index(self._key(one))
             places, nodes = self._places[lane], self.nodes[lane]
-            node = one.answer if isinstance(one, Exchange) else one.chat_end
+            node = one.answer or one.chat_end
             new = []
             while node is not None and node.parent is not None and node not in places:
                 new.append(node)
@@ -177,7 +174,7 @@ class Lanes:
             for found in reversed(new):
                 places[found] = len(nodes)
                 nodes.append(found)
-            answer = places[one.answer] if isinstance(one, Exchange) else None
+            answer = places[one.answer] if one.answer else None
             self._spans[one.number] = (answer if first is None else first, answer)
         self._timelines = {s.call: i for i, line in enumerate(decoded.timelines) for s in line.spans}
 
