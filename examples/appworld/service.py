@@ -39,7 +39,7 @@ def missing() -> str | None:
     """What must be installed before a task can run, in one line."""
     if shutil.which(PROGRAM) is None:
         return (
-            f"there is no program {PROGRAM!r}: python -m venv venv && venv/bin/pip install appworld && venv/bin/appworld install, "
+            f"the program {PROGRAM!r} is missing: python -m venv venv && venv/bin/pip install appworld && venv/bin/appworld install, "
             "then set APPWORLD=venv/bin/appworld"
         )
     if not DATASETS.is_dir():

@@ -146,7 +146,9 @@ def test_a_machine_without_the_program_or_the_data_is_told_what_to_do(
     monkeypatch.setenv("APPWORLD", "no-appworld")
     code, said = check(capsys)
     assert code != 0 and "service appworld ended with exit 1" in said
-    assert "there is no program 'no-appworld': python -m venv venv && venv/bin/pip install appworld" in said
+    assert (
+        "the program 'no-appworld' is missing: python -m venv venv && venv/bin/pip install appworld" in said
+    )
     monkeypatch.setenv("APPWORLD", str(world / "appworld"))
     monkeypatch.setenv("APPWORLD_ROOT", str(job))
     ended = subprocess.run([sys.executable, "service.py"], capture_output=True, text=True, timeout=PATIENCE)

@@ -195,7 +195,7 @@ REFUSED = {
         {"type": "difficulty", "pass_rates": ["rate"]},
         r"task.selector.pass_rates: the field 'rate' of the task 'b' is None, not a number from 0 to 1. Its fields: level",
     ),
-    "a field that is no rate": (
+    "a field that holds something else than a rate": (
         {"type": "easy_to_hard", "pass_rates": ["level"]},
         "the field 'level' of the task 'a' is 3, not",
     ),

@@ -35,12 +35,12 @@ _GENERATING: Mapping[str, str] = {
     r"/model/.+/(converse|converse-stream|invoke|invoke-with-response-stream)": _BEDROCK,
     r"/v[12]/chat": _COHERE,
 }
-"""Ends of paths, as patterns, at which models generate text for which there is no wire, each with the remedy."""
+"""APIs that generate text and that AgentJet does not capture: a pattern for the end of the path, and the remedy."""
 _OTHERS = (
     r"/embeddings|/rerank|/moderations|/audio/(speech|transcriptions|translations)"
     r"|/images/(generations|edits|variations)|/realtime/(client_secrets|calls)|/api/(embed|embeddings)"
 )
-"""Ends of the paths of other paid or hosted models, as a pattern."""
+"""Other calls of paid or hosted models: a pattern for the end of the path."""
 
 
 class Unanswered:
