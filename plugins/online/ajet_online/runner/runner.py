@@ -37,9 +37,9 @@ class Runner:
     are a group. ``reward(shadow_run)`` returns a number, or None for no feedback. In a shadow run of several turns,
     ``user(messages)`` returns what the user says next, or None at the end. Both may be async.
 
-    At most ``pool`` shadow runs run at once, in threads, and ``queue`` wait; a call that finds the queue full gets none. A shadow run
-    is abandoned after ``timeout`` seconds. Only tools that are declared read-only run in shadow runs: by `read_only`, or by their names in
-    ``read_only``. Raises ConfigError for arguments that cannot work.
+    At most ``pool`` shadow runs run at once, in threads, and ``queue`` wait; a call that finds the queue full gets none. A shadow
+    run is abandoned after ``timeout`` seconds. Only tools that are declared read-only run in shadow runs: by `read_only`, or by
+    their names in ``read_only``. Raises ConfigError for arguments that cannot work.
     """
 
     def __init__(
