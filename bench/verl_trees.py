@@ -30,10 +30,8 @@ from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
 from ajet.types import Sample, Span
 from ajet_trees.cost import Flops
-from ajet_verl.layout import PADDING
+from ajet_verl.layout import PADDING, TREE, TreeChoice, lay_out_trees, of_rows, of_trees
 from ajet_verl.loss import RowLoss
-from ajet_verl.tree_choice import TreeChoice, of_rows, of_trees
-from ajet_verl.tree_layout import TREE, lay_out_trees
 
 MEMBERS, PROMPT, ANSWER = 8, 400, 100
 """Of the group: its answers, and tokens of the prompt and of each answer, before they are scaled."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ajet import Finding, Plugin, hookimpl
+from ajet_verl.cluster import Ray
 from ajet_verl.plugin import Verl
-from ajet_verl.service import Ray
 from ajet_verl.versions import findings
 
 

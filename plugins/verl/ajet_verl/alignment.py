@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,10 @@ from ajet.foreign.platforms import platform_defaults
 from ajet.learning.objective import objective
 from ajet.types import ConfigError
 from ajet.utils.keys import leaves, under
-from ajet_verl import keys, lengths, lora, machine, routing, tree_choice
-from ajet_verl.engines import ACTOR, ENGINES, EPSILON, FINAL_SHARE, GRAD_CLIP, SCHEDULE, SEED, WORKERS
+from ajet_verl import layout, lengths, lora, scale
+from ajet_verl.keys import ACTOR, DEFAULTS, ENGINES, FIXED, PLACED, ROLLOUT, TABLE, WITHOUT_EFFECT, WORKERS
+from ajet_verl.settings import VerlSettings, unknown
+from ajet_verl.versions import REQUIREMENTS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -27,217 +30,9 @@ if TYPE_CHECKING:
     from ajet.job.config import JobConfig
     from ajet.job.job import Job
     from ajet_verl.lengths import Architecture
-    from ajet_verl.settings import VerlSettings
 
-ROLLOUT = "actor_rollout_ref.rollout"
 RUN = "<run folder>"
 """Placeholder for a run folder that does not exist yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aligned:
-    """A key of the job (``ours``), the keys of verl that it sets, and their value: a tuple if their values differ."""
-
-    ours: str
-    verl: tuple[str, ...]
-    value: Callable[[JobConfig], Any]
-    note: str = ""
-    only: bool = False
-    """AgentJet reads the job's key too, so a different value in ``backbone.verl`` is an error."""
-    in_updates: bool = False
-    """The job counts steps, but verl counts calls of its workers, of which separate_async makes ``train.mini_batches``
-    a step."""
-
-
-TABLE = (
-    Aligned("train.steps", ("trainer.total_training_steps",), lambda c: c.train.steps, only=True),
-    Aligned("train.batch_size", ("data.train_batch_size",), lambda c: c.train.batch_size, only=True),
-    Aligned("rollout.group_size", (f"{ROLLOUT}.n",), lambda c: c.rollout.group_size, only=True),
-    Aligned(
-        "train.mini_batches",
-        (f"{ACTOR}.ppo_mini_batch_size", "trainer.v1.separate_async.parameter_sync_step"),
-        lambda c: (max(c.train.batch_size // c.train.mini_batches, 1), c.train.mini_batches),
-        "rows are arranged to give this many optimizer steps; in separate_async each step samples its own share",
-        only=True,
-    ),
-    Aligned("train.epochs", (f"{ACTOR}.ppo_epochs",), lambda c: c.train.epochs, only=True),
-    Aligned("train.learning_rate", (f"{ACTOR}.optim.lr",), lambda c: c.train.learning_rate),
-    Aligned(
-        "train.warmup_steps",
-        (f"{ACTOR}.optim.lr_warmup_steps",),
-        lambda c: c.train.warmup_steps,
-        "verl's first step has the rate 0, its second step the rate of the local backbone's first; times "
-        "`train.mini_batches` in separate_async, where verl counts each mini-batch",
-        in_updates=True,
-    ),
-    Aligned(
-        "train.schedule",
-        (SCHEDULE,),
-        lambda c: c.train.schedule,
-        "constant or cosine, only with backbone.verl.engine dp; verl's is one step behind the local backbone's",
-    ),
-    Aligned(
-        "train.final_share",
-        (FINAL_SHARE,),
-        lambda c: 0.0 if c.train.schedule == "constant" else c.train.last_share,
-        "only with backbone.verl.engine dp",
-    ),
-    Aligned("train.weight_decay", (f"{ACTOR}.optim.weight_decay",), lambda c: c.train.weight_decay),
-    Aligned(
-        "train.adam_epsilon",
-        (EPSILON,),
-        lambda c: {"eps": c.train.adam_epsilon},
-        "only with backbone.verl.engine dp",
-    ),
-    Aligned(
-        "train.max_grad_norm",
-        (f"{ACTOR}.optim.clip_grad", GRAD_CLIP),
-        lambda c: c.train.max_grad_norm,
-    ),
-    Aligned(
-        "train.kl",
-        (f"{ACTOR}.kl_loss_coef",),
-        lambda c: c.train.kl,
-        "for verl's records; the penalty is a term of AgentJet's loss",
-        only=True,
-    ),
-    Aligned(
-        "train.max_staleness",
-        ("trainer.v1.sampler.max_off_policy_threshold",),
-        lambda c: None if c.train.max_staleness is None else c.train.max_staleness + 1,
-        "verl counts the versions that a group spans, including the trained one",
-    ),
-    Aligned("train.save_every", ("trainer.save_freq",), lambda c: c.train.save_every),
-    Aligned(
-        "eval.every",
-        ("trainer.test_freq",),
-        lambda c: (c.eval.every or max(c.train.steps, 1)) if c.task and c.task.validation else -1,
-    ),
-    Aligned(
-        "rollout.sampling.temperature",
-        (f"{ROLLOUT}.temperature", f"{ROLLOUT}.logprobs_mode"),
-        lambda c: (
-            c.rollout.sampling.temperature,
-            "raw_logprobs" if c.rollout.sampling.temperature == 1 else "processed_logprobs",
-        ),
-        "raw logprobs are before temperature, processed ones after temperature and truncation",
-        only=True,
-    ),
-    Aligned(
-        "run.seed",
-        ("data.seed", f"{ACTOR}.data_loader_seed", SEED, f"{ROLLOUT}.seed"),
-        lambda c: c.run.seed,
-    ),
-)
-"""Keys that depend neither on the model nor on the run folder; `_placed` has those that do, and the mode."""
-
-OURS: Mapping[str, str] = {
-    "task.reader": "tasks are read on the node of `ajet run`; verl's data loader counts positions in AgentJet's plan",
-    "task.validation": "episodes of AgentJet's plan, when verl validates",
-    "workflow": "run by the episode runners",
-    "judge": "opened in each episode runner, which runs whole groups",
-    "targets.NAME.agents": "by capture, in the episode runners",
-    "targets.NAME.lora": "one adapter each, which verl's workers train and vLLM adds; only with the engine dp, and not with "
-    "backbone.verl.mode separate_async",
-    "targets.NAME.frozen_model": "answers its target's calls, which are masked",
-    "prompts": "by the episode runners",
-    "models": "by `ajet eval --models`",
-    "rollout.concurrency": "over all runners together",
-    "rollout.oversample": "by the conductor, in mode `sync`; the other modes do not wait for slow groups",
-    "rollout.timeout": "by the episode runners",
-    "rollout.judge_timeout": "by the episode runners",
-    "rollout.retries": "by the episode runners, and by another runner if one dies",
-    "rollout.stall_warning": "by the episode runners",
-    "rollout.loop_timeout": "by the episode runners: a runner whose loop stays blocked is ended and restarted",
-    "rollout.strict": "by capture, in the episode runners",
-    "rollout.missed": "by capture, in the episode runners",
-    "rollout.gateway": "on the runner's node",
-    "rollout.threads": "by capture, in the episode runners",
-    "rollout.workdir": "the same folder on every node",
-    "rollout.merge": "by the tracker, in the episode runners",
-    "rollout.context_length": "vLLM's max_model_len, unless `actor_rollout_ref.rollout.max_model_len` is set; also by capture, in the "
-    "episode runners",
-    "rollout.chat_template": "by the episode runners, which render all chats",
-    "rollout.call_example": "by the episode runners, which read all answers",
-    "rollout.tool_calls": "by the episode runners, which read all answers",
-    "rollout.images": "by capture, in the episode runners",
-    "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
-    "`actor_rollout_ref.rollout.full_determinism` is set in mode `sync`",
-    "train.algorithm": "advantages and loss are AgentJet's; verl's worker computes logprobs and gradients",
-    "train.reference": "the reference model of verl's workers is this one instead of the initial model",
-    "train.targets": "tokens of other targets are masked",
-    "train.filters": "by the tracker's timelines, before rows are made",
-    "train.max_timelines": "by the tracker's timelines, before rows are made",
-    "train.dynamic_sampling": "by the conductor, which starts further groups, as soon as one is needed",
-    "train.entropy": "in AgentJet's loss",
-    "train.correction": "in AgentJet's loss",
-    "train.correction_cap": "in AgentJet's loss",
-    "train.asynchronous": "chooses backbone.verl.mode colocate_async",
-    "train.keep_last": "checkpoints are kept by the run folder's writer",
-    "train.keep_best": "checkpoints are kept by the run folder's writer",
-    "eval.engine": "by `ajet eval`; a run's own validation is sampled by verl's engine",
-    "eval.episodes": "in AgentJet's plan",
-    "eval.greedy": "in AgentJet's plan",
-    "eval.repeats": "in AgentJet's plan",
-    "eval.sampling": "sent with every request",
-    "backbone": "chooses verl; `mode` is `trainer.v1.trainer_mode`, `engine` is `model_engine`",
-    "run.restarts": "by `ajet run`, which starts verl again from the last checkpoint",
-    "run.loggers": "in the process of `ajet run`",
-    "run.services": "started beside `ajet run`; `ray` is the cluster to join",
-    "plugins": "for commands of plugins, such as `ajet online`",
-    "services": "started beside `ajet run`",
-}
-"""Keys, or prefixes of keys, that AgentJet honours itself, and where."""
-
-REFUSED: Mapping[str, str] = {
-    "run.deterministic": "vLLM's batches depend on time",
-    "task.selector": "verl's data loader asks for tasks before the groups before them have ended",
-}
-"""Keys that are errors with this backbone, and why."""
-
-DEFAULTS: Mapping[str, Any] = {
-    f"{ROLLOUT}.name": "vllm",
-    f"{ROLLOUT}.tensor_model_parallel_size": 1,
-    f"{ACTOR}.use_dynamic_bsz": True,
-    "trainer.logger": [],
-    "trainer.project_name": "ajet",
-}
-"""Our defaults instead of verl's, for every engine; `ENGINES` has those of one. The user's keys override them."""
-
-FIXED: Mapping[str, Any] = {
-    f"{ROLLOUT}.agent.agent_loop_manager_class": "ajet_verl.manager.EpisodeManager",
-    f"{ROLLOUT}.calculate_log_probs": True,
-    f"{ACTOR}.shuffle": False,
-    f"{ACTOR}.entropy_coeff": 0,
-    "algorithm.adv_estimator": "grpo",  # unused; other estimators need a critic
-    "algorithm.use_kl_in_reward": False,
-    "critic.enable": False,
-    "data.custom_cls.path": "pkg://ajet_verl.dataset",
-    "data.custom_cls.name": "TaskDataset",
-    "data.train_files": "train",
-    "data.val_files": "validation",
-    "data.dataloader_num_workers": 0,
-    "data.shuffle": False,
-    "data.validation_shuffle": False,
-    "data.ajet": "${ajet}",
-    "reward.num_workers": 0,  # judges compute rewards
-    "trainer.use_v1": True,
-    "trainer.total_epochs": 1,
-}
-"""What AgentJet requires. Setting one of these keys is an error."""
-
-
-PLACED: Mapping[str, str] = {
-    "actor_rollout_ref.model.path": "model",
-    f"{ACTOR}.use_kl_loss": "train.kl and train.algorithm",
-    "trainer.v1.trainer_mode": "backbone.verl.mode",
-    "trainer.default_local_dir": "run.dir",
-    "trainer.val_before_train": "task.validation",
-    "trainer.val_only": "train.steps",
-    "trainer.resume_mode": "--resume",
-    "trainer.resume_from_path": "--resume",
-}
-"""Keys of verl that `_placed` computes, and what to set instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +65,9 @@ def compose_with_lengths(
     config = copy.deepcopy(verl_defaults(settings.engine))
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
-    keys.check_known(settings.explicit, tree)
+    _check_known(settings.explicit, tree)
     explicit = {
-        keys.without_plus(key): _number(value, OmegaConf.select(config, key))
+        _without_plus(key): _number(value, OmegaConf.select(config, key))
         for key, value in leaves(settings.explicit)
     }
     _refuse_reserved(explicit)
@@ -302,10 +97,10 @@ def compose_with_lengths(
                 OmegaConf.update(config, length.key, length.value, force_add=True)
         config.ajet = dict(paths.ajet or {})
     row = lengths.check_rows(config, settings)
-    cache = lengths.check_cache(config, paths.model_shape, machine.gpu_memory())
-    tree_choice.check(config, settings)
+    cache = lengths.check_cache(config, paths.model_shape, scale.gpu_memory())
+    layout.check_trees(config, settings)
     lora.check(config)
-    routing.check(config, settings.engine)
+    _check_router_replay(config, settings.engine)
     return config, [*found, *(length for length in (row, cache) if length)]
 
 
@@ -322,7 +117,10 @@ def _number(value: Any, original: Any) -> Any:
 @functools.cache
 def verl_defaults(engine: str) -> DictConfig:
     """verl's own default configuration. Raises ConfigError if verl is not installed."""
-    folder = keys.folder()
+    found = importlib.util.find_spec("verl")  # without importing it
+    if found is None or found.origin is None or not found.submodule_search_locations:
+        raise ConfigError(f"backbone verl: {REQUIREMENTS.missing()}")
+    folder = Path(found.submodule_search_locations[0]) / "trainer" / "config"
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
@@ -374,7 +172,7 @@ def mode_of(config: JobConfig, settings: VerlSettings) -> str:
 
 def _machine_defaults() -> dict[str, Any]:
     """The number of GPUs of this machine, for every node; verl's default is 8."""
-    count = machine.gpu_count()
+    count = scale.gpu_count()
     return {"trainer.n_gpus_per_node": count} if count else {}
 
 
@@ -390,10 +188,8 @@ def _refuse_reserved(explicit: Mapping[str, Any]) -> None:
             raise ConfigError(f"backbone.verl.{key}: AgentJet needs this value too; set {row.ours} instead.")
         if key in PLACED:
             raise ConfigError(f"backbone.verl.{key}: follows from {PLACED[key]}; set that instead.")
-        if unused := next((prefix for prefix in keys.WITHOUT_EFFECT if under(key, prefix)), None):
-            raise ConfigError(
-                f"backbone.verl.{key}: cannot be set with AgentJet: {keys.WITHOUT_EFFECT[unused]}."
-            )
+        if unused := next((prefix for prefix in WITHOUT_EFFECT if under(key, prefix)), None):
+            raise ConfigError(f"backbone.verl.{key}: cannot be set with AgentJet: {WITHOUT_EFFECT[unused]}.")
 
 
 def _check(config: JobConfig, settings: VerlSettings) -> None:
@@ -448,7 +244,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
     why |= {"actor_rollout_ref.model.external_lib": "AgentJet"}
     why |= dict.fromkeys(lora.placed(job, None), "targets.NAME.lora")
     why |= {length.key: length.why for length in found if length.key}
-    why |= {keys.without_plus(key): f"backbone.verl.{key}" for key, _ in leaves(settings.explicit)}
+    why |= {_without_plus(key): f"backbone.verl.{key}" for key, _ in leaves(settings.explicit)}
     rows = [
         (
             key,
@@ -494,3 +290,54 @@ def changes(config: DictConfig, original: DictConfig) -> dict[str, Any]:
 
     before = flat(original)
     return {key: value for key, value in flat(config).items() if key not in before or before[key] != value}
+
+
+def _without_plus(key: str) -> str:
+    """The key without the ``+`` before its parts."""
+    return ".".join(part.removeprefix("+") for part in key.split("."))
+
+
+def _check_known(explicit: Mapping[str, Any], config: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise ConfigError for a key that verl's configuration does not list. Allowed are keys with a ``+``, as on verl's
+    command line, and any keys below an empty mapping."""
+    for key, value in explicit.items():
+        if key.startswith("+"):
+            continue
+        if key not in config:
+            raise ConfigError(
+                f"backbone.verl.{prefix}{key}: {unknown(key, config)}. To add a key that verl does not list, write +{key}."
+            )
+        inner = config[key]
+        if isinstance(value, Mapping) and isinstance(inner, Mapping) and inner:
+            _check_known(value, inner, f"{prefix}{key}.")
+
+
+def router_replay(config: DictConfig) -> str:
+    """verl's mode of router replay: ``disabled``, ``R2`` or ``R3``.
+
+    With router replay, an update of a mixture-of-experts model sends tokens to the experts that they were sent to before. Otherwise
+    rounding makes the trained model send some tokens to other experts than the sampling one, which changes their logprobs a
+    lot (Ma et al., arXiv:2510.11370). R2: the pass for the logprobs before the update records the experts. R3: vLLM records
+    them while it samples, and rows carry them.
+    """
+    actor = config.actor_rollout_ref.actor
+    section = actor.get("megatron") or actor.get("veomni") or {}
+    found: str = section.get("router_replay", {}).get("mode", "disabled")
+    return found
+
+
+def _check_router_replay(config: DictConfig, engine: str) -> None:
+    """Raise ConfigError if vLLM records experts that the engine does not replay, or if R3 has none to replay."""
+    records, mode = config.actor_rollout_ref.rollout.enable_rollout_routing_replay, router_replay(config)
+    if mode == "R3" and not records:
+        raise ConfigError(
+            f"backbone.verl.{ACTOR}.{engine}.router_replay.mode: R3 replays the experts that vLLM has recorded; set "
+            f"backbone.verl.{ROLLOUT}.enable_rollout_routing_replay: true."
+        )
+    if records and mode != "R3":
+        where = f"set backbone.verl.{ACTOR}.{engine}.router_replay.mode: R3, or remove the key"
+        if engine not in ("megatron", "veomni"):
+            where = "only verl's engines megatron and veomni do; set backbone.verl.engine, or remove the key"
+        raise ConfigError(
+            f"backbone.verl.{ROLLOUT}.enable_rollout_routing_replay: nothing would replay these experts: {where}."
+        )

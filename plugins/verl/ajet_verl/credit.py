@@ -29,16 +29,14 @@ from ajet.job.job import Job
 from ajet.learning.batch import Learnable, RolloutBatch, batch_of
 from ajet.learning.objective import Objective, objective
 from ajet.types import AjetError, Metrics, Sample
-from ajet_verl import routing
-from ajet_verl.layout import PADDING, lay_out
+from ajet_verl.alignment import router_replay
+from ajet_verl.layout import PADDING, TREE, choice, lay_out
 from ajet_verl.lora import ADAPTER, of
 from ajet_verl.loss import VERSION, RowLoss
 from ajet_verl.pulse import Pulse
 from ajet_verl.rows import READ, TOKENS, key, learnables, padding, read
 from ajet_verl.settings import VerlSettings
 from ajet_verl.spec import read_spec, recorder_of
-from ajet_verl.tree_choice import choice
-from ajet_verl.tree_layout import TREE
 
 POLL_SECONDS = 0.25
 """Minimum interval at which verl polls the queue; its default of 2 s is longer than a step of a small model."""
@@ -89,7 +87,7 @@ class Credit:
         """Whether the workers compute logprobs before an update in an extra pass: not if the update is a single optimizer step,
         except to record which experts they use."""
         train = self.job.config.train
-        if routing.replay(self.config) == "R2":
+        if router_replay(self.config) == "R2":
             return True
         return "before" in self.objective.needs and train.mini_batches * train.epochs > 1
 

@@ -11,8 +11,8 @@ import numpy as np
 from ajet.chat.images import open_image
 from ajet.interfaces.engine import room_for
 from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32
-from ajet_verl.engines import WORKERS
 from ajet_verl.images import unexpanded, vision_of
+from ajet_verl.keys import WORKERS
 from ajet_verl.lora import of
 from ajet_verl.servers import Servers
 

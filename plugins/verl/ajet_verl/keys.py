@@ -1,15 +1,293 @@
-"""The keys of verl's configuration, and checks of those that the user sets."""
+"""Tables of keys: which keys of verl follow from which keys of the job, and which of them the user may set.
+
+verl has other keys for each of its training engines: `ENGINES` says where an engine has those that are named here.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from ajet.types import ConfigError
-from ajet.utils.suggest import nearest
-from ajet_verl.versions import REQUIREMENTS
+if TYPE_CHECKING:
+    from ajet.job.config import JobConfig
+
+WORKERS = "ajet_verl.workers"
+"""Module that registers our engine instead of verl's, named by ``actor_rollout_ref.model.external_lib``."""
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKeys:
+    """The keys of one engine. Keys of `TABLE` are those of the engine ``dp``."""
+
+    section: str
+    """The engine's section of the actor and of the reference model."""
+    sharing: str
+    """Key of the section: how many ranks share one row, so a row may have as many times a rank's tokens."""
+    renamed: Mapping[str, str | None] = field(default_factory=dict)
+    """Where the engine has a key of ``dp``; None if it has none."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Our defaults instead of verl's."""
+
+    def key(self, name: str) -> str | None:
+        """The engine's key for a key of ``dp``."""
+        return self.renamed.get(name, name)
+
+
+SCHEDULE = f"{ACTOR}.optim.lr_scheduler_type"
+FINAL_SHARE = f"{ACTOR}.optim.min_lr_ratio"
+EPSILON = f"{ACTOR}.optim.override_optimizer_config"
+GRAD_CLIP = f"{ACTOR}.grad_clip"
+SEED = f"{ACTOR}.fsdp_config.seed"
+
+ENGINES: Mapping[str, EngineKeys] = {
+    "dp": EngineKeys(
+        section="fsdp_config",
+        sharing="ulysses_sequence_parallel_size",
+        defaults={
+            f"{ACTOR}.strategy": "fsdp2",
+            f"{ACTOR}.fsdp_config.strategy": f"${{{ACTOR}.strategy}}",
+        },
+    ),
+    "megatron": EngineKeys(
+        section="megatron",
+        sharing="context_parallel_size",
+        renamed={
+            SCHEDULE: f"{ACTOR}.optim.lr_decay_style",
+            FINAL_SHARE: None,
+            EPSILON: None,
+            GRAD_CLIP: None,
+            SEED: f"{ACTOR}.megatron.seed",
+        },
+    ),
+    "veomni": EngineKeys(
+        section="veomni",
+        sharing="ulysses_parallel_size",
+        renamed={FINAL_SHARE: None, EPSILON: None, GRAD_CLIP: None, SEED: f"{ACTOR}.veomni.seed"},
+    ),
+    "torchtitan": EngineKeys(
+        section="torchtitan",
+        sharing="tensor_parallel_size",
+        renamed={
+            SCHEDULE: None,
+            FINAL_SHARE: None,
+            EPSILON: None,
+            GRAD_CLIP: None,
+            SEED: f"{ACTOR}.torchtitan.seed",
+        },
+        defaults={f"{ACTOR}.optim.min_lr_factor": 1.0},  # a constant rate: decay_type has no such value
+    ),
+}
+"""verl's engines by ``backbone.verl.engine``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """A key of the job (``ours``), the keys of verl that it sets, and their value: a tuple if their values differ."""
+
+    ours: str
+    verl: tuple[str, ...]
+    value: Callable[[JobConfig], Any]
+    note: str = ""
+    only: bool = False
+    """AgentJet reads the job's key too, so a different value in ``backbone.verl`` is an error."""
+    in_updates: bool = False
+    """The job counts steps, but verl counts calls of its workers, of which separate_async makes ``train.mini_batches``
+    a step."""
+
+
+TABLE = (
+    Aligned("train.steps", ("trainer.total_training_steps",), lambda c: c.train.steps, only=True),
+    Aligned("train.batch_size", ("data.train_batch_size",), lambda c: c.train.batch_size, only=True),
+    Aligned("rollout.group_size", (f"{ROLLOUT}.n",), lambda c: c.rollout.group_size, only=True),
+    Aligned(
+        "train.mini_batches",
+        (f"{ACTOR}.ppo_mini_batch_size", "trainer.v1.separate_async.parameter_sync_step"),
+        lambda c: (max(c.train.batch_size // c.train.mini_batches, 1), c.train.mini_batches),
+        "rows are arranged to give this many optimizer steps; in separate_async each step samples its own share",
+        only=True,
+    ),
+    Aligned("train.epochs", (f"{ACTOR}.ppo_epochs",), lambda c: c.train.epochs, only=True),
+    Aligned("train.learning_rate", (f"{ACTOR}.optim.lr",), lambda c: c.train.learning_rate),
+    Aligned(
+        "train.warmup_steps",
+        (f"{ACTOR}.optim.lr_warmup_steps",),
+        lambda c: c.train.warmup_steps,
+        "verl's first step has the rate 0, its second step the rate of the local backbone's first; times "
+        "`train.mini_batches` in separate_async, where verl counts each mini-batch",
+        in_updates=True,
+    ),
+    Aligned(
+        "train.schedule",
+        (SCHEDULE,),
+        lambda c: c.train.schedule,
+        "constant or cosine, only with backbone.verl.engine dp; verl's is one step behind the local backbone's",
+    ),
+    Aligned(
+        "train.final_share",
+        (FINAL_SHARE,),
+        lambda c: 0.0 if c.train.schedule == "constant" else c.train.last_share,
+        "only with backbone.verl.engine dp",
+    ),
+    Aligned("train.weight_decay", (f"{ACTOR}.optim.weight_decay",), lambda c: c.train.weight_decay),
+    Aligned(
+        "train.adam_epsilon",
+        (EPSILON,),
+        lambda c: {"eps": c.train.adam_epsilon},
+        "only with backbone.verl.engine dp",
+    ),
+    Aligned(
+        "train.max_grad_norm",
+        (f"{ACTOR}.optim.clip_grad", GRAD_CLIP),
+        lambda c: c.train.max_grad_norm,
+    ),
+    Aligned(
+        "train.kl",
+        (f"{ACTOR}.kl_loss_coef",),
+        lambda c: c.train.kl,
+        "for verl's records; the penalty is a term of AgentJet's loss",
+        only=True,
+    ),
+    Aligned(
+        "train.max_staleness",
+        ("trainer.v1.sampler.max_off_policy_threshold",),
+        lambda c: None if c.train.max_staleness is None else c.train.max_staleness + 1,
+        "verl counts the versions that a group spans, including the trained one",
+    ),
+    Aligned("train.save_every", ("trainer.save_freq",), lambda c: c.train.save_every),
+    Aligned(
+        "eval.every",
+        ("trainer.test_freq",),
+        lambda c: (c.eval.every or max(c.train.steps, 1)) if c.task and c.task.validation else -1,
+    ),
+    Aligned(
+        "rollout.sampling.temperature",
+        (f"{ROLLOUT}.temperature", f"{ROLLOUT}.logprobs_mode"),
+        lambda c: (
+            c.rollout.sampling.temperature,
+            "raw_logprobs" if c.rollout.sampling.temperature == 1 else "processed_logprobs",
+        ),
+        "raw logprobs are before temperature, processed ones after temperature and truncation",
+        only=True,
+    ),
+    Aligned(
+        "run.seed",
+        ("data.seed", f"{ACTOR}.data_loader_seed", SEED, f"{ROLLOUT}.seed"),
+        lambda c: c.run.seed,
+    ),
+)
+"""Keys that depend neither on the model nor on the run folder; `PLACED` has those that do, and the mode."""
+
+OURS: Mapping[str, str] = {
+    "task.reader": "tasks are read on the node of `ajet run`; verl's data loader counts positions in AgentJet's plan",
+    "task.validation": "episodes of AgentJet's plan, when verl validates",
+    "workflow": "run by the episode runners",
+    "judge": "opened in each episode runner, which runs whole groups",
+    "targets.NAME.agents": "by capture, in the episode runners",
+    "targets.NAME.lora": "one adapter each, which verl's workers train and vLLM adds; only with the engine dp, and not with "
+    "backbone.verl.mode separate_async",
+    "targets.NAME.frozen_model": "answers its target's calls, which are masked",
+    "prompts": "by the episode runners",
+    "models": "by `ajet eval --models`",
+    "rollout.concurrency": "over all runners together",
+    "rollout.oversample": "by the conductor, in mode `sync`; the other modes do not wait for slow groups",
+    "rollout.timeout": "by the episode runners",
+    "rollout.judge_timeout": "by the episode runners",
+    "rollout.retries": "by the episode runners, and by another runner if one dies",
+    "rollout.stall_warning": "by the episode runners",
+    "rollout.loop_timeout": "by the episode runners: a runner whose loop stays blocked is ended and restarted",
+    "rollout.strict": "by capture, in the episode runners",
+    "rollout.missed": "by capture, in the episode runners",
+    "rollout.gateway": "on the runner's node",
+    "rollout.threads": "by capture, in the episode runners",
+    "rollout.workdir": "the same folder on every node",
+    "rollout.merge": "by the tracker, in the episode runners",
+    "rollout.context_length": "vLLM's max_model_len, unless `actor_rollout_ref.rollout.max_model_len` is set; also by capture, in the "
+    "episode runners",
+    "rollout.chat_template": "by the episode runners, which render all chats",
+    "rollout.call_example": "by the episode runners, which read all answers",
+    "rollout.tool_calls": "by the episode runners, which read all answers",
+    "rollout.images": "by capture, in the episode runners",
+    "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
+    "`actor_rollout_ref.rollout.full_determinism` is set in mode `sync`",
+    "train.algorithm": "advantages and loss are AgentJet's; verl's worker computes logprobs and gradients",
+    "train.reference": "the reference model of verl's workers is this one instead of the initial model",
+    "train.targets": "tokens of other targets are masked",
+    "train.filters": "by the tracker's timelines, before rows are made",
+    "train.max_timelines": "by the tracker's timelines, before rows are made",
+    "train.dynamic_sampling": "by the conductor, which starts further groups, as soon as one is needed",
+    "train.entropy": "in AgentJet's loss",
+    "train.correction": "in AgentJet's loss",
+    "train.correction_cap": "in AgentJet's loss",
+    "train.asynchronous": "chooses backbone.verl.mode colocate_async",
+    "train.keep_last": "checkpoints are kept by the run folder's writer",
+    "train.keep_best": "checkpoints are kept by the run folder's writer",
+    "eval.engine": "by `ajet eval`; a run's own validation is sampled by verl's engine",
+    "eval.episodes": "in AgentJet's plan",
+    "eval.greedy": "in AgentJet's plan",
+    "eval.repeats": "in AgentJet's plan",
+    "eval.sampling": "sent with every request",
+    "backbone": "chooses verl; `mode` is `trainer.v1.trainer_mode`, `engine` is `model_engine`",
+    "run.restarts": "by `ajet run`, which starts verl again from the last checkpoint",
+    "run.loggers": "in the process of `ajet run`",
+    "run.services": "started beside `ajet run`; `ray` is the cluster to join",
+    "plugins": "for commands of plugins, such as `ajet online`",
+    "services": "started beside `ajet run`",
+}
+"""Keys, or prefixes of keys, that AgentJet honours itself, and where."""
+
+REFUSED: Mapping[str, str] = {
+    "run.deterministic": "vLLM's batches depend on time",
+    "task.selector": "verl's data loader asks for tasks before the groups before them have ended",
+}
+"""Keys that are errors with this backbone, and why."""
+
+DEFAULTS: Mapping[str, Any] = {
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.tensor_model_parallel_size": 1,
+    f"{ACTOR}.use_dynamic_bsz": True,
+    "trainer.logger": [],
+    "trainer.project_name": "ajet",
+}
+"""Our defaults instead of verl's, for every engine; `ENGINES` has those of one. The user's keys override them."""
+
+FIXED: Mapping[str, Any] = {
+    f"{ROLLOUT}.agent.agent_loop_manager_class": "ajet_verl.manager.EpisodeManager",
+    f"{ROLLOUT}.calculate_log_probs": True,
+    f"{ACTOR}.shuffle": False,
+    f"{ACTOR}.entropy_coeff": 0,
+    "algorithm.adv_estimator": "grpo",  # unused; other estimators need a critic
+    "algorithm.use_kl_in_reward": False,
+    "critic.enable": False,
+    "data.custom_cls.path": "pkg://ajet_verl.dataset",
+    "data.custom_cls.name": "TaskDataset",
+    "data.train_files": "train",
+    "data.val_files": "validation",
+    "data.dataloader_num_workers": 0,
+    "data.shuffle": False,
+    "data.validation_shuffle": False,
+    "data.ajet": "${ajet}",
+    "reward.num_workers": 0,  # judges compute rewards
+    "trainer.use_v1": True,
+    "trainer.total_epochs": 1,
+}
+"""What AgentJet requires. Setting one of these keys is an error."""
+
+
+PLACED: Mapping[str, str] = {
+    "actor_rollout_ref.model.path": "model",
+    f"{ACTOR}.use_kl_loss": "train.kl and train.algorithm",
+    "trainer.v1.trainer_mode": "backbone.verl.mode",
+    "trainer.default_local_dir": "run.dir",
+    "trainer.val_before_train": "task.validation",
+    "trainer.val_only": "train.steps",
+    "trainer.resume_mode": "--resume",
+    "trainer.resume_from_path": "--resume",
+}
+"""Keys of verl that depend on the mode, the model, the run folder or the checkpoint to resume from, and what to set instead."""
 
 SECTIONS = (
     "actor_rollout_ref",
@@ -29,7 +307,6 @@ SECTIONS = (
 )
 """Top-level keys of verl's configuration, listed so that jobs are checked even where verl is not installed."""
 
-_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _LOSS = "the loss is that of train.algorithm; set that algorithm's options, such as clip_low and clip_high"
 _JUDGE = "rewards come from the job's judge; set judge"
 _ADVANTAGES = "advantages are those of train.algorithm; set that"
@@ -41,19 +318,19 @@ _LORA = "each target has its own adapter; set targets.NAME.lora"
 _JOURNAL = "the run folder has every episode; read its journal with `ajet show`, and remove the key"
 
 WITHOUT_EFFECT: Mapping[str, str] = {
-    f"{_ACTOR}.clip_ratio": _LOSS,
-    f"{_ACTOR}.clip_ratio_low": _LOSS,
-    f"{_ACTOR}.clip_ratio_high": _LOSS,
-    f"{_ACTOR}.clip_ratio_c": _LOSS,
-    f"{_ACTOR}.tau_pos": _LOSS,
-    f"{_ACTOR}.tau_neg": _LOSS,
-    f"{_ACTOR}.policy_loss": _LOSS,
-    f"{_ACTOR}.loss_agg_mode": "weights of tokens are those of train.algorithm; choose one whose mean is the one you need",
-    f"{_ACTOR}.loss_scale_factor": "weights of tokens are those of train.algorithm; set train.learning_rate",
-    f"{_ACTOR}.kl_loss_type": "the penalty is AgentJet's estimate; set train.kl",
-    f"{_ACTOR}.calculate_entropy": "computed where the loss needs it; set train.entropy",
-    f"{_ACTOR}.calculate_sum_pi_squared": "only verl's own estimators need it; remove the key",
-    f"{_ACTOR}.use_prefix_grouper": "verl's prefix grouping does not know rows of several calls; remove the key",
+    f"{ACTOR}.clip_ratio": _LOSS,
+    f"{ACTOR}.clip_ratio_low": _LOSS,
+    f"{ACTOR}.clip_ratio_high": _LOSS,
+    f"{ACTOR}.clip_ratio_c": _LOSS,
+    f"{ACTOR}.tau_pos": _LOSS,
+    f"{ACTOR}.tau_neg": _LOSS,
+    f"{ACTOR}.policy_loss": _LOSS,
+    f"{ACTOR}.loss_agg_mode": "weights of tokens are those of train.algorithm; choose one whose mean is the one you need",
+    f"{ACTOR}.loss_scale_factor": "weights of tokens are those of train.algorithm; set train.learning_rate",
+    f"{ACTOR}.kl_loss_type": "the penalty is AgentJet's estimate; set train.kl",
+    f"{ACTOR}.calculate_entropy": "computed where the loss needs it; set train.entropy",
+    f"{ACTOR}.calculate_sum_pi_squared": "only verl's own estimators need it; remove the key",
+    f"{ACTOR}.use_prefix_grouper": "verl's prefix grouping does not know rows of several calls; remove the key",
     "actor_rollout_ref.model.lora_rank": _LORA,
     "actor_rollout_ref.model.lora_adapter_path": _LORA,
     "actor_rollout_ref.model.lora": _LORA,
@@ -88,54 +365,19 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "data.apply_chat_template_kwargs": _CHAT,
     "data.tool_config_path": _CHAT,
     "data.function_tool_path": _CHAT,
-    f"{_ROLLOUT}.multi_turn": _CHAT,
-    f"{_ROLLOUT}.agent.num_workers": "episodes run in AgentJet's runners; set backbone.verl.runners",
-    f"{_ROLLOUT}.agent.default_agent_loop": "the agent is the job's workflow; set workflow",
-    f"{_ROLLOUT}.agent.agent_loop_config_path": "the agent is the job's workflow; set workflow",
-    f"{_ROLLOUT}.top_p": _SAMPLING,
-    f"{_ROLLOUT}.top_k": _SAMPLING,
-    f"{_ROLLOUT}.do_sample": _SAMPLING,
-    f"{_ROLLOUT}.ignore_eos": _SAMPLING,
-    f"{_ROLLOUT}.over_sample_rate": "set rollout.oversample",
-    f"{_ROLLOUT}.val_kwargs": _VALIDATION,
+    f"{ROLLOUT}.multi_turn": _CHAT,
+    f"{ROLLOUT}.agent.num_workers": "episodes run in AgentJet's runners; set backbone.verl.runners",
+    f"{ROLLOUT}.agent.default_agent_loop": "the agent is the job's workflow; set workflow",
+    f"{ROLLOUT}.agent.agent_loop_config_path": "the agent is the job's workflow; set workflow",
+    f"{ROLLOUT}.top_p": _SAMPLING,
+    f"{ROLLOUT}.top_k": _SAMPLING,
+    f"{ROLLOUT}.do_sample": _SAMPLING,
+    f"{ROLLOUT}.ignore_eos": _SAMPLING,
+    f"{ROLLOUT}.over_sample_rate": "set rollout.oversample",
+    f"{ROLLOUT}.val_kwargs": _VALIDATION,
     "trainer.critic_warmup": "verl would not update the model for so many steps; set train.warmup_steps",
     "trainer.log_val_generations": _JOURNAL,
     "trainer.validation_data_dir": _JOURNAL,
 }
 """Keys of verl, or prefixes of keys, that have no effect with AgentJet, or a harmful one: why, and the remedy. Setting one
 of them is an error."""
-
-
-def unknown(name: str, known: Iterable[str]) -> str:
-    """An error text for an unknown name, with the nearest known one or all of them."""
-    names = [n for n in known if n != "_target_"]
-    near = nearest(name, names)
-    return f"unknown key {name!r}{near or '. Known: ' + ', '.join(names)}"
-
-
-def without_plus(key: str) -> str:
-    """The key without the ``+`` before its parts."""
-    return ".".join(part.removeprefix("+") for part in key.split("."))
-
-
-def check_known(explicit: Mapping[str, Any], config: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise ConfigError for a key that verl's configuration does not list. Allowed are keys with a ``+``, as on verl's
-    command line, and any keys below an empty mapping."""
-    for key, value in explicit.items():
-        if key.startswith("+"):
-            continue
-        if key not in config:
-            raise ConfigError(
-                f"backbone.verl.{prefix}{key}: {unknown(key, config)}. To add a key that verl does not list, write +{key}."
-            )
-        inner = config[key]
-        if isinstance(value, Mapping) and isinstance(inner, Mapping) and inner:
-            check_known(value, inner, f"{prefix}{key}.")
-
-
-def folder() -> Path:
-    """The folder of verl's configuration files, found without importing verl. Raises ConfigError if verl is not installed."""
-    found = importlib.util.find_spec("verl")
-    if found is None or found.origin is None or not found.submodule_search_locations:
-        raise ConfigError(f"backbone verl: {REQUIREMENTS.missing()}")
-    return Path(found.submodule_search_locations[0]) / "trainer" / "config"

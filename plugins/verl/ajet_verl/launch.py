@@ -29,12 +29,10 @@ from ajet.runs.train import recorded_validation
 from ajet.types import AjetError, ConfigError, Task
 from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
-from ajet_verl.cluster import cluster, wait_for_gpus
+from ajet_verl.cluster import NAMESPACE, check_nodes, cluster, ray_address, wait_for_gpus
 from ajet_verl.failures import is_machine_failure, why
 from ajet_verl.lengths import architecture
-from ajet_verl.preconditions import check_nodes
-from ajet_verl.recorder import NAMESPACE, Event, Recorder
-from ajet_verl.service import ray_address
+from ajet_verl.recorder import Event, Recorder
 from ajet_verl.spec import dumps, to_text
 
 if TYPE_CHECKING:

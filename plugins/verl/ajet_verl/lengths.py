@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ajet.estimate.memory import BFLOAT16
 from ajet.types import ConfigError
 from ajet_verl import lora
-from ajet_verl.engines import ACTOR, ENGINES, REF
+from ajet_verl.keys import ACTOR, ENGINES, REF
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet.types import ConfigError
 from ajet_lora.folders import saved_adapters
-from ajet_verl.engines import ACTOR
+from ajet_verl.keys import ACTOR
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

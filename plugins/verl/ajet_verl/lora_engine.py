@@ -20,8 +20,8 @@ from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
 from ajet.learning.settings import LoraSettings
 from ajet_lora.adapters import Adapters, prepare
 from ajet_lora.folders import FOLDER, saved_adapters
+from ajet_verl.layout import TREE
 from ajet_verl.lora import ADAPTER, ADAPTERS, of
-from ajet_verl.tree_layout import TREE
 
 
 class Lora:

@@ -52,13 +52,13 @@ class Verl(VerlSettings):
 
     def layout(self, sizes: JobSizes, gpus: Gpus) -> Layout:
         """See `Backbone.layout`: shards of FSDP on all GPUs, and vLLM beside them."""
-        from ajet_verl.estimate import layout
+        from ajet_verl.scale import layout
 
         return layout(sizes, self, gpus)
 
     def alternatives(self) -> Sequence[Mapping[str, object]]:
         """See `Backbone.alternatives`."""
-        from ajet_verl.estimate import alternatives
+        from ajet_verl.scale import alternatives
 
         return alternatives(self)
 

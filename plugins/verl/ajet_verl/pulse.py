@@ -8,7 +8,7 @@ import time
 import ray
 from ray.exceptions import RayError
 
-from ajet_verl.recorder import NAMESPACE
+from ajet_verl.cluster import NAMESPACE
 
 SECONDS = 10.0
 """Minimum seconds between two reports of a process."""

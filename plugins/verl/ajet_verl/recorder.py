@@ -16,8 +16,6 @@ from ajet.rollout.recorder import RunRecorder
 from ajet.types import Metrics, Task
 from ajet_lora.folders import FOLDER
 
-NAMESPACE = "ajet"
-"""Ray namespace of our named actors."""
 LINES = "ajet_lines.pkl"
 """The file of verl's checkpoint with the lines of groups from which no step has learned."""
 

@@ -1,22 +1,31 @@
-"""Defaults that depend on the size of the model, on the GPUs and on the batch. `--dry-run` prints each with its reason."""
+"""The GPUs of a job: defaults that depend on them, on the size of the model and on the batch, and the estimate of what a job
+takes on GPUs that need not be in this machine.
+
+`--dry-run` prints each default with its reason. In the estimate, all GPUs train with shards of FSDP, and all GPUs sample. While vLLM
+sleeps, its memory is the trainer's; while it samples, weights and optimizer stay unless they are offloaded. verl's defaults
+that matter are those of its ppo_trainer.yaml.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ajet.estimate.layout import JobSizes, Layout, Phase
+from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
 from ajet.job.models import find_recipe
+from ajet.types import ConfigError
 from ajet.utils.keys import leaves
-from ajet_verl import machine
-from ajet_verl.lengths import GIB, architecture
+from ajet_verl.keys import ACTOR, ROLLOUT
+from ajet_verl.lengths import GIB, MICRO_BATCH, architecture
 
 if TYPE_CHECKING:
+    from ajet.estimate.devices import Gpus
     from ajet.job.config import JobConfig
     from ajet_verl.settings import VerlSettings
 
-ROLLOUT = "actor_rollout_ref.rollout"
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
 UTILIZATION = f"{ROLLOUT}.gpu_memory_utilization"
 SLOTS = 256
@@ -32,6 +41,43 @@ USUAL_MEMORY = 80 * GIB
 """Bytes of a GPU, where this machine has none to look at."""
 GPUS_OF_A_NODE = 8
 """verl's default of trainer.n_gpus_per_node."""
+OFFLOAD = tuple(f"{ACTOR}.fsdp_config.{part}_offload" for part in ("param", "optimizer"))
+SHARING = f"{ACTOR}.ulysses_sequence_parallel_size"
+CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
+REQUESTS = f"{ROLLOUT}.max_num_seqs"
+TOKENS = 16384
+"""verl's default of `MICRO_BATCH`."""
+COMPUTING = GIB
+"""Bytes that vLLM keeps free of its share for a pass, besides weights and cache."""
+ASLEEP = 3 * GIB // 2
+"""Bytes that a sleeping vLLM keeps: CUDA's context and graphs."""
+PASS_SECONDS = (0.0, 0.05e-3)
+"""Time of a layer besides its computation: vLLM starts its kernels from CUDA graphs."""
+PASS_SECONDS_TOGETHER = (PASS_SECONDS[0] + 0.02e-3, PASS_SECONDS[1] + 0.06e-3)
+"""The same with a layer's two exchanges between the GPUs of an engine."""
+
+
+def on_gpus() -> bool:
+    """Whether the job is for GPUs: verl reads another platform from VERL_PLATFORM."""
+    return "VERL_PLATFORM" not in os.environ
+
+
+def gpu_count() -> int:
+    """How many GPUs this machine has."""
+    if not on_gpus():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def gpu_memory() -> int | None:
+    """Bytes of this machine's first GPU, None without one."""
+    if not gpu_count():
+        return None
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 def defaults(config: JobConfig, settings: VerlSettings) -> dict[str, tuple[object, str]]:
@@ -41,7 +87,7 @@ def defaults(config: JobConfig, settings: VerlSettings) -> dict[str, tuple[objec
 
 def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, object, str]]:
     given = dict(leaves(settings.explicit))
-    on_gpus = machine.on_gpus()
+    has_gpus = on_gpus()
     parameters = (
         0 if find_recipe(config.model) else architecture(config.model, settings.trusts_model).parameters
     )
@@ -49,7 +95,7 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
     nodes, each = _gpus_of_servers(given, settings)
 
     parallel = int(given.get(TENSOR_PARALLEL, 1))
-    if on_gpus and parameters and TENSOR_PARALLEL not in given:
+    if has_gpus and parameters and TENSOR_PARALLEL not in given:
         parallel, why = _tensor_parallel(parameters, each, given)
         if parallel > 1:
             yield f"backbone.verl.{TENSOR_PARALLEL}", parallel, f"{size}; {why}"
@@ -85,7 +131,7 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
             LORA_LEARNING_RATE if adapters else LEARNING_RATE,
             f"{'adapters' if adapters else 'all weights'} of a model with {size}",
         )
-    if on_gpus:
+    if has_gpus:
         yield (
             "train.correction",
             "truncated",
@@ -95,14 +141,14 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
 
 def _gpus_of_servers(given: Mapping[str, Any], settings: VerlSettings) -> tuple[int, int]:
     """Nodes with vLLM servers, and the GPUs of each."""
-    each = int(given.get("trainer.n_gpus_per_node") or machine.gpu_count() or GPUS_OF_A_NODE)
+    each = int(given.get("trainer.n_gpus_per_node") or gpu_count() or GPUS_OF_A_NODE)
     if settings.mode == "separate_async":
         return int(given.get(f"{ROLLOUT}.nnodes", 0)), int(given.get(f"{ROLLOUT}.n_gpus_per_node", each))
     return int(given.get("trainer.nnodes", 1)), each
 
 
 def _tensor_parallel(parameters: int, each: int, given: Mapping[str, Any]) -> tuple[int, str]:
-    memory = machine.gpu_memory()
+    memory = gpu_memory()
     share = (memory or USUAL_MEMORY) * float(given.get(UTILIZATION, 0.5))
     seen = "" if memory else ", assuming GPUs of 80 GiB"
     return tensor_parallel(parameters, each, share), f"weights take at most half of vLLM's memory{seen}"
@@ -115,3 +161,134 @@ def tensor_parallel(parameters: int, each: int, share: float) -> int:
     while 2 * 2 * parameters > share * parallel and each % (2 * parallel) == 0:
         parallel *= 2
     return parallel
+
+
+def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
+    """See `ajet.Backbone.layout`. Raises ConfigError for engines and modes that it does not know."""
+    if settings.engine != "dp":
+        raise ConfigError(
+            f"backbone.verl.engine: {settings.engine} has no estimate; only dp, which is FSDP, has."
+        )
+    if settings.mode == "separate_async":
+        raise ConfigError(
+            "backbone.verl.mode: separate_async has no estimate. Plan the job as sync or colocate_async."
+        )
+    if sizes.quantized:
+        raise ConfigError(
+            "backbone verl: adapters on weights of 4 bits have no estimate. Plan them with the backbone local."
+        )
+    given = dict(leaves(settings.explicit))
+    memory, each = gpus.device.memory, min(gpus.count, GPUS_OF_A_NODE)
+    share = int(memory * float(given.get(UTILIZATION, 0.5)))
+    parallel = int(given.get(TENSOR_PARALLEL) or tensor_parallel(sizes.shape.parameters, each, share))
+    engines = max(1, gpus.count // parallel)
+    training, tokens = _training(sizes, given), _tokens(sizes, given)
+    sampled = BFLOAT16 * sizes.shape.parameters
+    # vLLM divides the heads of keys and values over the GPUs of an engine.
+    cache = parallel * (share - COMPUTING) - sampled
+    return Layout(
+        gpus=gpus.count,
+        phases=(
+            Phase(
+                "vLLM",
+                {
+                    "weights": sampled // parallel,
+                    "passes": COMPUTING,
+                    "cache of one context": sizes.shape.cached(sizes.context, BFLOAT16) // parallel,
+                },
+                share,
+            ),
+            Phase(
+                "sampling",
+                {**_lasting(training, gpus.count, given), "vLLM": share},
+                gpus.device.usable,
+            ),
+            Phase(
+                "training",
+                {
+                    **_lasting(training, gpus.count, {}),
+                    "gradients": training.gradients // gpus.count,
+                    **_reference(sizes, gpus.count),
+                    "gathered weights": _gathered(training),
+                    f"activations of {tokens} tokens": training.activations(tokens),
+                    "vLLM asleep": ASLEEP,
+                },
+                gpus.device.usable,
+            ),
+        ),
+        running=sizes.concurrency
+        if sizes.concurrency_set
+        else max(sizes.concurrency, min(sizes.episodes, SLOTS * engines)),
+        cache=max(cache, 0),
+        engines=engines,
+        engine_gpus=parallel,
+        batch=int(given.get(REQUESTS, 1024)),
+        pass_seconds=PASS_SECONDS if parallel == 1 else PASS_SECONDS_TOGETHER,
+        checkpointing=training.checkpointing,
+        settings={
+            f"backbone.verl.{TENSOR_PARALLEL}": str(parallel),
+            f"backbone.verl.{UTILIZATION}": str(given.get(UTILIZATION, 0.5)),
+            f"backbone.verl.{MICRO_BATCH}": str(tokens * _ranks(given)),
+        },
+    )
+
+
+def alternatives(settings: VerlSettings) -> Sequence[Mapping[str, object]]:
+    """See `ajet.Backbone.alternatives`."""
+    return [
+        *({f"backbone.verl.{TENSOR_PARALLEL}": gpus} for gpus in (2, 4, 8)),
+        {f"backbone.verl.{OFFLOAD[1]}": True},
+        {f"backbone.verl.{key}": True for key in OFFLOAD},
+        *({f"backbone.verl.{UTILIZATION}": share} for share in (0.3, 0.7, 0.8)),
+        *({f"backbone.verl.{SHARING}": ranks} for ranks in (2, 4, 8)),
+    ]
+
+
+def _training(sizes: JobSizes, given: Mapping[str, Any]) -> Training:
+    return Training(
+        shape=sizes.shape,
+        number=BFLOAT16,
+        stream=BFLOAT16,
+        adapters=sizes.adapted,
+        trained=sizes.learning,
+        checkpointing=bool(given.get(CHECKPOINTING, True)),
+        entropy=sizes.entropy,
+        exact_logits=False,
+    )
+
+
+def _ranks(given: Mapping[str, Any]) -> int:
+    return int(given.get(SHARING, 1))
+
+
+def _tokens(sizes: JobSizes, given: Mapping[str, Any]) -> int:
+    """Tokens that a GPU computes at once: verl's default, or its part of a whole context if that is more."""
+    return int(given.get(MICRO_BATCH) or max(TOKENS, math.ceil(sizes.context / _ranks(given)))) // _ranks(
+        given
+    )
+
+
+def _lasting(training: Training, gpus: int, given: Mapping[str, Any]) -> dict[str, int]:
+    """What a GPU keeps from step to step, unless ``given`` moves it to the CPU. All weights are float32, also those below
+    adapters."""
+    weights = (training.shape.parameters + (training.adapters or 0)) * FLOAT32
+    parts = {OFFLOAD[0]: ("weights", weights), OFFLOAD[1]: ("AdamW", training.moments)}
+    return {name: size // gpus for key, (name, size) in parts.items() if not given.get(key)}
+
+
+def _gathered(training: Training) -> int:
+    """Bytes of the weights that a GPU has whole at once: embedding and head, and two layers, of which one is fetched."""
+    shape = training.shape
+    ends = shape.embedding * (1 if shape.tied else 2)
+    return BFLOAT16 * (ends + 2 * shape.linear_parameters // shape.layers)
+
+
+def _reference(sizes: JobSizes, gpus: int) -> dict[str, int]:
+    """A GPU's part of the reference model, if there is one."""
+    if sizes.reference is not None:
+        weights = sizes.reference.parameters
+    elif sizes.keeps_first and not sizes.adapters:
+        weights = sizes.shape.parameters
+    else:
+        return {}
+    return {"the reference": weights * FLOAT32 // gpus}

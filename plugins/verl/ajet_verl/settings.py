@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from ajet import Backbone
-from ajet_verl.keys import SECTIONS, unknown
+from ajet.utils.suggest import nearest
+from ajet_verl.keys import SECTIONS
 
 Mode = Literal["sync", "colocate_async", "separate_async"]
 
@@ -67,3 +69,10 @@ class VerlSettings(Backbone):
     def explicit(self) -> dict[str, Any]:
         """verl's keys that the user has set, as a tree."""
         return dict(self.model_extra or {})
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """An error text for an unknown name, with the nearest known one or all of them."""
+    names = [n for n in known if n != "_target_"]
+    near = nearest(name, names)
+    return f"unknown key {name!r}{near or '. Known: ' + ', '.join(names)}"

@@ -10,7 +10,7 @@ import ray
 from ray import cloudpickle
 
 from ajet.job.spec import JobSpec
-from ajet_verl.recorder import NAMESPACE
+from ajet_verl.cluster import NAMESPACE
 
 
 def dumps(value: Any) -> bytes:

@@ -24,8 +24,8 @@ from ajet.learning.packing import pack
 from ajet.types import Sample
 from ajet_trees.models import ComputedTree, difference, obstacle, over_trees, tree_inputs
 from ajet_verl.images import sees
+from ajet_verl.layout import TREE
 from ajet_verl.lora import ADAPTER
-from ajet_verl.tree_layout import TREE
 
 
 class Trees:

@@ -118,10 +118,10 @@ def main(job_file: str, folder: str) -> None:
 
     from ajet_verl import lora
     from ajet_verl.alignment import RunPaths, compose
-    from ajet_verl.cluster import start_ray
+    from ajet_verl.cluster import NAMESPACE, start_ray
     from ajet_verl.credit import Credit, Learned
     from ajet_verl.plugin import Verl
-    from ajet_verl.recorder import NAMESPACE, Recorder
+    from ajet_verl.recorder import Recorder
     from ajet_verl.reference import Reference
     from ajet_verl.rows import group_rows
     from ajet_verl.spec import to_text

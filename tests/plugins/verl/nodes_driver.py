@@ -11,9 +11,8 @@ import ray
 from ajet.interfaces.progress import Silent
 from ajet.types import AjetError
 from ajet_verl.alignment import verl_defaults
-from ajet_verl.cluster import cluster
+from ajet_verl.cluster import check_nodes, cluster
 from ajet_verl.failures import is_machine_failure, why
-from ajet_verl.preconditions import check_nodes
 
 
 class Shown(Silent):

@@ -27,13 +27,13 @@ from ajet.job.prepare import prepare
 from ajet.job.spec import JobSpec
 from ajet_local.starter.calculator import Calculator
 from ajet_verl.alignment import RunPaths, compose
-from ajet_verl.cluster import start_ray
+from ajet_verl.cluster import NAMESPACE, start_ray
 from ajet_verl.dataset import PlannedGroup, TaskDataset
 from ajet_verl.lengths import architecture
 from ajet_verl.manager import EpisodeManager
 from ajet_verl.plugin import Verl
 from ajet_verl.queue import PARTITION
-from ajet_verl.recorder import NAMESPACE, Recorder
+from ajet_verl.recorder import Recorder
 from ajet_verl.spec import from_text, to_text
 
 CONTEXT = 4096

@@ -19,17 +19,11 @@ from ajet.types import ConfigError
 from ajet.utils.keys import leaves, under
 from ajet_verl import keys
 from ajet_verl.alignment import (
-    DEFAULTS,
-    FIXED,
-    OURS,
-    PLACED,
-    REFUSED,
-    TABLE,
     RunPaths,
     compose,
     verl_defaults,
 )
-from ajet_verl.engines import ENGINES
+from ajet_verl.keys import DEFAULTS, ENGINES, FIXED, OURS, PLACED, REFUSED, TABLE
 from ajet_verl.plugin import Verl
 
 DOCS = Path(__file__).parents[3] / "docs" / "verl.md"

@@ -20,9 +20,8 @@ from ajet.interfaces.backbone import MachineFailed
 from ajet.interfaces.progress import Silent
 from ajet.types import AjetError, ConfigError, ContractBroken
 from ajet_verl import cluster, launch
-from ajet_verl.environment import forwarded
+from ajet_verl.cluster import DISTRIBUTIONS, Facts, Node, forwarded, inspection, problems, refuse
 from ajet_verl.failures import broken_contract, is_machine_failure, why
-from ajet_verl.preconditions import DISTRIBUTIONS, Facts, Node, inspection, problems, refuse
 from tests.plugins.verl.test_alignment import received
 from tests.plugins.verl.test_patience import recorder_in, run_of, verl_ends  # noqa: F401
 
@@ -205,7 +204,7 @@ def test_a_node_without_this_package_can_be_inspected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = cloudpickle.dumps(inspection())
-    for name in ("ajet", "ajet_verl", "ajet_verl.preconditions"):
+    for name in ("ajet", "ajet_verl", "ajet_verl.cluster"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it is an error
     (tmp_path / "shared").write_text("content")
     inspect = cloudpickle.loads(sent)

@@ -31,9 +31,9 @@ MEMORY = 80 * 2**30
 def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has GPUs of 80 GiB."""
     monkeypatch.setattr("ajet_verl.alignment.platform_defaults", lambda backbone: {})
-    monkeypatch.setattr("ajet_verl.machine.on_gpus", lambda: True)
-    monkeypatch.setattr("ajet_verl.machine.gpu_count", lambda: 8)
-    monkeypatch.setattr("ajet_verl.machine.gpu_memory", lambda: MEMORY)
+    monkeypatch.setattr("ajet_verl.scale.on_gpus", lambda: True)
+    monkeypatch.setattr("ajet_verl.scale.gpu_count", lambda: 8)
+    monkeypatch.setattr("ajet_verl.scale.gpu_memory", lambda: MEMORY)
     monkeypatch.setattr("os.cpu_count", lambda: 128)
 
 

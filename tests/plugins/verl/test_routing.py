@@ -10,7 +10,7 @@ import pytest
 
 from ajet.learning.batch import Learnable, Selection
 from ajet.types import ConfigError
-from ajet_verl import routing
+from ajet_verl.alignment import router_replay
 from ajet_verl.rows import ROUTED, group_rows, padding
 from tests.plugins.verl.exactness import episodes
 from tests.plugins.verl.test_alignment import at, received, validated
@@ -62,7 +62,10 @@ def test_r3_needs_the_experts_that_vllm_records(engine: str, tmp_path: Path) -> 
         received(tmp_path, verl={"engine": engine, **mode})
     both: dict[str, Any] = {"actor_rollout_ref": mode["actor_rollout_ref"] | RECORDS["actor_rollout_ref"]}
     config = received(tmp_path, verl={"engine": engine, **both})
-    assert at(config, routing.RECORDS) is True and routing.replay(config) == "R3"
+    assert (
+        at(config, "actor_rollout_ref.rollout.enable_rollout_routing_replay") is True
+        and router_replay(config) == "R3"
+    )
     assert validated(config).engine.router_replay.mode == "R3"
 
 

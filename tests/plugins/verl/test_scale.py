@@ -17,9 +17,9 @@ from tests.plugins.verl.test_alignment import job_of
 @pytest.fixture(autouse=True)
 def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has 8 GPUs of 80 GiB and 128 cores."""
-    monkeypatch.setattr("ajet_verl.machine.on_gpus", lambda: True)
-    monkeypatch.setattr("ajet_verl.machine.gpu_count", lambda: 8)
-    monkeypatch.setattr("ajet_verl.machine.gpu_memory", lambda: 80 * GIB)
+    monkeypatch.setattr("ajet_verl.scale.on_gpus", lambda: True)
+    monkeypatch.setattr("ajet_verl.scale.gpu_count", lambda: 8)
+    monkeypatch.setattr("ajet_verl.scale.gpu_memory", lambda: 80 * GIB)
     monkeypatch.setattr("os.cpu_count", lambda: 128)
 
 
@@ -67,7 +67,7 @@ def test_logprobs_of_vllm_are_corrected_on_gpus_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert prepared(tmp_path)[0].config.train.correction == "truncated"
-    monkeypatch.setattr("ajet_verl.machine.on_gpus", lambda: False)
+    monkeypatch.setattr("ajet_verl.scale.on_gpus", lambda: False)
     assert prepared(tmp_path)[0].config.train.correction == "off"
 
 
@@ -78,7 +78,7 @@ def test_logprobs_of_vllm_are_corrected_on_gpus_alone(
 def test_a_model_is_split_until_its_weights_leave_room_for_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, memory: int, gpus: int
 ) -> None:
-    monkeypatch.setattr("ajet_verl.machine.gpu_memory", lambda: memory * GIB)
+    monkeypatch.setattr("ajet_verl.scale.gpu_memory", lambda: memory * GIB)
     assert parallel(prepared(tmp_path, name)[1]) == gpus
 
 

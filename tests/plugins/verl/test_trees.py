@@ -16,12 +16,10 @@ import torch
 from ajet.learning.packing import pack
 from ajet.types import AjetError, ConfigError, Sample
 from ajet_trees.cost import Flops
-from ajet_verl import tree_choice
+from ajet_verl import layout
 from ajet_verl.alignment import RunPaths, compose
-from ajet_verl.layout import PADDING
+from ajet_verl.layout import PADDING, TreeChoice, TreeRows, lay_out_trees
 from ajet_verl.plugin import Verl
-from ajet_verl.tree_choice import TreeChoice
-from ajet_verl.tree_layout import TreeRows, lay_out_trees
 from tests.patience import PATIENCE
 from tests.plugins.verl import trees_driver
 from tests.plugins.verl.conftest import Machine
@@ -129,7 +127,7 @@ def test_a_job_that_asks_for_trees_where_a_key_excludes_them_is_refused(
                 compose(job, job.backbone, RunPaths(job.model))
         else:
             config = compose(job, job.backbone, RunPaths(job.model))
-            assert named in tree_choice.obstacle(config)
+            assert named in layout.tree_obstacle(config)
 
 
 def test_the_key_takes_yamls_on_and_off(tmp_path: Path) -> None:
@@ -145,12 +143,12 @@ def test_a_model_without_trees_is_trained_as_rows_with_a_message_or_refused(
     job = job_of(tmp_path)
     assert isinstance(job.backbone, Verl)
     config = compose(job, job.backbone, RunPaths(job.model))
-    monkeypatch.setattr(tree_choice, "obstacle_of", lambda workers: "it has sliding windows")
+    monkeypatch.setattr(layout, "obstacle_of", lambda workers: "it has sliding windows")
     said: list[str] = []
-    assert tree_choice.choice(config, "auto", None, said.append).flops is None
+    assert layout.choice(config, "auto", None, said.append).flops is None
     assert said == ["verl's workers compute rows, not trees: it has sliding windows."]
     with pytest.raises(AjetError, match=r"it has sliding windows\. Set trees: auto"):
-        tree_choice.choice(config, True, None, said.append)
+        layout.choice(config, True, None, said.append)
 
 
 # --------------------------------------------------------------------------- exactness

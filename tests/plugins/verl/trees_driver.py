@@ -15,9 +15,8 @@ from ajet.learning.algorithms import GRPO
 from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
 from ajet.types import Sample
-from ajet_verl.layout import lay_out
+from ajet_verl.layout import TreeRows, lay_out, lay_out_trees
 from ajet_verl.loss import RowLoss
-from ajet_verl.tree_layout import TreeRows, lay_out_trees
 
 BENCH = Path(__file__).parents[3] / "bench"
 RANKS = 2
