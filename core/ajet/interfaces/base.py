@@ -22,6 +22,16 @@ def by_type(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
 
+def by_name(value: Any) -> Any:
+    """A section of the job; one word is short for ``{name: word}``."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def by_path(value: Any) -> Any:
+    """The spec of a reader; a path alone is short for ``{type: jsonl, path: path}``."""
+    return {"type": "jsonl", "path": value} if isinstance(value, str) else value
+
+
 @dataclass(frozen=True, slots=True)
 class SpecOf:
     """Marks a field that holds the spec of a plugin of this kind, ``{type: name, …}``."""
@@ -40,7 +50,7 @@ ChatModelSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("chat
 FilterSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("filter")]
 JudgeSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("judge")]
 LoggerSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("logger")]
-ReaderSpec = Annotated[dict[str, Any], SpecOf("reader")]
+ReaderSpec = Annotated[dict[str, Any], BeforeValidator(by_path), SpecOf("reader")]
 ServiceSpec = Annotated[dict[str, Any], SpecOf("service")]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ajet.earlier.job_file import refuse_earlier
 from ajet.interfaces.base import (
@@ -23,6 +23,8 @@ from ajet.interfaces.base import (
     ReaderSpec,
     ServiceSpec,
     Settings,
+    by_name,
+    by_path,
     by_type,
 )
 from ajet.job import DEFAULT_BACKBONE
@@ -45,20 +47,10 @@ class TaskSettings(Settings):
     validation: ReaderSpec | None = Field(
         None, description="Reader of the validation tasks, in the same form."
     )
-    selector: SelectorSettings = Field(
+    selector: Annotated[SelectorSettings, BeforeValidator(by_type)] = Field(
         SelectorSettings(),
         description="Which tasks a training step takes: {type: difficulty}, or a type alone.",
     )
-
-    @field_validator("reader", "validation", mode="before")
-    @classmethod
-    def _path_means_jsonl(cls, value: Any) -> Any:
-        return {"type": "jsonl", "path": value} if isinstance(value, str) else value
-
-    @field_validator("selector", mode="before")
-    @classmethod
-    def _selector_by_type(cls, value: Any) -> Any:
-        return by_type(value)
 
 
 class TargetSettings(Settings):
@@ -129,7 +121,7 @@ class JobConfig(Settings):
     rollout: RolloutSettings = Field(RolloutSettings(), description="How episodes are run.")
     train: TrainSettings = Field(TrainSettings(), description="What is learned and how fast.")
     eval: EvalSettings = Field(EvalSettings(), description="Validation during training, and `ajet eval`.")
-    backbone: BackboneSettings = Field(
+    backbone: Annotated[BackboneSettings, BeforeValidator(by_name)] = Field(
         BackboneSettings(), description="What runs the job, by name, and each backbone's own keys."
     )
     run: RunSettings = Field(
@@ -144,21 +136,16 @@ class JobConfig(Settings):
         description="Programs that may run beside the job, by name: {command: […], health: URL}, or a plugin's.",
     )
 
-    @field_validator("backbone", mode="before")
-    @classmethod
-    def _backbone_by_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
-
-SHORT_FORMS: Mapping[str, Mapping[str, str]] = {
-    "backbone": {"name": ""},
-    "judge": {"type": ""},
-    "train.algorithm": {"type": ""},
-    "task.reader": {"type": "jsonl", "path": ""},
-    "task.validation": {"type": "jsonl", "path": ""},
-    "task.selector": {"type": ""},
+SHORT_FORMS: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "backbone": by_name,
+    "judge": by_type,
+    "train.algorithm": by_type,
+    "task.reader": by_path,
+    "task.validation": by_path,
+    "task.selector": by_type,
 }
-"""Keys that may be one word instead of a mapping: the fields it stands for, "" for the word itself."""
+"""Keys that may be one word instead of a mapping, and what the word stands for."""
 
 
 @dataclass(slots=True)
@@ -172,6 +159,8 @@ class Layers:
     """Dotted key of a leaf -> folder that its relative paths are relative to."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Dotted key -> the object in whose place the job holds a description (`ajet.job.objects`)."""
+    _job: JobConfig | None = None
+    """The values, checked."""
 
     def add(self, tree: Mapping[str, Any], source: str, base: Path) -> None:
         """Lay a tree of values over what is there."""
@@ -184,9 +173,10 @@ class Layers:
         if isinstance(value, str) and key in SHORT_FORMS:
             if key != "backbone":
                 self.set(key, {}, source, base)
-            for field_name, default in SHORT_FORMS[key].items():
-                self.set(f"{key}.{field_name}", default or value, source, base)
+            for name, part in SHORT_FORMS[key](value).items():
+                self.set(f"{key}.{name}", part, source, base)
             return
+        self._job = None
         *parents, last = key.split(".")
         node = self.values
         for parent in parents:
@@ -215,9 +205,10 @@ class Layers:
         return (below or above or ["default"])[-1]
 
     def job(self) -> JobConfig:
-        """The checked job. Raises ConfigError in one line, naming key, source and remedy."""
+        """The job, checked after each change. Raises ConfigError in one line, naming key, source and remedy."""
         try:
-            return JobConfig(**self.values)
+            self._job = self._job or JobConfig(**self.values)
+            return self._job
         except ValidationError as error:
             key = ".".join(str(p) for p in error.errors()[0]["loc"])
             keys = (known.key for known in all_keys())

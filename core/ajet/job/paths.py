@@ -10,7 +10,9 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, TypeVar, Union
+
+from pydantic import BaseModel
 
 from ajet.capture.process.importing import refusing_calls
 from ajet.earlier.job_file import todays_name
@@ -25,6 +27,7 @@ from ajet.plugins import Plugins
 COMMAND = "cmd:"
 """Begins workflows that are not the name of an object, though they may end like one."""
 
+S = TypeVar("S", bound=BaseModel)
 Change = Callable[[Any, Any, str], Any]
 """(type, value, dotted key) -> the new value, or None for a value to walk into."""
 
@@ -44,10 +47,11 @@ class Paths:
     def job(self, config: JobConfig) -> JobConfig:
         """The whole job. The default of a folder in which commands run becomes explicit too, as the job file of a resumed
         run is in another folder."""
-        values = changed_fields(JobConfig, config.model_dump(exclude_unset=True), "", self._change)
+        config = changed_settings(config, "", self._change)
         if (config.workflow or "").startswith(COMMAND) and config.rollout.workdir is None:
-            values.setdefault("rollout", {})["workdir"] = self._layers.base_of("workflow")
-        return JobConfig(**values)
+            workdir = {"workdir": self._layers.base_of("workflow")}
+            config = config.model_copy(update={"rollout": config.rollout.model_copy(update=workdir)})
+        return config
 
     def spec(self, kind: str, spec: Any, where: str) -> Any:
         """The spec of a plugin."""
@@ -67,33 +71,29 @@ class Paths:
 
     def backbone(self, settings: BackboneSettings) -> BackboneSettings:
         """The keys of every backbone."""
-        return BackboneSettings(**self._backbone(settings.model_dump(exclude_unset=True), "backbone"))
-
-    def _backbone(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-        known = {name: cls for name in values if (cls := self._class("backbone", name, where))}
-        return {
-            name: changed_fields(known[name], value, f"{where}.{name}", self._change)
-            if name in known and isinstance(value, Mapping)
-            else value
-            for name, value in values.items()
-        }
+        sections = {}
+        for name, values in (settings.model_extra or {}).items():
+            cls, where = self._class("backbone", name, "backbone"), f"backbone.{name}"
+            if cls and isinstance(values, Mapping):
+                sections[name] = changed_fields(cls, values, where, self._change)
+        return settings.model_copy(update=sections)
 
     def _change(self, hint: Any, value: Any, where: str) -> Any:
-        if isinstance(value, str) and (hint is Path or Path in _arms(hint)):
-            return str(self._absolute(value, where))
+        if isinstance(value, str | Path) and (hint is Path or Path in _arms(hint)):
+            return type(value)(self._absolute(value, where))
         if isinstance(value, str) and hint == CodePath:
             return self._code(value, where)
         if isinstance(value, str) and hint == PathOrName:
             absolute, code = str(self._absolute(value, where)), self._code(value, where)
             return absolute if code == value and Path(absolute).exists() else code
-        if hint is BackboneSettings and isinstance(value, Mapping):
-            return self._backbone(value, where)
+        if isinstance(value, BackboneSettings):
+            return self.backbone(value)
         if isinstance(hint, type) and issubclass(hint, Judge) and isinstance(value, Mapping | str):
             return self.spec("judge", value, where)
         kind = next((mark.kind for mark in typing.get_args(hint)[1:] if isinstance(mark, SpecOf)), None)
         return self.spec(kind, value, where) if kind else None
 
-    def _absolute(self, value: str, where: str) -> Path:
+    def _absolute(self, value: str | Path, where: str) -> Path:
         path = Path(value).expanduser()
         return path if path.is_absolute() else (self._layers.base_of(where) / path).resolve()
 
@@ -130,6 +130,12 @@ def service_type(plugins: Plugins, name: str, spec: Mapping[str, Any]) -> Any:
     return spec.get("type", name if own else Command.name)
 
 
+def changed_settings(settings: S, where: str, change: Change) -> S:
+    """Checked settings with each field that was set `changed`; what changes is not checked again."""
+    given = {name: getattr(settings, name) for name in settings.model_fields_set}
+    return settings.model_copy(update=changed_fields(type(settings), given, where, change))
+
+
 def changed_fields(cls: type[Any], values: Mapping[str, Any], where: str, change: Change) -> dict[str, Any]:
     """The values of a class's fields, each `changed`."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -144,13 +150,15 @@ def changed(hint: Any, value: Any, where: str, change: Change) -> Any:
     new = change(hint, value, where)
     if new is not None:
         return new
+    if isinstance(value, BaseModel):
+        return changed_settings(value, where, change)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Settings) and isinstance(value, Mapping):
         return changed_fields(hint, value, where, change)
     if isinstance(value, Mapping) and origin in (dict, Mapping):
         return {key: changed(inner[-1], part, f"{where}.{key}", change) for key, part in value.items()}
     if isinstance(value, list | tuple) and origin in (list, tuple, Sequence):
-        return [changed(inner[0], part, f"{where}.{i}", change) for i, part in enumerate(value)]
+        return type(value)(changed(inner[0], part, f"{where}.{i}", change) for i, part in enumerate(value))
     if origin is Annotated or len(_arms(hint)) == 1:
         return changed(inner[0] if origin is Annotated else _arms(hint)[0], value, where, change)
     return value
