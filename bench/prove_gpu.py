@@ -6,20 +6,22 @@
 Without a GPU, `make prove-gpu` adds ``--reduced``: small models on the CPU, which show that the program itself works.
 
 Each part runs in processes of its own, with a deadline. One that fails, or that lacks a package, does not stop the others. The
-output of every part is in the folder of `--out`. Before its last line, this prints a section for docs/benchmarks.md; the last line
-is one JSON object. Exit code 1: a part has failed.
+output of every part is in the folder of `--out`; of a part that fails, its end is printed too. Before its last line, this prints a
+section for docs/benchmarks.md; the last line is one JSON object. Exit code 1: a part has failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,6 +65,12 @@ PARTS = (
 """All deadlines together are 25 minutes."""
 ALWAYS = ("doctor", "models")
 """The other parts and the report need them."""
+PATIENT = 4
+"""So many times the deadlines apply without a GPU, where other programs may use the same cores."""
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
+"""The beginning of a traceback's last line."""
+END = 60
+"""Lines of a failed part's output."""
 
 
 def main() -> None:
@@ -123,18 +131,23 @@ def _ran(part: Part, out: Path, python: str, *, reduced: bool) -> dict[str, Any]
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a group of its own, which ends as a whole
         )
+        seconds = part.seconds * (PATIENT if reduced else 1)
+        code: int | None = None
         try:
-            code = process.wait(part.seconds)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"not done after {part.seconds} s", "log": str(log)}
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(seconds)
         finally:
             signal_group(process.pid, signal.SIGKILL)
             process.wait()
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
-    if code:
-        return {"failed": lines[-1][:500], "log": str(log)}
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    # What the part started can print more after the figures.
+    found: dict[str, Any] = next((json.loads(line) for line in reversed(lines) if line.startswith('{"')), {})
+    if code == 0 and found:
+        return found
+    why = f"not done after {seconds} s" if code is None else f"exit code {code}"
+    error = next((line for line in reversed(lines) if ERROR.match(line)), (lines or ["no output"])[-1])
+    print(f"The end of {log}:", *(f"    {line}" for line in lines[-END:]), sep="\n")
+    return {"failed": str(found.get("failed", f"{why}: {error}"))[:500], "log": str(log)}
 
 
 def section(found: Mapping[str, Mapping[str, Any]], *, reduced: bool) -> Sequence[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,14 +44,20 @@ class Options:
 
 
 def main(run: Callable[[Options], Mapping[str, Any]], about: str | None) -> None:
-    """Run a part with the arguments of the command line, and print its figures."""
+    """Run a part with the arguments of the command line, and print its figures; if it fails, ``failed`` with the error instead, and
+    the exit code is 1."""
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--reduced", action="store_true")
     parser.add_argument("extra", nargs="*")
     given = parser.parse_args()
-    figures = run(Options(given.folder, given.reduced, given.extra))
-    print(json.dumps(figures))
+    try:
+        figures = run(Options(given.folder, given.reduced, given.extra))
+    except Exception as error:
+        traceback.print_exc()
+        figures = {"failed": f"{type(error).__name__}: {error}"}
+    print(json.dumps(figures), flush=True)
+    sys.exit("failed" in figures)
 
 
 def make_models(options: Options) -> None:
