@@ -109,8 +109,10 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
         answer = chat_end[data["key"]][data["answer"]] if "answer" in data else None
         call = _call_from_json(data, record, answer)
         record.asked.append(call)
-        if answer and isinstance(call, Call):
-            answer.ends.append(call)
+        if isinstance(call, Call):
+            record.calls.append(call)
+            if answer:
+                answer.ends.append(call)
     for data in line.get("refused", ()):
         end = chat_end[data["key"]][data["chat_end"]]
         kept = _from_line(data, _REFUSED) | _from_line(data.get("details", {}), _DETAILS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
@@ -167,8 +168,7 @@ class MessageNode:
 
     def answered_by(self, call: Call) -> None:
         """Note that this message is a call's answer."""
-        self.ends.append(call)
-        self.ends.sort(key=lambda c: c.number)
+        insort(self.ends, call, key=lambda c: c.number)
         above = self.parent
         assert above
         above.replies = above.replies or {}

@@ -24,6 +24,8 @@ class EpisodeRecord:
     def __init__(self) -> None:
         self.asked: list[Exchange] = []
         """Every call that was recorded, in the order of the requests once the record is closed."""
+        self.calls: list[Call] = []
+        """Those that an engine answered. A list of its own: the gateway counts them after each call."""
         self.trees: dict[str, TokenTree] = {}
         self.chats: dict[str, MessageNode] = {}
         """The root of the conversations of each merging key."""
@@ -48,11 +50,6 @@ class EpisodeRecord:
         return self.chats[key]
 
     @property
-    def calls(self) -> list[Call]:
-        """The calls that an engine answered."""
-        return [call for call in self.asked if isinstance(call, Call)]
-
-    @property
     def exchanges(self) -> list[Exchange]:
         """The calls with messages that an engine or a chat model answered."""
         return [call for call in self.asked if call.answer is not None]
@@ -68,6 +65,8 @@ class EpisodeRecord:
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
         self.asked.append(call)
+        if isinstance(call, Call):
+            self.calls.append(call)
         if call.chat_end is None or answer is None:
             return None
         node = call.answer = call.chat_end.add(answer)
@@ -89,7 +88,8 @@ class EpisodeRecord:
     def close(self) -> None:
         """Stop recording calls, and sort them in the order of their requests."""
         self.closed = True
-        self.asked.sort(key=lambda call: call.number)
+        for calls in (self.asked, self.calls):
+            calls.sort(key=lambda call: call.number)
 
     @property
     def answered(self) -> int:
