@@ -17,7 +17,7 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from ajet.types import AjetError, GenerateRequest, Generation, Sampling
 from ajet_local.starter.calculator import Calculator
-from ajet_verl.cluster import NAMESPACE, start_ray
+from ajet_verl.cluster import NAMESPACE, end_ray, start_ray
 from ajet_verl.engine import VerlEngine, passes_seeds
 from ajet_verl.pulse import Pulse
 from ajet_verl.recorder import Recorder
@@ -245,4 +245,4 @@ async def main() -> None:
 if __name__ == "__main__":
     start_ray(num_cpus=4, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
     asyncio.run(main())
-    ray.shutdown()
+    end_ray()

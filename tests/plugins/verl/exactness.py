@@ -118,7 +118,7 @@ def main(job_file: str, folder: str) -> None:
 
     from ajet_verl import lora
     from ajet_verl.alignment import RunPaths, compose
-    from ajet_verl.cluster import NAMESPACE, start_ray
+    from ajet_verl.cluster import NAMESPACE, end_ray, start_ray
     from ajet_verl.credit import Credit, Learned
     from ajet_verl.plugin import Verl
     from ajet_verl.recorder import Recorder
@@ -174,7 +174,7 @@ def main(job_file: str, folder: str) -> None:
         for file in [*Path(folder).glob("received-*"), *Path(folder).glob("gradients-*")]:
             file.rename(own / file.name)
     tq.close()
-    ray.shutdown()
+    end_ray()
 
 
 if __name__ == "__main__":

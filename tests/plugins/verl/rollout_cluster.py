@@ -27,7 +27,7 @@ from ajet.job.prepare import prepare
 from ajet.job.spec import JobSpec
 from ajet_local.starter.calculator import Calculator
 from ajet_verl.alignment import RunPaths, compose
-from ajet_verl.cluster import NAMESPACE, start_ray
+from ajet_verl.cluster import NAMESPACE, end_ray, start_ray
 from ajet_verl.dataset import PlannedGroup, TaskDataset
 from ajet_verl.lengths import architecture
 from ajet_verl.manager import EpisodeManager
@@ -203,7 +203,7 @@ def rollout_cluster(
         cluster.manager.close()
     finally:
         tq.close()
-        ray.shutdown()
+        end_ray()
 
 
 def _recorder(job: Job, run_dir: Path, name: str) -> Any:

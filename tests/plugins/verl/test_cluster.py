@@ -7,7 +7,7 @@ import sys
 from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 
-DRIVER = """
+SLOW = """
 import ray
 from ray._private import services
 from ajet_verl.cluster import start_ray
@@ -28,6 +28,35 @@ print("CPUs", ray.cluster_resources()["CPU"])
 ray.shutdown()
 """
 
+HANGING = """
+import atexit, os, time
+import psutil, ray
+from ajet_verl import cluster
+
+
+@ray.remote
+class Hangs:
+    def __init__(self):
+        atexit.register(time.sleep, 3600)
+
+    def pid(self):
+        return os.getpid()
+
+
+cluster.ENDING_SECONDS = 1.0
+cluster.start_ray(num_cpus=1, include_dashboard=False, log_to_driver=False)
+actor = Hangs.remote()
+worker = psutil.Process(ray.get(actor.pid.remote()))
+del actor  # its process ends, or rather hangs
+time.sleep(2)
+cluster.end_ray()
+worker.wait(60)
+"""
+
 
 def test_ray_is_started_once_more_if_the_machine_was_too_busy_for_it(machine: Machine) -> None:
-    assert "CPUs 1.0" in machine.run(sys.executable, "-c", DRIVER, seconds=PATIENCE)
+    assert "CPUs 1.0" in machine.run(sys.executable, "-c", SLOW, seconds=PATIENCE)
+
+
+def test_a_worker_that_hangs_while_its_python_ends_is_not_left(machine: Machine) -> None:
+    machine.run(sys.executable, "-c", HANGING, seconds=PATIENCE)
