@@ -34,8 +34,7 @@ from rollout_cluster import RolloutCluster, rollout_cluster
 
 from ajet.learning.objective import objective
 from ajet_verl.credit import POLL_SECONDS, credited
-from ajet_verl.queue import PARTITION
-from ajet_verl.rows import READ, TOKENS
+from ajet_verl.rows import PARTITION, READ, TOKENS
 
 SIZES = (64, 1000, 4000)
 MEMBERS, CALLS = 8, 4

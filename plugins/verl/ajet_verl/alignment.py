@@ -11,7 +11,7 @@ import copy
 import functools
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ class RunPaths:
     run_dir: str = RUN
     resume_from: str | None = None
     """Verl's folder ``global_step_N`` of a checkpoint."""
-    ajet: Mapping[str, Any] | None = None
+    ajet: Mapping[str, Any] = field(default_factory=dict)
     """The configuration's node ``ajet``, which our classes in verl's processes read."""
     model_shape: Architecture | None = None
     """The model's architecture; None only for a recipe that is not built, in a dry run."""
@@ -76,7 +76,7 @@ def compose_with_lengths(
         for values in (
             DEFAULTS,
             ENGINES[settings.engine].defaults,
-            _machine_defaults(),
+            {"trainer.n_gpus_per_node": count} if (count := scale.gpu_count()) else {},  # verl's default is 8
             platform_defaults("verl"),
             _aligned(job.config, settings),
             _placed(job, settings, paths),
@@ -95,7 +95,7 @@ def compose_with_lengths(
         for length in found:
             if length.key:
                 OmegaConf.update(config, length.key, length.value, force_add=True)
-        config.ajet = dict(paths.ajet or {})
+        config.ajet = dict(paths.ajet)
     row = lengths.check_rows(config, settings)
     cache = lengths.check_cache(config, paths.model_shape, scale.gpu_memory())
     layout.check_trees(config, settings)
@@ -168,12 +168,6 @@ def mode_of(config: JobConfig, settings: VerlSettings) -> str:
     if settings.mode == "sync" and config.train.asynchronous:
         raise ConfigError("backbone.verl.mode: sync contradicts train.asynchronous; remove one of them.")
     return settings.mode or ("colocate_async" if config.train.asynchronous else "sync")
-
-
-def _machine_defaults() -> dict[str, Any]:
-    """The number of GPUs of this machine, for every node; verl's default is 8."""
-    count = scale.gpu_count()
-    return {"trainer.n_gpus_per_node": count} if count else {}
 
 
 def _refuse_reserved(explicit: Mapping[str, Any]) -> None:

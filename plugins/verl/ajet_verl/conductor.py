@@ -1,6 +1,6 @@
-"""Has groups run, and keeps their numbers until a step has learned from them.
+"""Has groups run, decides which of them a step trains on, and keeps their numbers until a step has learned from them.
 
-Tokens never come here: runners judge groups and put their rows into verl's queue (`ajet_verl.units`).
+Tokens never come here: runners judge groups and put their rows into verl's queue (`ajet_verl.runner`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,7 +21,7 @@ import transfer_queue as tq
 
 from ajet.capture.sampling import SamplingPolicy
 from ajet.job.job import Job
-from ajet.learning.rollouts import plan_group
+from ajet.learning.rollouts import plan_group, rounded_up
 from ajet.learning.task_selector import further_tasks
 from ajet.rollout.episode import Plan
 from ajet.rollout.journal import JournalLine
@@ -29,21 +29,75 @@ from ajet.rollout.summary import Ended, rewards_differ, totals
 from ajet.runs.runtime import training_policy
 from ajet.runs.train import validation
 from ajet.types import AjetError, ContractBroken, Metrics, Task
-from ajet_verl import queue
 from ajet_verl.dataset import STEPS, PlannedGroup
 from ajet_verl.failures import broken_contract, why
-from ajet_verl.pool import MAX_LOST, Pool
-from ajet_verl.runner import RemoteProgress
-from ajet_verl.spec import read_spec, recorder_of
-from ajet_verl.step_groups import StepGroups
-from ajet_verl.tally import Tally
-from ajet_verl.units import Unit, UnitEnded, died
+from ajet_verl.pool import MAX_LOST, Pool, Tally
+from ajet_verl.recorder import read_spec, recorder_of
+from ajet_verl.rows import Status, add_group, remove_groups, remove_rows, set_status
+from ajet_verl.runner import RemoteProgress, Unit, UnitEnded, died
 
 log = logging.getLogger("ajet")
 GROUPS = "ajet_groups.pkl"
 """The file of verl's checkpoint with what the queue does not contain."""
 ROWLESS_LIMIT = 16
 """A run fails after more than this many groups without rows in turn, or more than two batches if those are larger."""
+
+
+@dataclass(slots=True)
+class StepGroups:
+    """The groups of one step, by their keys in verl's queue. Keep the record, and start what `missing` says.
+
+    verl asks for so many groups of a step and waits for as many. With oversampling, more are started, and those that are complete
+    first are taken. With dynamic sampling, a group whose rewards are all equal is replaced by a further one, up to a limit. As on
+    the local backbone, but a further group starts as soon as one is needed, not in rounds.
+    """
+
+    oversample: float
+    most: float
+    """Maximum number of started groups for each group that verl has asked for."""
+    asked: list[str] = field(default_factory=list)
+    """The groups that verl has asked for."""
+    running: set[str] = field(default_factory=set)
+    taken: list[str] = field(default_factory=list)
+    """The groups to train on."""
+    skipped: list[str] = field(default_factory=list)
+    """Groups that have ended with equal rewards."""
+    started: int = 0
+
+    def ask(self, uid: str) -> None:
+        """verl asks for a group, which is started."""
+        self.asked.append(uid)
+        self.start(uid)
+
+    def start(self, uid: str) -> None:
+        """A group is started."""
+        self.running.add(uid)
+        self.started += 1
+
+    def end(self, uid: str, *, useful: bool) -> list[str]:
+        """A group has ended; it is useful if its rewards differ, or if that does not matter. Returns it if it is taken."""
+        self.running.remove(uid)
+        (self.taken if useful else self.skipped).append(uid)
+        return [uid] if useful else []
+
+    @property
+    def missing(self) -> int:
+        """How many further groups to start now."""
+        needed = len(self.asked) - len(self.taken)
+        wanted = rounded_up(needed * self.oversample) - len(self.running)
+        return max(0, min(wanted, rounded_up(len(self.asked) * self.most) - self.started))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the step has its groups, or can get no others."""
+        return len(self.taken) == len(self.asked) or not (self.running or self.missing)
+
+    def fill(self) -> list[str]:
+        """Take skipped groups in place of those that are missing; returns them."""
+        count = len(self.asked) - len(self.taken)
+        found, self.skipped = self.skipped[:count], self.skipped[count:]
+        self.taken += found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +212,7 @@ class Conductor:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._forget(uids)
         self._recorder.drop.remote(list(uids))
-        await queue.remove(uids)
+        await remove_groups(uids)
 
     async def ended(self) -> dict[str, EndedGroup]:
         """The groups that have ended and from which no step has learned, by their keys."""
@@ -171,7 +225,7 @@ class Conductor:
         groups = self._steps[planned.step]
         try:
             if uid in groups.asked:
-                await queue.set_status(uid, "running")
+                await set_status(uid, "running")
             group = await self._run_group(uid, planned)
             has_rows = group.has_rows
             useful = useful or rewards_differ(group.members)
@@ -195,11 +249,11 @@ class Conductor:
     async def _deliver(self, uid: str, step: int, *, is_new: bool) -> None:
         """Give verl a group that has ended; ``is_new``: instead of one that it has asked for."""
         group = self._ended.get(uid)
-        status: queue.Status = "finished" if group and group.has_rows else "failure"
+        status: Status = "finished" if group and group.has_rows else "failure"
         if is_new:
-            await queue.add(uid, step, status)
+            await add_group(uid, step, status)
         else:
-            await queue.set_status(uid, status)
+            await set_status(uid, status)
 
     async def _give_up(self, groups: StepGroups) -> None:
         """Cancel and remove what the step does not train on, before verl gets its last group and may pause the servers."""
@@ -209,7 +263,7 @@ class Conductor:
         skipped = [uid for uid in groups.skipped if uid in self._ended]
         for uid in skipped:
             self._ended[uid] = replace(self._ended[uid], has_rows=False, is_skipped=True)
-        await queue.remove([*groups.skipped, *(uid for uid in groups.asked if uid not in groups.taken)])
+        await remove_groups([*groups.skipped, *(uid for uid in groups.asked if uid not in groups.taken)])
         sampled = sum(member.to_train for uid in skipped for member in self._ended[uid].members)
         self._counts["groups_unused"] += len(unused)
         self._counts["groups_skipped"] += len(groups.skipped)
@@ -226,7 +280,7 @@ class Conductor:
         unit = Unit(uid, tuple(plans), training_policy(self._job), "train", planned)
         found = await self._run(unit, self._tally, planned.step if self._step_is_known else None)
         if found.lost:
-            await queue.remove_rows(uid, but=found.rows)
+            await remove_rows(uid, but=found.rows)
         if not found.rows:
             self._failed = found.why
         group = self._ended[uid] = EndedGroup(planned, found.members, bool(found.rows), began)

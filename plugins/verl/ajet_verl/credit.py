@@ -33,10 +33,9 @@ from ajet_verl.alignment import router_replay
 from ajet_verl.layout import PADDING, TREE, choice, lay_out
 from ajet_verl.lora import ADAPTER, of
 from ajet_verl.loss import VERSION, RowLoss
-from ajet_verl.pulse import Pulse
+from ajet_verl.recorder import Pulse, read_spec, recorder_of
 from ajet_verl.rows import READ, TOKENS, key, learnables, padding, read
 from ajet_verl.settings import VerlSettings
-from ajet_verl.spec import read_spec, recorder_of
 
 POLL_SECONDS = 0.25
 """Minimum interval at which verl polls the queue; its default of 2 s is longer than a step of a small model."""

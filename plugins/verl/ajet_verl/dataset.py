@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from ajet.interfaces.reader import tasks_of_step
 from ajet.types import Task
-from ajet_verl.spec import read_spec, recorder_of, to_text
+from ajet_verl.recorder import read_spec, recorder_of, to_text
 
 STEPS = 1_000_000
 """Length of the plan: more steps than any run needs, even if later groups replace failed ones."""

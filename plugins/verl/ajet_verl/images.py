@@ -18,6 +18,8 @@ INPUTS = "multi_modal_inputs"
 """The field of a row with the arguments for the vision tower; and in the tag of a row that has this field."""
 COORDINATES = 4
 """Coordinates of a position: the token's index in the row, and time, height and width of M-RoPE."""
+TOWERS = ("qwen2_vl", "qwen2_5_vl")
+"""Types of models whose vision tower verl calls for micro-batches without images, too, as if it returned only a tensor."""
 
 
 class Seen(NamedTuple):
@@ -80,3 +82,18 @@ def seen(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> Seen:
         mm_token_type_ids=(tokens == vision.placeholder).long(),
     )
     return Seen(plain, torch.cat([torch.arange(len(plain))[None], places[:, 0]]), inputs)
+
+
+class VisionTower:
+    """A mixin before verl's FSDP engine of language models.
+
+    verl adds 0 times the features of an empty picture to a micro-batch without images, so that all ranks compute the same modules.
+    In transformers 5 the tower returns an object, of which verl 0.9.1 takes the mean there, which fails. Elsewhere verl takes
+    either.
+    """
+
+    def _build_module(self) -> Any:
+        module = super()._build_module()  # type: ignore[misc]
+        if module.config.model_type in TOWERS:
+            module.model.visual.register_forward_hook(lambda tower, given, output: output.pooler_output)
+        return module

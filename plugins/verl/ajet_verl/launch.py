@@ -12,7 +12,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,11 @@ from ajet.runs.train import recorded_validation
 from ajet.types import AjetError, ConfigError, Task
 from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
-from ajet_verl.cluster import NAMESPACE, check_nodes, cluster, ray_address, wait_for_gpus
+from ajet_verl.cluster import NAMESPACE, check_nodes, cluster, on_this_node, ray_address, wait_for_gpus
 from ajet_verl.failures import is_machine_failure, why
 from ajet_verl.lengths import architecture
-from ajet_verl.recorder import Event, Recorder
-from ajet_verl.spec import dumps, to_text
+from ajet_verl.recorder import Event, Recorder, dumps, to_text
+from ajet_verl.survivors import end_servers
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -55,41 +55,29 @@ POLL_SECONDS = 0.2
 def launch(job: Job, settings: VerlSettings) -> RunResult:
     """Run a prepared job to its end, in a new run folder or in the one to resume. Raises AjetError if the run fails."""
     source = model_source(job.model, job.config.run.seed, job.progress)
-    model, adapters = lora.base(source), lora.folder(source, job)
+    model = lora.base(source)
     # Errors are raised before the run folder is created.
     shape = architecture(model, settings.trusts_model)
-    config = compose(job, settings, RunPaths(model, adapters=adapters, model_shape=shape))
+    paths = RunPaths(model, adapters=lora.folder(source, job), model_shape=shape)
+    config = compose(job, settings, paths)
     reference = _reference(job, model, settings.trusts_model)
-    spec = to_text(JobSpec.of(job, dumps))
+    paths = replace(paths, ajet={"spec": to_text(JobSpec.of(job, dumps)), "reference": reference})
     run_dir = job.resume or new_run_dir(job)
     with held(run_dir, job.progress.say):
-        return _launch_in(run_dir, job, settings, _Sources(model, adapters, reference, spec), config)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """What the cluster's processes load."""
-
-    model: str
-    adapters: str | None
-    """A folder with adapters to begin with."""
-    reference: str | None
-    """The model of `train.reference`."""
-    spec: str
-    """The job, from `to_text`."""
+        return _launch_in(run_dir, job, settings, paths, config)
 
 
 def _launch_in(
-    run_dir: Path, job: Job, settings: VerlSettings, sources: _Sources, config: DictConfig
+    run_dir: Path, job: Job, settings: VerlSettings, paths: RunPaths, config: DictConfig
 ) -> RunResult:
     if job.resume:
         job.progress.started(run_dir)
-    keep_tokenizer(run_dir, _tokenizer(sources.model, settings.trusts_model), job.progress)
+    keep_tokenizer(run_dir, _tokenizer(paths.model, settings.trusts_model), job.progress)
     address = os.environ.get("RAY_ADDRESS") or ray_address(job)
     with cluster(config, address, settings.environment) as ray:
         wait_for_gpus(ray, config, job, joined=bool(address))
         check_nodes(ray, run_dir, job.progress)
-        run = _Run(ray, job, settings, sources, run_dir)
+        run = _Run(ray, job, settings, paths, run_dir)
         with run.listeners.run(run.done if job.resume else None):
             try:
                 try:
@@ -106,7 +94,7 @@ def _launch_in(
 class _Run:
     """One run of verl on a cluster, in the process of `ajet run`."""
 
-    def __init__(self, ray: Any, job: Job, settings: VerlSettings, sources: _Sources, run_dir: Path) -> None:
+    def __init__(self, ray: Any, job: Job, settings: VerlSettings, paths: RunPaths, run_dir: Path) -> None:
         self._ray, self._job, self._settings, self._run_dir = ray, job, settings, run_dir
         self.done = step_of(newest(run_dir, job.progress.say))
         """The step of the checkpoint to continue from, 0 without one."""
@@ -115,7 +103,7 @@ class _Run:
         attempt = uuid.uuid4().hex[:8]  # of an earlier one, actors may not have ended yet
         name, self._trainer = f"recorder {run_dir} {attempt}", f"trainer {run_dir} {attempt}"
         self._thread: threading.Thread | None = None
-        self._recorder = _on_this_node(ray, Recorder, name).remote(
+        self._recorder = on_this_node(Recorder, name=name, namespace=NAMESPACE).remote(
             str(run_dir),
             job.tasks,
             job.validation,
@@ -129,20 +117,17 @@ class _Run:
         self._config = compose(
             job,
             settings,
-            RunPaths(
-                sources.model,
-                str(run_dir),
-                _verl_checkpoint(run_dir, self.done),
-                {
-                    "spec": sources.spec,
-                    "reference": sources.reference,
+            replace(
+                paths,
+                run_dir=str(run_dir),
+                resume_from=_verl_checkpoint(run_dir, self.done),
+                ajet={
+                    **paths.ajet,
                     "run_dir": str(run_dir),
                     "recorder": name,
                     "trainer": self._trainer,
                     "runners": settings.runners,
                 },
-                architecture(sources.model, settings.trusts_model),
-                sources.adapters,
             ),
         )
         self._tasks = {task.id: task for task in job.tasks}
@@ -151,8 +136,8 @@ class _Run:
         self._failed = ""
         """The error that a process other than verl's trainer has reported."""
         self._seconds = 0.0
-        self._gap = GapCheck()
         """Duration of the steps so far."""
+        self._gap = GapCheck()
 
     def execute(self) -> None:
         """Run verl until it ends, and forward the events of its processes. Raises AjetError if verl fails, if another
@@ -162,7 +147,7 @@ class _Run:
 
         def verl() -> None:
             try:
-                run_verl(self._ray, self._config)
+                run_verl(self._config)
             except BaseException as error:
                 failure.append(error)
 
@@ -243,7 +228,6 @@ class _Run:
     def close(self) -> None:
         """Remove an incomplete checkpoint, and end the servers and the recorder."""
         shutil.rmtree(self._run_dir / "checkpoints" / STAGED, ignore_errors=True)
-        from ajet_verl.task_runner import end_servers
 
         def close_recorder() -> None:
             self._ray.get(self._recorder.close.remote(), timeout=CLOSING)
@@ -280,28 +264,19 @@ class _Run:
         )
 
 
-def run_verl(ray: Any, config: DictConfig) -> None:
+def run_verl(config: DictConfig) -> None:
     """Call verl's entry point with our task runner, and block until the job has ended. Raises verl's exceptions."""
     from verl.trainer.main_ppo import run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
     from verl.utils.device import auto_set_device
 
-    from ajet_verl.task_runner import TaskRunner
+    from ajet_verl.trainer import TaskRunner
 
     auto_set_device(config)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints that the configuration is valid
         validate_config(config, need_reference_policy(config), need_critic(config))
-    run_ppo(config, _on_this_node(ray, TaskRunner, config.ajet.trainer))
-
-
-def _on_this_node(ray: Any, cls: type[Any], name: str | None = None) -> Any:
-    """A Ray actor class whose actors run on the node of this process, where the run folder is, and reserve no CPU."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    named = {"name": name, "namespace": NAMESPACE} if name else {}
-    return ray.remote(num_cpus=0, scheduling_strategy=here, **named)(cls)
+    run_ppo(config, on_this_node(TaskRunner, name=config.ajet.trainer, namespace=NAMESPACE))
 
 
 def _reference(job: Job, model: str, trusted: bool) -> str | None:

@@ -1,6 +1,6 @@
 """LoRA adapters on verl, one for each target of the job: the keys of verl for them, and what excludes them.
 
-verl itself knows one adapter, "default". The workers' engine (`lora_engine`) creates ours, vLLM's servers (`lora_server`)
+verl itself knows one adapter, "default". The workers' engine (`workers`) creates ours, vLLM's servers (`lora_server`)
 answer each call with that of its target, and checkpoints have them in peft's layout.
 """
 

@@ -9,7 +9,7 @@ import torch
 
 from ajet.learning.objective import Objective
 from ajet.types import LossTokens
-from ajet_verl.pulse import Pulse
+from ajet_verl.recorder import Pulse
 
 FIELDS = ("response_mask", "rollout_log_probs", "advantages", "weights", "calls", "weight_versions")
 """Fields of rows that the loss always reads."""

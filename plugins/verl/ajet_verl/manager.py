@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.utils.ray_utils import auto_await
 
 from ajet.types import Metrics
+from ajet_verl.cluster import on_this_node
 from ajet_verl.conductor import Conductor
-from ajet_verl.spec import from_text
+from ajet_verl.recorder import from_text
 
 CLOSING = 60.0
 """Maximum seconds for the conductor to end."""
@@ -31,12 +31,7 @@ class EpisodeManager:
     @auto_await
     async def create(cls, config: Any, llm_client: Any, **_: Any) -> EpisodeManager:
         """A manager with a conductor on this node and its runners started; raises the error if that fails."""
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        conductor = (
-            ray.remote(Conductor)
-            .options(num_cpus=0, max_concurrency=100_000, scheduling_strategy=here)
-            .remote(config, llm_client)
-        )
+        conductor = on_this_node(Conductor, max_concurrency=100_000).remote(config, llm_client)
         await conductor.open.remote()
         return cls(conductor)
 

@@ -1,21 +1,23 @@
-"""Distributes units of work over the episode runners of all nodes, and replaces runners that die."""
+"""Distributes units of work over the episode runners of all nodes, replaces runners that die, and counts ended episodes for
+progress.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ajet.rollout.deadline import DeadlinePassed, within
-from ajet_verl.runner import Runner
-from ajet_verl.slots import Slots
-from ajet_verl.units import ALIVE_SECONDS, Unit, UnitEnded
+from ajet.types import AjetError
+from ajet_verl.runner import ALIVE_SECONDS, Runner, Unit, UnitEnded
 
 MAX_LOST = 2
 """After this many runners have died during a unit, the unit counts as the cause and fails."""
@@ -29,16 +31,147 @@ OPENING = 600.0
 """Maximum seconds for a runner to start."""
 CANCELLING = 10.0
 """Maximum seconds for a runner to cancel a unit."""
+REPORT_SECONDS = 0.5
+"""Minimum seconds between two reports of progress."""
 
 
-class UnitProgress(Protocol):
-    """Who is told how units go on."""
+class Slots:
+    """Slots of ``places`` runners, numbered from 0, for ``limit`` episodes in total. All places are closed at first. Use it from
+    a single event loop.
+
+    A unit of several episodes is given to a place as soon as this has one free slot; then some of its episodes wait in
+    the runner, so that no slot stays free until there are enough for the whole unit.
+    """
+
+    def __init__(self, limit: int, places: int) -> None:
+        self._limit = limit
+        self._shares: dict[int, int] = {}
+        self._used = dict.fromkeys(range(places), 0)
+        """Episodes of each place that have not ended, also those that wait there."""
+        self._open: set[int] = set()
+        self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
+        """Size and future place of each unit that waits, in order."""
+        self._divide()
+
+    def share(self, place: int) -> int:
+        """How many episodes may run at a place at once. Grows when another place is removed."""
+        return self._shares[place]
+
+    async def take(self, size: int) -> int:
+        """The place for a unit of ``size`` episodes, with the most free slots, once there is one. Raises AjetError if no place
+        is left."""
+        if not self._used:
+            raise _none_left()
+        taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, taken))
+        self._serve()
+        try:
+            return await taken
+        except asyncio.CancelledError:
+            if taken.done() and not taken.cancelled():
+                self.free(taken.result(), size)
+            raise
+
+    def free(self, place: int, count: int) -> None:
+        """Report that ``count`` episodes of a place have ended."""
+        if place in self._used:
+            self._used[place] -= count
+            self._serve()
+
+    def open(self, place: int) -> None:
+        """Report that the runner of a place has started."""
+        self._open.add(place)
+        self._serve()
+
+    def close(self, place: int) -> None:
+        """Report that the runner of a place has died, and that another one starts there."""
+        self._open.discard(place)
+
+    def remove(self, place: int) -> None:
+        """Report that no runner can be started at a place; the others get its share."""
+        self._open.discard(place)
+        self._used.pop(place, None)
+        if self._used:
+            self._divide()
+            self._serve()
+            return
+        for _, taken in self._waiting:
+            if not taken.done():
+                taken.set_exception(_none_left())
+        self._waiting.clear()
+
+    def _divide(self) -> None:
+        each, rest = divmod(self._limit, len(self._used))
+        self._shares = {place: each + (number < rest) for number, place in enumerate(self._used)}
+
+    def _serve(self) -> None:
+        while self._waiting:
+            size, taken = self._waiting[0]
+            if taken.done():  # it was cancelled
+                self._waiting.popleft()
+                continue
+            free = {place: self._shares[place] - self._used[place] for place in self._open}
+            best = max(free, key=lambda place: free[place], default=None)
+            if best is None or free[best] <= 0:
+                return
+            self._waiting.popleft()
+            self._used[best] += size
+            taken.set_result(best)
+
+
+def _none_left() -> AjetError:
+    return AjetError(
+        "no episode runner is left: all have died, and none could be restarted. See the messages above."
+    )
+
+
+class Tally:
+    """Reports how many of a phase's episodes have ended, at most every `REPORT_SECONDS`. ``report`` gets (phase, done, total)."""
+
+    def __init__(self, phase: str, report: Callable[[str, int, int], None]) -> None:
+        self._phase, self._report = phase, report
+        self._sizes: dict[str, int] = {}
+        """Episodes of each unit."""
+        self._done: dict[str, int] = {}
+        """Of them, those that have ended."""
+        self._pending: asyncio.TimerHandle | None = None
+
+    def start(self, unit: str, size: int) -> None:
+        """A unit of ``size`` episodes will run."""
+        self._sizes[unit], self._done[unit] = size, 0
 
     def ended(self, unit: str, count: int) -> None:
-        """Further episodes of a unit have ended."""
+        """Further ``count`` episodes of a unit have ended."""
+        self._set(unit, self._done.get(unit, 0) + count)
 
     def again(self, unit: str) -> None:
-        """A unit runs again, on another runner."""
+        """A unit runs again, because its runner died."""
+        self._set(unit, 0)
+
+    def end(self, unit: str) -> None:
+        """All episodes of a unit have ended."""
+        self._set(unit, self._sizes.get(unit, 0))
+
+    def left(self, unit: str) -> int:
+        """How many episodes of a unit have not ended."""
+        return self._sizes.get(unit, 0) - self._done.get(unit, 0)
+
+    def drop(self, units: Iterable[str]) -> None:
+        """These units no longer count."""
+        for unit in units:
+            self._sizes.pop(unit, None)
+            self._done.pop(unit, None)
+
+    def _set(self, unit: str, done: int) -> None:
+        if unit in self._sizes:
+            self._done[unit] = min(done, self._sizes[unit])
+            if self._pending is None:
+                self._pending = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._send)
+
+    def _send(self) -> None:
+        self._pending = None
+        if self._sizes:
+            self._report(self._phase, sum(self._done.values()), sum(self._sizes.values()))
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +182,8 @@ class _RunnerHandle:
     node: str
     actor: Any
     following: asyncio.Task[None] | None = None
-    units: dict[str, tuple[int, UnitProgress]] = field(default_factory=dict)
-    """Its units by name: how many of their episodes have not ended, and who is told."""
+    units: dict[str, tuple[int, Tally]] = field(default_factory=dict)
+    """Its units by name: how many of their episodes have not ended, and the tally that counts them."""
 
 
 class Pool:
@@ -84,15 +217,15 @@ class Pool:
         for handle in self._handles.values():
             handle.following = asyncio.create_task(self._follow(handle))
 
-    async def run(self, unit: Unit, progress: UnitProgress) -> UnitEnded | None:
+    async def run(self, unit: Unit, tally: Tally) -> UnitEnded | None:
         """Run a unit. If its runner dies, another one runs it again; None if `MAX_LOST` runners have died. If this is cancelled,
         the runner cancels the unit."""
         for lost in range(MAX_LOST):
             if lost:
-                progress.again(unit.name)
+                tally.again(unit.name)
             place = await self._slots.take(len(unit.plans))
             handle = self._handles[place]
-            handle.units[unit.name] = len(unit.plans), progress
+            handle.units[unit.name] = len(unit.plans), tally
             try:
                 ended: UnitEnded | None = await handle.actor.run.remote(unit, self._slots.share(place))
                 assert ended is not None, f"unit {unit.name} was cancelled, but not by its pool"
@@ -145,11 +278,11 @@ class Pool:
                 return self._replace(handle, f"it did not report for {self._silence:g} s")
             for name, count in news.items():
                 if name in handle.units:
-                    left, progress = handle.units[name]
+                    left, tally = handle.units[name]
                     count = min(count, left)
-                    handle.units[name] = left - count, progress
+                    handle.units[name] = left - count, tally
                     self._slots.free(handle.place, count)
-                    progress.ended(name, count)
+                    tally.ended(name, count)
 
     def _replace(self, handle: _RunnerHandle, why: str) -> None:
         """Replace a lost runner. Does nothing if it is already replaced, because all of its units call this."""

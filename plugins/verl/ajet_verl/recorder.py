@@ -1,23 +1,63 @@
-"""The only writer of the run folder, as a Ray actor on the node of `ajet run`: journal, metrics, checkpoints.
+"""The node ``ajet`` of verl's configuration: the job, and the recorder, by which the processes of verl reach `ajet run`.
 
-It also collects events (progress, metrics, episodes, checkpoints, messages) until the process of `ajet run` fetches them.
+The recorder is the only writer of the run folder (journal, metrics, checkpoints). It also collects events (progress, metrics,
+episodes, checkpoints, messages) until the process of `ajet run` fetches them.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import os
 import pickle
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError
+
+from ajet.job.spec import JobSpec
 from ajet.rollout.journal import JournalLine
 from ajet.rollout.recorder import RunRecorder
 from ajet.types import Metrics, Task
 from ajet_lora.folders import FOLDER
+from ajet_verl.cluster import NAMESPACE
 
 LINES = "ajet_lines.pkl"
 """The file of verl's checkpoint with the lines of groups from which no step has learned."""
+PULSE_SECONDS = 10.0
+"""Minimum seconds between two reports of a process."""
+
+
+def dumps(value: Any) -> bytes:
+    """An object as Ray would send it, also a function or a class of a script or a notebook."""
+    return bytes(cloudpickle.dumps(value))
+
+
+def to_text(value: Any) -> str:
+    """An object as text, for verl's queue and configuration, which would turn objects into dictionaries."""
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def from_text(text: str) -> Any:
+    """The object of a text from `to_text`. Only for texts of the same run, because it unpickles them."""
+    return pickle.loads(base64.b64decode(text))
+
+
+def read_spec(config: Any) -> JobSpec:
+    """The job's spec from verl's configuration."""
+    spec = from_text(config.ajet.spec)
+    assert isinstance(spec, JobSpec)
+    return spec
+
+
+def recorder_of(config: Any) -> Any:
+    """The Ray handle of the run's `ajet_verl.recorder.Recorder`. Raises ValueError if there is none."""
+    return ray.get_actor(config.ajet.recorder, namespace=NAMESPACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +195,20 @@ class Recorder:
     def close(self) -> None:
         """Close the files."""
         self._run.close()
+
+
+class Pulse:
+    """Sent to each process that reports progress; the recorder is given by its name."""
+
+    def __init__(self, recorder: str) -> None:
+        self._recorder = recorder
+        self._last = float("-inf")
+
+    def beat(self) -> None:
+        """Report progress; returns at once. Never raises: the recorder ends before some processes do."""
+        now = time.monotonic()
+        if now - self._last < PULSE_SECONDS:
+            return
+        self._last = now
+        with contextlib.suppress(RayError, ValueError):
+            ray.get_actor(self._recorder, namespace=NAMESPACE).alive.remote()

@@ -1,24 +1,28 @@
-"""Timelines as rows of verl's TransferQueue, and back.
+"""What AgentJet writes into verl's TransferQueue: timelines as rows, read back for credit, and the status of each group.
 
 A row has the tensors that verl's workers read, and a `Row` with what credit needs to know. So credit needs only the
 queue, even after the queue was restored from a checkpoint, and of the queue no tensors, unless rows become trees.
+
+verl waits for a group until its status is ``finished`` or ``failure``, and then takes all rows that the queue has of it. So
+rows are put before the status, and rows that do not belong to the group's last run are removed before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+import transfer_queue as tq
 from numpy.typing import NDArray
 
 from ajet.learning.batch import Learnable
 from ajet.tracker.timelines import Timeline
 from ajet.types import AjetError, Span
 from ajet_verl.images import COORDINATES, INPUTS, seen
-from ajet_verl.spec import from_text, to_text
+from ajet_verl.recorder import from_text, to_text
 
 if TYPE_CHECKING:
     from ajet.chat.vision import Vision
@@ -30,6 +34,11 @@ TOKENS = ("prompts", "responses")
 ROUTED = "routed_experts"
 """In the tag of a row with this field: its numbers of layers and of experts per token."""
 Fields = dict[str, Any]
+PARTITION = "train"
+"""The partition of verl's queue with the training data."""
+
+
+Status = Literal["running", "finished", "failure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +218,44 @@ def _tensor(array: NDArray[Any], kind: Any) -> torch.Tensor:
 
 def _array(tensor: torch.Tensor, kind: Any) -> NDArray[Any]:
     return tensor.cpu().numpy().astype(kind)
+
+
+async def add_group(uid: str, step: int, status: Status) -> None:
+    """Add a group of a step that verl has not asked for."""
+    tag = {"is_prompt": True, "status": status, "global_steps": step}
+    await tq.async_kv_put(key=uid, partition_id=PARTITION, tag=tag)
+
+
+async def set_status(uid: str, status: Status) -> None:
+    """Set the status of a group, given by its key."""
+    await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
+
+
+async def put_rows(rows: GroupRows, step: int) -> None:
+    """Put the rows of a group that was planned for a step. Existing rows with the same keys are replaced."""
+    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+    tags = [{**tag, "global_steps": step} for tag in rows.tags]
+    fields = list_of_dict_to_tensordict(rows.fields)
+    await tq.async_kv_batch_put(keys=rows.keys, fields=fields, tags=tags, partition_id=PARTITION)
+
+
+async def remove_rows(uid: str, but: Collection[str] = ()) -> None:
+    """Remove the rows of a group, except the keys in ``but``."""
+    await _remove({key for key in await _keys() if key.startswith(f"{uid}_")} - set(but))
+
+
+async def remove_groups(uids: Collection[str]) -> None:
+    """Remove groups: their rows and their statuses."""
+    wanted = set(uids)
+    await _remove({key for key in await _keys() if key.split("_")[0] in wanted})
+
+
+async def _keys() -> list[str]:
+    found = await tq.async_kv_list(partition_id=PARTITION)
+    return list((found or {}).get(PARTITION, ()))
+
+
+async def _remove(keys: Collection[str]) -> None:
+    if keys:
+        await tq.async_kv_clear(keys=sorted(keys), partition_id=PARTITION)

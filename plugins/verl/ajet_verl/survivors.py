@@ -1,14 +1,19 @@
-"""What happens in the trainer if an inference server dies or hangs: its calls go to the other servers, and the step is not lost.
+"""The inference servers, as the process of verl's trainer sees them: if one dies or hangs, its calls go to the other servers, and
+the step is not lost.
 
 While episodes run, servers are asked whether they answer; one that hangs is ended. A dead server is taken out of verl's list.
 With servers of their own (`separate_async`), the run goes on without it. A server that shares its GPUs with the trainer
 belongs to ranks that cannot be left out of the next update of the servers: so the step is trained and saved, and then the run
 ends with an error, after which `run.restarts` resumes it.
+
+If a server dies while verl waits for it, the run ends: vLLM never answers a call of the trainer whose engine has been killed, so
+verl would wait forever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,18 +22,68 @@ from typing import Any
 
 import psutil
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from ajet.types import AjetError, Metrics
-from ajet_verl.health import servers, watched_servers, why_dead
-from ajet_verl.spec import recorder_of
+from ajet_verl.recorder import recorder_of
 
+SERVER = re.compile(r"\w*server_\w+")
+"""Names of verl's actors that are inference servers."""
+LOOK = 5.0
+"""Seconds between two looks at the servers."""
 ASK = 10.0
 """Seconds between two rounds of questions."""
 ANSWER = 40.0
 """Seconds for an answer. vLLM answers between two steps of its engine, even if its queue is full."""
 OWN_WEIGHTS = "naive"
 """verl's name of the way in which ranks send their weights to the server on their own GPUs."""
+CLOSING = 30.0
+"""Maximum seconds for servers to end."""
+
+
+def servers() -> dict[str, Any]:
+    """The inference servers of this job that are alive, by the names of their actors."""
+    return {name: ray.get_actor(name) for name in filter(SERVER.fullmatch, ray.util.list_named_actors())}
+
+
+@contextlib.contextmanager
+def watched_servers(fail: Callable[[str], object]) -> Iterator[None]:
+    """A block in which verl calls all servers. If one of them dies, ``fail`` is called in another thread, once, with its name
+    and the cause."""
+    found, ended = servers(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK):
+            for name, server in found.items():
+                if cause := why_dead(server):
+                    fail(f"inference server {name} died while the trainer waited for it: {cause}")
+                    return
+
+    threading.Thread(target=watch, name="ajet-servers", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def why_dead(server: Any) -> str:
+    """Why a server cannot answer any more; empty if it can, or is too busy to say."""
+    try:
+        return str(ray.get(server.__ray_call__.remote(_engine_error), timeout=LOOK))
+    except GetTimeoutError:
+        return ""
+    except RayActorError as error:
+        return next((line.strip() for line in str(error).splitlines() if line.strip()), "it has ended")
+    except RayError:
+        return ""
+
+
+def _engine_error(server: Any) -> str:
+    """In a server's process: the error of vLLM's engine. Only the first node of a server has one."""
+    engine = getattr(server, "engine", None)
+    if engine is None or not engine.errored:
+        return ""
+    return f"{type(engine.dead_error).__name__}: its engine process has ended"
 
 
 class Survivors:
@@ -158,3 +213,24 @@ def _end_engine(server: Any) -> None:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def end_servers() -> None:
+    """Make the inference servers end their engines. Otherwise Ray kills them with this process, and their shared memory
+    remains."""
+    ended = [server.__ray_call__.remote(_close_engine) for server in servers().values()]
+    if ended:
+        ray.wait(ended, num_returns=len(ended), timeout=CLOSING)
+
+
+def _close_engine(server: Any) -> None:
+    """In a server's process: end vLLM's processes and remove their shared memory."""
+    from multiprocessing import resource_tracker
+
+    engine = getattr(server, "engine", None)  # only on the first node of a server
+    try:
+        if engine is not None:
+            engine.shutdown(timeout=CLOSING / 2)
+    finally:
+        tracker: Any = resource_tracker._resource_tracker
+        tracker._stop()  # otherwise Ray kills it before it has removed anything

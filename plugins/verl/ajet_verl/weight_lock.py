@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from ajet_verl.spec import recorder_of
+from ajet_verl.recorder import recorder_of
 
 FOLDER = Path("/tmp")
 """Where verl creates its sockets."""

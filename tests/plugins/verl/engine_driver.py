@@ -18,10 +18,8 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 from ajet.types import AjetError, GenerateRequest, Generation, Sampling
 from ajet_local.starter.calculator import Calculator
 from ajet_verl.cluster import NAMESPACE, end_ray, start_ray
-from ajet_verl.engine import VerlEngine, passes_seeds
-from ajet_verl.pulse import Pulse
-from ajet_verl.recorder import Recorder
-from ajet_verl.servers import Servers
+from ajet_verl.engine import Servers, VerlEngine, passes_seeds
+from ajet_verl.recorder import Pulse, Recorder
 
 STOP, FOREVER, BROKEN = 3, 5, 6
 SECONDS = 300.0

@@ -121,10 +121,9 @@ def main(job_file: str, folder: str) -> None:
     from ajet_verl.cluster import NAMESPACE, end_ray, start_ray
     from ajet_verl.credit import Credit, Learned
     from ajet_verl.plugin import Verl
-    from ajet_verl.recorder import Recorder
-    from ajet_verl.reference import Reference
+    from ajet_verl.recorder import Recorder, to_text
     from ajet_verl.rows import group_rows
-    from ajet_verl.spec import to_text
+    from ajet_verl.trainer import Reference
 
     job = job_of(Path(job_file))
     assert isinstance(job.backbone, Verl)

@@ -32,9 +32,8 @@ from ajet_verl.dataset import PlannedGroup, TaskDataset
 from ajet_verl.lengths import architecture
 from ajet_verl.manager import EpisodeManager
 from ajet_verl.plugin import Verl
-from ajet_verl.queue import PARTITION
-from ajet_verl.recorder import Recorder
-from ajet_verl.spec import from_text, to_text
+from ajet_verl.recorder import Recorder, from_text, to_text
+from ajet_verl.rows import PARTITION
 
 CONTEXT = 4096
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's processes cannot import this file

@@ -100,7 +100,7 @@ def test_verls_error_becomes_one_that_restarts_or_one_that_does_not(
     for make in errors.values():
         error = make()
 
-        def fails(ray: Any, config: Any, error: BaseException = error) -> None:
+        def fails(config: Any, error: BaseException = error) -> None:
             raise error
 
         monkeypatch.setattr(launch, "run_verl", fails)
@@ -128,7 +128,7 @@ def test_dead_servers_are_the_cause_even_if_verl_fails_first(
 ) -> None:
     recorder = recorder_in(tmp_path)
 
-    def fails(ray: Any, config: Any) -> None:
+    def fails(config: Any) -> None:
         time.sleep(0.3)  # until the first look begins, which then ends with verl
         raise raised(AjetError("nothing to train on: 17 groups in turn had no rows"))
 

@@ -14,10 +14,10 @@ import signal
 import subprocess
 import time
 import ray
-from ajet_verl import health, survivors
+from ajet_verl import survivors
 from ajet_verl.cluster import start_ray
 
-health.LOOK = survivors.ASK = 0.5
+survivors.LOOK = survivors.ASK = 0.5
 survivors.ANSWER = 10.0
 
 
@@ -50,7 +50,7 @@ class Server:
         self.engine.errored = True
 
 
-def said_within(seconds, during=lambda: None, watched=health.watched_servers):
+def said_within(seconds, during=lambda: None, watched=survivors.watched_servers):
     said = []
     with watched(said.append):
         during()

@@ -23,7 +23,6 @@ from ajet.types import ConfigError, Task
 from ajet_lora.adapters import base_of
 from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
-from ajet_verl.export import export
 from ajet_verl.plugin import Verl
 from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, lines, printed_by, run_folder, write_job
@@ -104,11 +103,11 @@ def test_two_adapters_train_and_their_export_scores_as_the_run_did(machine: Mach
 
     (checkpoint,) = checkpoints(run)
     with pytest.raises(ConfigError, match=r"contains the adapters of critic, solver\. Choose one"):
-        export(checkpoint, folder / "merged", None)
+        Verl().export(checkpoint, folder / "merged", None)
     for name in TARGETS:
         weights = load_file(checkpoint / weights_of(name))
         assert any(weight.any() for key, weight in weights.items() if "lora_B" in key), "it has learned"
-        export(checkpoint, folder / f"merged-{name}", name)
+        Verl().export(checkpoint, folder / f"merged-{name}", name)
 
     found = [line for line in live_lines(run / "episodes.jsonl") if line["phase"] == "validation"]
     found = [line for line in found if line["step"] == STEPS]

@@ -36,7 +36,7 @@ class Here:
 def verl_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """A verl that runs until this event is set."""
     ends = threading.Event()
-    monkeypatch.setattr(launch, "run_verl", lambda ray, config: ends.wait(60))
+    monkeypatch.setattr(launch, "run_verl", lambda config: ends.wait(60))
     yield ends
     ends.set()
 
@@ -83,7 +83,7 @@ def test_a_message_that_there_is_no_progress_is_none(tmp_path: Path, verl_ends: 
 def test_a_runner_reports_progress_only_while_its_episodes_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runner, "SECONDS", 0.05)
+    monkeypatch.setattr(runner, "PULSE_SECONDS", 0.05)
     beats: list[str] = []
     board = Board()
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from ajet.types import AjetError
-from ajet_verl import tally
-from ajet_verl.slots import Slots
-from ajet_verl.tally import Tally
+from ajet_verl import pool
+from ajet_verl.pool import Slots, Tally
 from tests.patience import PATIENCE
 
 
@@ -155,7 +154,7 @@ async def test_4000_episodes_of_groups_never_exceed_the_limit_by_running_ones() 
 async def test_progress_counts_episodes_once_also_if_a_unit_runs_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tally, "SECONDS", 0.0)
+    monkeypatch.setattr(pool, "REPORT_SECONDS", 0.0)
     told: list[Any] = []
     progress = Tally("train", lambda *report: told.append(report))
     for name in ("a", "b"):

@@ -13,7 +13,7 @@ import ajet
 from ajet.job.prepare import prepare
 from ajet.job.spec import JobSpec
 from ajet.runs.arguments import run_layers
-from ajet_verl.spec import dumps, to_text
+from ajet_verl.recorder import dumps, to_text
 
 async def agent(task):
     return task.query.upper()
@@ -27,7 +27,7 @@ print(to_text(JobSpec.of(prepare(layers), dumps)))
 OPEN = """
 import asyncio, sys
 import ajet
-from ajet_verl.spec import from_text
+from ajet_verl.recorder import from_text
 
 job = from_text(sys.stdin.read()).open()
 print(asyncio.run(job.workflow.target(ajet.Task("t", "ab"))), job.backbone.name, type(job.judge).__name__)

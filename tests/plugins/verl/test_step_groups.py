@@ -12,8 +12,8 @@ import pytest
 
 from ajet.learning.batch import Learnable
 from ajet.learning.rollouts import rounded_up
+from ajet_verl.conductor import StepGroups
 from ajet_verl.credit import with_different_rewards
-from ajet_verl.step_groups import StepGroups
 from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 

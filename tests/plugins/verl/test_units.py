@@ -23,7 +23,7 @@ from ajet_local.starter.calculator import Calculator
 from ajet_verl.dataset import PlannedGroup
 from ajet_verl.recorder import LINES, Recorder
 from ajet_verl.rows import GroupRows
-from ajet_verl.units import Unit, UnitEnded, Units
+from ajet_verl.runner import Unit, UnitEnded, Units
 from tests.patience import PATIENCE
 from tests.plugins.verl.test_alignment import job_of
 

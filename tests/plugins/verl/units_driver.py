@@ -14,7 +14,7 @@ import ray
 import transfer_queue as tq
 from rollout_cluster import RolloutCluster, rollout_cluster
 
-from ajet_verl.queue import PARTITION
+from ajet_verl.rows import PARTITION
 
 MEMBERS = 4
 FLOW = """
@@ -93,7 +93,7 @@ def run(folder: Path) -> dict[str, Any]:
 
 
 def _order(cluster: RolloutCluster) -> list[str]:
-    from ajet_verl.spec import from_text
+    from ajet_verl.recorder import from_text
 
     return [from_text(cluster.groups[i]["planned_group"]).task.id for i in range(len(ORDER))]
 
