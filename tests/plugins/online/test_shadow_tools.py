@@ -143,7 +143,7 @@ def test_an_async_loop_with_async_tools(explorer: FakeExplorer) -> None:
 def test_methods_and_wrapped_functions_can_be_declared() -> None:
     from functools import partial, wraps
 
-    from ajet_online.runner.tools import is_read_only
+    from ajet_online.runner.shadow import is_read_only
 
     class Tools:
         @read_only

@@ -8,12 +8,10 @@ counted and logged, and never reaches the service.
 
 from __future__ import annotations
 
-from ajet_online.runner.counts import Counts
 from ajet_online.runner.runner import Runner
 from ajet_online.runner.selection import ExplicitMarking, Request, SamplingRate, Selection, mark, marked
-from ajet_online.runner.shadow import in_shadow_run
-from ajet_online.runner.shadow_run import ShadowRun
-from ajet_online.runner.tools import guard_tools, read_only
+from ajet_online.runner.shadow import guard_tools, in_shadow_run, read_only
+from ajet_online.runner.shadow_run import Counts, ShadowRun
 
 __all__ = [
     "Runner",

@@ -13,10 +13,9 @@ from types import ModuleType
 from ajet.utils.patching import Patch, when_imported
 from ajet_online.runner.frameworks.agentscope import agentscope_agents_watched, agentscope_tools_guarded
 from ajet_online.runner.frameworks.autogen import assistants_watched, autogen_tools_guarded
-from ajet_online.runner.frameworks.langchain import langchain_tools_guarded
-from ajet_online.runner.frameworks.langgraph import graphs_watched
+from ajet_online.runner.frameworks.langchain import graphs_watched, langchain_tools_guarded
 from ajet_online.runner.frameworks.openai_agents import openai_agents_tools_guarded, runs_watched
-from ajet_online.runner.threads import threads_in_shadow_runs
+from ajet_online.runner.shadow import threads_in_shadow_runs
 
 _PATCHES = (
     ("langchain_core.tools.base", langchain_tools_guarded),

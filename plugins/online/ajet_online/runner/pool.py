@@ -6,20 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-
-class Job(Protocol):
-    """What a pool runs. Its methods never raise."""
-
-    def run(self) -> None:
-        """Do the work."""
-
-    def drop(self) -> None:
-        """It will not run."""
-
-    def abandon(self) -> None:
-        """It runs, and is not waited for any longer. `run` may still be in progress."""
+from ajet_online.runner.shadow_run import Job
 
 
 class Pool:

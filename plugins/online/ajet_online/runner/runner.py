@@ -14,16 +14,13 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from ajet.types import AjetError, ConfigError
-from ajet_online.runner.commits import Commits
-from ajet_online.runner.counts import Counter, Counts
-from ajet_online.runner.explorer_client import ExplorerClient, check_address
-from ajet_online.runner.loops import Loops
-from ajet_online.runner.marks import Marks
+from ajet_online.runner.calling import Loops
+from ajet_online.runner.explorer_client import Commits, ExplorerClient, check_address
 from ajet_online.runner.patches import intercepted
 from ajet_online.runner.pool import Pool
 from ajet_online.runner.selection import Request, SamplingRate, Select, Selection, Strategy, as_function
-from ajet_online.runner.shadow_run import Job, Setup, ShadowRun, User
-from ajet_online.runner.watching import Repeatable, Watcher, watched, watchers
+from ajet_online.runner.shadow_run import Counter, Counts, Job, Setup, ShadowRun, User
+from ajet_online.runner.watching import Marks, Repeatable, Watcher, watched, watchers
 
 log = logging.getLogger("ajet.online.runner")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ajet.types import ConfigError
-from ajet_online.runner.marks import Marks, marks_around, marks_of_request
 from ajet_online.runner.shadow import in_shadow_run
-from ajet_online.runner.watching import current_watcher
+from ajet_online.runner.watching import Marks, current_watcher, marks_around, marks_of_request
 
 log = logging.getLogger("ajet.online.runner")
 

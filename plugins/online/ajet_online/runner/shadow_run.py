@@ -1,4 +1,4 @@
-"""One shadow run: the agent with the model in training, its reward, and the feedback."""
+"""One shadow run: the agent with the model in training, its reward, and the feedback; and how many a runner has had."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ajet_online.runner.calling import Call
-from ajet_online.runner.commits import Commits
-from ajet_online.runner.counts import Counter
-from ajet_online.runner.explorer_client import ExplorerClient
-from ajet_online.runner.loops import Loops
+from ajet_online.runner.calling import Call, Loops
+from ajet_online.runner.explorer_client import Commits, ExplorerClient
 from ajet_online.runner.patches import intercepted, problems
 from ajet_online.runner.shadow import Shadow, current_shadow
-from ajet_online.runner.text import text_of
 from ajet_online.runner.watching import Repeatable
 
 log = logging.getLogger("ajet.online.runner")
-
-
 Message = Mapping[str, str]
 User = Callable[[Sequence[Message]], Any]
+_METHODS = ("get_text_content", "to_text")
+_PLACES = ("final_output", "messages", "text", "content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class Setup:
 
 
 class Job:
-    """A shadow run that a pool runs once, or drops, or abandons."""
+    """A shadow run that a pool runs once, or drops, or abandons. These methods never raise."""
 
     def __init__(
         self,
@@ -90,7 +86,7 @@ class Job:
         self._has_ended = False
 
     def run(self) -> None:
-        """Run it. Never raises."""
+        """Run it."""
         counter = self._setup.counter
         try:
             with intercepted():
@@ -205,3 +201,66 @@ class Job:
             ended, self._has_ended = self._has_ended, True
         if not ended:
             self._setup.commits.ended(self._task_id, rated=rated)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A snapshot of a runner's counters."""
+
+    requests: int = 0
+    """Requests that the production model has answered while the runner was started."""
+    selected: int = 0
+    """Requests that a strategy has selected."""
+    shadow_runs: int = 0
+    """Shadow runs that have begun."""
+    dropped: int = 0
+    """Shadow runs that never began: the queue was full, the runner was stopped, or tools cannot be intercepted."""
+    failed: int = 0
+    """Shadow runs whose agent or reward calculator raised, and requests whose selection raised."""
+    timed_out: int = 0
+    """Shadow runs that were abandoned: after ``timeout`` seconds, or when the runner stopped."""
+    refused_tools: int = 0
+    """Tool calls that were refused."""
+    feedback_sent: int = 0
+    """Rewards that the explorer has taken."""
+    feedback_failed: int = 0
+    """Rewards that it has not."""
+    commits: int = 0
+    """Tasks that were committed."""
+    commits_failed: int = 0
+    """Attempts to commit a task that failed; the task is tried again after the next interval."""
+
+
+class Counter:
+    """Counters that several threads increase."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = Counts()
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Increase the counter with the name of a field of `Counts`."""
+        with self._lock:
+            self._counts = replace(self._counts, **{name: getattr(self._counts, name) + number})
+
+    @property
+    def snapshot(self) -> Counts:
+        """The counters now, all read at the same moment."""
+        return self._counts
+
+
+def text_of(value: Any) -> str:
+    """The text of a message, of the last of several, or of a framework's result; ``str(value)`` of anything else."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list | tuple):
+        return text_of(value[-1]) if value else ""
+    for name in _METHODS:
+        if hasattr(value, name):
+            return text_of(getattr(value, name)())
+    for name in _PLACES:
+        if isinstance(value, dict) and name in value:
+            return text_of(value[name])
+        if hasattr(value, name):
+            return text_of(getattr(value, name))
+    return str(value)

@@ -1,19 +1,65 @@
-"""Calls of agents by the user's program: what is noted before one, so that it can be repeated, and its answer, of which a started
-runner is told."""
+"""Calls of agents by the user's program: what is noted before one, so that it can be repeated, the marks of its request, and its
+answer, of which a started runner is told."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol
 
 from ajet.utils.patching import steps_with
-from ajet_online.runner.marks import Marks, marks_of_request, new_marks
 from ajet_online.runner.shadow import in_shadow_run
+
+
+class Marks:
+    """The marks of one request. The agent's tasks and threads share it, because copies of a context share its values."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.marked = False
+        self._labels: dict[str, None] = {}
+        self._metadata: dict[str, Any] = {}
+
+    def add(self, labels: tuple[str, ...], metadata: dict[str, Any]) -> None:
+        """Add labels, each once, and metadata, of which the latest value counts."""
+        with self._lock:
+            self.marked = True
+            self._labels.update(dict.fromkeys(labels))
+            self._metadata.update(metadata)
+
+    def clear(self) -> None:
+        """Remove all of them."""
+        with self._lock:
+            self.marked = False
+            self._labels.clear()
+            self._metadata.clear()
+
+    def read(self) -> tuple[bool, tuple[str, ...], dict[str, Any]]:
+        """Whether the request is marked, its labels and its metadata."""
+        with self._lock:
+            return self.marked, tuple(self._labels), dict(self._metadata)
+
+
+marks_of_request: ContextVar[Marks | None] = ContextVar("ajet_online_marks", default=None)
+"""Those of the watched call that is in progress."""
+marks_around: ContextVar[tuple[Marks, ...]] = ContextVar("ajet_online_marked", default=())
+"""Those of the blocks around it. They are cleared when their block ends, as a task that was started in it may go on."""
+
+
+def new_marks() -> Marks:
+    """The marks of a call that begins: those of the blocks around it."""
+    marks = Marks()
+    for is_marked, labels, metadata in (block.read() for block in marks_around.get()):
+        if is_marked:
+            marks.add(labels, metadata)
+    return marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +203,16 @@ class _Call:
 
     def _answered(self, response: Any) -> None:
         self._watcher.answered(self._call, response, self._marks, time.monotonic() - self._started)
+
+
+def state_of(agent: Any, *kinds: type) -> dict[str, Any]:
+    """Copies of those attributes of an agent that are of these classes."""
+    return {name: copy.deepcopy(value) for name, value in vars(agent).items() if isinstance(value, kinds)}
+
+
+def with_state(agent: Any, state: dict[str, Any]) -> Any:
+    """A shallow copy of the agent, which has a deep copy of this state."""
+    twin = copy.copy(agent)
+    # Not by `setattr`: a class may note attributes in an object that both would share.
+    vars(twin).update(copy.deepcopy(state))
+    return twin

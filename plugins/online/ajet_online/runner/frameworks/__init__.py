@@ -1,2 +1,1 @@
-"""One file for each framework: how its tools are intercepted in shadow runs, and which calls of its agents are repeated. LangChain has
-no calls of agents of its own: they are LangGraph's."""
+"""One file for each framework: how its tools are intercepted in shadow runs, and which calls of its agents are repeated."""

@@ -10,10 +10,8 @@ from types import MethodType, ModuleType
 from typing import Any
 
 from ajet.utils.patching import replaced, replaced_in_all
-from ajet_online.runner.shadow import current_shadow, in_shadow_run
-from ajet_online.runner.state import state_of, with_state
-from ajet_online.runner.tools import is_read_only
-from ajet_online.runner.watching import Describe, Repeatable, watched
+from ajet_online.runner.shadow import current_shadow, in_shadow_run, is_read_only
+from ajet_online.runner.watching import Describe, Repeatable, state_of, watched, with_state
 
 
 @contextmanager

@@ -10,10 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from ajet.utils.patching import replaced_in_all
-from ajet_online.runner.shadow import current_shadow
-from ajet_online.runner.state import state_of, with_state
-from ajet_online.runner.tools import is_read_only
-from ajet_online.runner.watching import Repeatable, watched
+from ajet_online.runner.shadow import current_shadow, is_read_only
+from ajet_online.runner.watching import Repeatable, state_of, watched, with_state
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from typing import Any
 
 from ajet.types import AjetError
 from ajet.utils.patching import replaced
-from ajet_online.runner.shadow import current_shadow
-from ajet_online.runner.tools import is_read_only
+from ajet_online.runner.shadow import current_shadow, is_read_only
 from ajet_online.runner.watching import Repeatable, watched
 
 INVOKE = "_invoke_function_tool_with_metadata"
