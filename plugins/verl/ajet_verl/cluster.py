@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -37,6 +37,8 @@ NAMESPACE = "ajet"
 """Ray namespace of our named actors."""
 NODES_SECONDS = 300.0
 """Maximum seconds for the GPUs of a job to join the cluster."""
+ENDING_SECONDS = 30.0
+"""Maximum seconds for Ray's workers to end after their node."""
 NEW_CLUSTER_ARGUMENTS = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
 """Arguments of `ray.init` that apply only to a new cluster."""
 SLOW_NODE = "node timed out during startup"
@@ -64,7 +66,7 @@ def cluster(config: DictConfig, address: str | None, further: Iterable[str] = ()
     try:
         yield ray
     finally:
-        ray.shutdown()
+        end_ray()
 
 
 def start_ray(**arguments: Any) -> None:
@@ -84,6 +86,32 @@ def start_ray(**arguments: Any) -> None:
         raise AjetError(
             f"backbone verl: Ray: {error}. Check RAY_ADDRESS, or `ray status` on that machine."
         ) from error
+
+
+def end_ray() -> None:
+    """Call `ray.shutdown`, and end the workers that it leaves of a node that this process has started: Ray waits a second for the
+    node, then kills it, and nobody ends a worker that hangs while its Python ends."""
+    import psutil
+    import ray
+
+    def alive(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    workers: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if child.name() == "raylet":
+                workers += child.children(recursive=True)
+    ray.shutdown()
+    deadline = time.monotonic() + ENDING_SECONDS
+    while (left := list(filter(alive, workers))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def _runtime_env(
