@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import threading
@@ -34,7 +35,8 @@ class Options:
 
     @property
     def large(self) -> Path:
-        """A model of the shape of Qwen3-0.6B with random weights in bfloat16, reduced: of two layers in float32."""
+        """A model of the shape of Qwen3-0.6B with random weights in bfloat16, reduced: of two layers in float32. Most of its ids
+        are of no text, as in real vocabularies, but the tokenizer knows them all: weights that are random sample any."""
         return self.folder / "large"
 
     @property
@@ -94,19 +96,26 @@ def make_models(options: Options) -> None:
         max_position_embeddings=4096,
         **common,
     )
-    for folder, config, dtype in (
-        (options.small, tiny, torch.float32),
-        (
-            options.large,
-            tiny if options.reduced else large,
-            torch.float32 if options.reduced else torch.bfloat16,
-        ),
-    ):
+    if options.reduced:
+        large = copy.copy(tiny)
+        large.vocab_size = 4 * len(tokenizer)
+    dtype = torch.float32 if options.reduced else torch.bfloat16
+    for folder, config, kind in ((options.small, tiny, torch.float32), (options.large, large, dtype)):
         torch.manual_seed(0)
         with options.device:
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            model = AutoModelForCausalLM.from_config(config, dtype=kind)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    _fill(options.large / "tokenizer.json", large.vocab_size)
+
+
+def _fill(file: Path, size: int) -> None:
+    """Give a tokenizer ``size`` tokens; no text is encoded as one of the new ones."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    known = {token["id"] for token in content["added_tokens"]} | set(vocabulary.values())
+    vocabulary.update({f"unused{n}": n for n in range(size) if n not in known})
+    file.write_text(json.dumps(content), encoding="utf-8")
 
 
 class Peak:

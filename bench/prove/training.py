@@ -1,5 +1,5 @@
-"""Steps of a job with the model of Qwen3-0.6B's shape on the backbone (and with the engine) that is named: speed, parts of a step,
-memory beside the plan.
+"""Steps of a job with the model of Qwen3-0.6B's shape on the backbone (and with the engine, and so many steps) that is named: speed,
+parts of a step, memory beside the plan.
 
 Rewards are random: the job learns nothing, but every part of it runs.
 """
@@ -24,10 +24,10 @@ PROMPT, ANSWER = 512, 256
 
 def run(options: Options) -> dict[str, Any]:
     """Train, and compare with the plan. Raises AjetError if the job fails."""
-    backbone, *engine = options.extra
+    backbone, engine, steps = [*options.extra, "", ""][:3]
     settings = _settings(options, backbone)
     if engine:
-        settings["backbone.local.engine"] = engine[0]
+        settings["backbone.local.engine"] = engine
     with Peak(options.device) as peak:
         done = ajet.run(
             workflow=str(Path(__file__).with_name("agent.py")) + ":ask",
@@ -36,7 +36,7 @@ def run(options: Options) -> dict[str, Any]:
             model=str(options.large),
             backbone=backbone,
             run_dir=str(options.folder / "runs"),
-            steps=3 if options.reduced else STEPS,
+            steps=3 if options.reduced else int(steps or STEPS),
             set=settings,
         )
     warm = done.metrics[1:]  # the first step also compiles and fills caches

@@ -132,7 +132,8 @@ class LocalTrainer:
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
         for name, network in (("", model), ("the reference model: ", reference)):
-            reason = enable_trees(network) if network is not None else ""
+            with self._computing():
+                reason = enable_trees(network) if network is not None else ""
             if reason:
                 log.warning("%ssamples are computed as rows, not as trees: %s.", name, reason.rstrip("."))
         if gradient_checkpointing:

@@ -10,7 +10,8 @@ batched.
 Each block gives an output and the logarithm of its softmax's sum; with the latter, blocks are merged exactly (as in
 FlashAttention, Dao et al., arXiv:2205.14135). The backward pass of a block needs only the merged output and logarithm.
 On CPUs, the kernels behind torch's `scaled_dot_product_attention` compute both passes. On CUDA, everything is one
-call of torch's `flex_attention` with the layout's block mask.
+call of torch's `flex_attention` with the layout's block mask, over tokens padded to whole blocks: so torch compiles few
+variants, and none for few queries, which has no backward pass.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -38,6 +39,8 @@ PADDING = 0.25
 """A chunk is batched with others that are shorter by at most this share of its tokens."""
 MOVED_PAIRS = 20
 """Merging a block's results costs as much per token as computing this many pairs."""
+MASKED = 128
+"""Tokens of a block of `flex_attention`. It has another kernel below this many queries, so there are at least two blocks."""
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 """Arguments of transformers' attention functions that attention over trees does not support."""
 
@@ -145,15 +148,9 @@ class TreeLayout:
         return Work(pairs + MOVED_PAIRS * moved, len(self.triangles) + len(self.rectangles))
 
     def block_mask(self, device: torch.device) -> BlockMask:
-        """The mask of `flex_attention`, in which a token's descendants attend to it. Built once, on the first ``device``."""
+        """The mask of `flex_attention` over the tokens, padded to whole blocks. Built once, on the first ``device``."""
         if self._block_mask is None:
-            ends = torch.as_tensor(self.ends, device=device)
-
-            def attends(batch: Any, head: Any, query: Any, key: Any) -> Any:
-                return (key <= query) & (query < ends[key])
-
-            count = len(self.ends)
-            self._block_mask = create_block_mask(attends, None, None, count, count, device=device)
+            self._block_mask = _block_mask(self.ends, device)
         return self._block_mask
 
     def _add_forks(self, starts: np.ndarray, stops: np.ndarray) -> None:
@@ -170,6 +167,37 @@ class TreeLayout:
             path = int(np.searchsorted(starts, fork, side="right")) - 1
             self.rectangles.append(Rectangle(start, end, int(starts[path]), fork + 1))
             self.ends[starts[path] : fork + 1] = np.maximum(self.ends[starts[path] : fork + 1], end)
+
+
+def _block_mask(ends: np.ndarray, device: torch.device) -> BlockMask:
+    """A mask in which each token i is seen by the tokens ``[i, ends[i])``. Padding sees itself alone.
+
+    Time and memory are quadratic in the blocks. torch's `create_block_mask` is quadratic in the tokens: 20 GB for 41,000.
+    """
+    blocks = max(2, -(-len(ends) // MASKED))
+    ends = np.concatenate([ends, np.arange(len(ends), blocks * MASKED) + 1])
+    of_block = ends.reshape(blocks, MASKED)
+    first = np.arange(blocks)[:, None] * MASKED  # query of each block
+    earlier = np.tri(blocks, k=-1, dtype=np.bool_)
+    full = earlier & (of_block.min(1) >= first + MASKED)
+    partial = np.eye(blocks, dtype=np.bool_) | (earlier & ~full & (of_block.max(1) > first))
+    ends_on_device = torch.as_tensor(ends, device=device)
+
+    def attends(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return (key <= query) & (query < ends_on_device[key])
+
+    return BlockMask.from_kv_blocks(
+        *_listed(partial, device), *_listed(full, device), BLOCK_SIZE=MASKED, mask_mod=attends
+    )
+
+
+def _listed(pairs: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many blocks of keys each block of queries has, int32[1, 1, B]; and these first, int32[1, 1, B, B]."""
+    order = np.argsort(~pairs, axis=1, kind="stable").astype(np.int32)
+    count = pairs.sum(1, dtype=np.int32)
+    return torch.as_tensor(count, device=device)[None, None], torch.as_tensor(order, device=device)[
+        None, None
+    ]
 
 
 def _triangles(chunks: list[tuple[int, int]]) -> Triangles:
@@ -282,25 +310,36 @@ def tree_attention(
     tree.uses += 1
     # Under autocast, rotary positions leave queries and keys in a more precise type.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    repeats = query.shape[1] // key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if query.device.type != "cpu":
+        return masked_attention(_compiled(), query, key, value, tree, scale).transpose(1, 2), None
+    repeats = query.shape[1] // key.shape[1]
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
-    if query.device.type == "cpu" and tree.dense:
+    if tree.dense:
         out = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=tree.mask, scale=scale
         )
-    elif query.device.type == "cpu":
-        out = _TreeAttention.apply(query, key, value, tree, scale)
     else:
-        out = _compiled_flex_attention()(
-            query, key, value, block_mask=tree.block_mask(query.device), scale=scale
-        )
+        out = _TreeAttention.apply(query, key, value, tree, scale)
     return out.transpose(1, 2), None
 
 
+def masked_attention(
+    flex: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tree: TreeLayout, scale: float
+) -> torch.Tensor:
+    """Attention over ``tree`` by ``flex``, which is `flex_attention` or its compiled form: queries [1, H, N, D], keys and values
+    [1, G, N, D], where G divides H, to outputs [1, H, N, D]."""
+    count, mask = query.shape[2], tree.block_mask(query.device)
+    padding = (0, 0, 0, mask.shape[-1] - count)
+    query, key, value = (torch.nn.functional.pad(x, padding) for x in (query, key, value))
+    out: torch.Tensor = flex(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
+    return out[:, :, :count]
+
+
 @cache
-def _compiled_flex_attention() -> Any:
-    return torch.compile(flex_attention, dynamic=True)
+def _compiled() -> Any:
+    # Without fullgraph, torch falls back to a kernel that holds all N² scores, with no more than a warning.
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
 AttentionInterface.register(NAME, tree_attention)

@@ -16,8 +16,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config  # noqa: E402
+from transformers.integrations.sdpa_attention import repeat_kv  # noqa: E402
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 from ajet.interfaces.algorithm import ActorCritic, Algorithm  # noqa: E402
 from ajet.learning.algorithms import GRPO  # noqa: E402
@@ -37,7 +39,7 @@ from ajet_local.trainer import LocalTrainer  # noqa: E402
 from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
 from ajet_trees import attention  # noqa: E402
-from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention  # noqa: E402
+from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention, masked_attention  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
@@ -288,13 +290,35 @@ def test_blocks_cover_every_ancestor_exactly_once(seed):
     np.testing.assert_array_equal(layout.depths, attends(parents).sum(1) - 1)
 
 
-def test_the_block_mask_for_gpus_gives_the_same_attention():
-    layout = TreeLayout(pack(random_forest(3, rows=25, longest=100)).parents)
-    query, key, value = (torch.randn(1, 2, len(layout.parents), 16) for _ in range(3))
+@pytest.mark.parametrize("seed", range(6))
+def test_the_block_mask_for_gpus_gives_the_same_attention(seed):
+    """`flex_attention` without compilation, on grouped queries. Sizes are far from whole blocks, some below one."""
+    layout = TreeLayout(pack(random_forest(seed, rows=[1, 2, 25][seed % 3], longest=40 * (seed + 1))).parents)
+    query, key, value = (
+        torch.randn(1, heads, len(layout.parents), 16, dtype=torch.float64) for heads in (4, 2, 2)
+    )
+    of_mask = masked_attention(flex_attention, query, key, value, layout, 0.3)
+    of_blocks = _TreeAttention.apply(query, repeat_kv(key, 2), repeat_kv(value, 2), layout, 0.3)
+    torch.testing.assert_close(of_mask, of_blocks)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_block_mask_computes_no_more_blocks_than_one_made_from_all_pairs(seed):
+    layout = TreeLayout(pack(random_forest(seed, rows=25, longest=300)).parents)
     mask = layout.block_mask(torch.device("cpu"))
-    of_mask = flex_attention(query, key, value, block_mask=mask, scale=0.3)
-    of_blocks = _TreeAttention.apply(query, key, value, layout, 0.3)
-    torch.testing.assert_close(of_mask, of_blocks, atol=1e-5, rtol=1e-5)
+    ends = torch.as_tensor(layout.ends)
+
+    def attends(batch, head, query, key):
+        inside = (query < len(ends)) & (key < len(ends))
+        seen = (key <= query) & (query < ends[key.clamp(max=len(ends) - 1)])
+        return torch.where(inside, seen, query == key)
+
+    size = mask.shape[-1]
+    assert size % 128 == 0 and len(layout.parents) <= size
+    expected = create_block_mask(attends, None, None, size, size, device="cpu")
+    assert torch.equal(mask.to_dense(), expected.to_dense())
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(mask, name), getattr(expected, name)), name
 
 
 # --------------------------------------------------------------------------- exactness
@@ -651,3 +675,61 @@ def test_models_with_sliding_windows_are_trained_as_rows_and_say_so(caplog):
 def test_models_with_attention_of_their_own_are_trained_as_rows():
     model = tiny(attn_implementation="eager")
     assert "eager" in enable_trees(model)
+
+
+# --------------------------------------------------------------------------- the proof that a model computes trees
+
+
+def ignoring_the_tree(module, query, key, value, mask, **options):
+    options["tree"].uses += 1
+    return attention.sdpa_attention_forward(
+        module, query, key, value, None, is_causal=True, scaling=options["scaling"]
+    )
+
+
+def wrong_in_the_backward_pass(module, query, key, value, mask, **options):
+    found = attention.tree_attention(module, query, key, value, mask, **options)[0]
+    wrong = ignoring_the_tree(module, query, key, value, mask, **options)[0]
+    options["tree"].uses -= 1
+    return wrong + (found - wrong).detach(), None
+
+
+class FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("out of resource: shared memory, Required: 180224")
+
+
+def without_a_backward_pass(module, query, key, value, mask, **options):
+    return FailsBackward.apply(attention.tree_attention(module, query, key, value, mask, **options)[0]), None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (ignoring_the_tree, "its logits over a tree differ"),
+        (wrong_in_the_backward_pass, "its gradients over a tree differ"),
+        (without_a_backward_pass, "out of resource"),
+    ],
+)
+def test_attention_that_is_wrong_on_trees_is_noticed_in_every_type(wrong, reason, dtype, monkeypatch):
+    model = tiny(dtype=dtype)
+    assert enable_trees(model) == ""
+
+    def attend(module, query, key, value, mask, **options):
+        chosen = wrong if options.get("tree") is not None else attention.tree_attention
+        return chosen(module, query, key, value, mask, **options)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, attention.NAME, attend)
+    assert reason in enable_trees(model)
+
+
+def test_the_proof_leaves_no_gradients():
+    model = tiny()
+    assert enable_trees(model) == ""
+    assert all(p.grad is None for p in model.parameters())
