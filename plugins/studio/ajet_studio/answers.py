@@ -1,14 +1,58 @@
-"""Answers as JSON that every browser can read: no NaN, and lone surrogates only as escapes."""
+"""What the server answers: JSON that every browser can read, with no NaN, and lone surrogates only as escapes; or why it cannot answer,
+as for a query whose numbers are none.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
 from ajet_studio.lines import finite
+
+
+class Refused(Exception):
+    """An answer with an HTTP status and one line of text, for the page to show."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def missing(text: str) -> Refused:
+    """Status 404."""
+    return Refused(404, text)
+
+
+def wrong(text: str) -> Refused:
+    """Status 400."""
+    return Refused(400, text)
+
+
+def number(text: str | None, name: str, default: int | None = None) -> int | None:
+    """A whole number of a query. Raises Refused (400)."""
+    if text in (None, ""):
+        return default
+    try:
+        return int(str(text))
+    except ValueError:
+        raise wrong(f"{name}: {str(text)[:40]!r} is not a whole number") from None
+
+
+def real(text: str | None, name: str) -> float | None:
+    """A number of a query. Raises Refused (400)."""
+    if text in (None, ""):
+        return None
+    try:
+        value = float(str(text))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise wrong(f"{name}: {str(text)[:40]!r} is not a number")
+    return value
 
 
 def json_answer(value: Any, status: int = 200) -> Response:

@@ -29,7 +29,7 @@ def studio(
 
     from ajet.capture.gateway.listening import listen, url_of
     from ajet.utils.terminal import tell
-    from ajet_studio.opening import open_library
+    from ajet_studio.library import open_library
     from ajet_studio.security import LOOPBACK
     from ajet_studio.serving import StudioServer, warm_up
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ajet.reports.feedback import FEEDBACK
 from ajet.utils.files import writing
+from ajet_studio.answers import wrong
 from ajet_studio.lines import NotALine, finite, parse_whole
-from ajet_studio.problems import wrong
 
 MOST_TEXT = 1_000_000
 

@@ -1,22 +1,31 @@
-"""The runs below a folder, and those that the page looks at."""
+"""What the argument of `ajet studio` names: runs below a folder, and those that the page looks at; or episodes of a source, which a
+thread writes into a temporary folder that the page reads like a run."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
+import shutil
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ajet.interfaces.source import EpisodeSource
+from ajet.plugins import load_plugins
 from ajet.rollout.recorder import JOURNAL, METRICS
-from ajet.types import ConfigError
+from ajet.runs.run_dir import RUNNING
+from ajet.types import AjetError, ConfigError
+from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
-from ajet_studio.mirror import Mirror
-from ajet_studio.opened import OpenRun
-from ajet_studio.problems import Refused, missing
-from ajet_studio.recent import Recent
+from ajet_studio.opened import OpenRun, Recent
 
+PAUSE = 1.0
+"""Seconds between two looks at a source that had nothing more."""
 CACHE = ".studio"
 """The folder in a run folder that holds the index."""
 HERE = "."
@@ -127,3 +136,61 @@ def _cache(run_dir: Path) -> Path:
         return run_dir / CACHE
     user = Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser()
     return user / "studio" / hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:16]
+
+
+class Mirror:
+    """A folder with the files of a run, which follows a source until `close`. Raises AjetError if the source cannot be read."""
+
+    def __init__(self, source: EpisodeSource) -> None:
+        self.source = source
+        self.problem = ""
+        """Why the source cannot be read now; empty while it can."""
+        self._above = Path(tempfile.mkdtemp(prefix="ajet-studio-"))
+        self.folder = self._above / _last_part(source.name)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="ajet-studio-mirror", daemon=True)
+        try:
+            self.folder.mkdir()
+            (self.folder / RUNNING).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+            source.update(self.folder)
+        except BaseException:
+            shutil.rmtree(self._above)
+            raise
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following, close the source and remove the folder."""
+        self._closed.set()
+        self._thread.join()
+        self.source.close()
+        shutil.rmtree(self._above)
+
+    def _follow(self) -> None:
+        more = True
+        while not self._closed.wait(0.0 if more else PAUSE):
+            try:
+                more, self.problem = self.source.update(self.folder), ""
+            except AjetError as error:
+                more, self.problem = False, str(error)
+
+
+def _last_part(name: str) -> str:
+    """A folder's name from that of a source, which is a path or URL: its last part."""
+    last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^\w.-]+", "-", last).strip("-.")[:80] or "episodes"
+
+
+def open_library(what: str) -> Library:
+    """The runs in a folder, or the episodes of a source that a plugin opens. Raises ConfigError if it is neither, AjetError if the
+    source cannot be read."""
+    folder = Path(what).expanduser()
+    if not folder.is_dir():
+        source: EpisodeSource | None = load_plugins().manager.hook.ajet_episode_source(where=what)
+        if source is not None:
+            mirror = Mirror(source)
+            return Library(mirror.folder, mirror)
+        if "://" in what or folder.is_file():
+            raise ConfigError(
+                f"{what}: is neither a folder nor a store. To look at a store of `ajet online`, install ajet-plugin-online."
+            )
+    return Library(folder)

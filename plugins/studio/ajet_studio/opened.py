@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +28,11 @@ from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import TOKENIZER
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import AjetError, Task
+from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.index import Index
 from ajet_studio.lines import NotALine, parse_whole
-from ajet_studio.metrics import Metrics, read_metrics
-from ajet_studio.problems import Refused, missing
-from ajet_studio.recent import Recent
-from ajet_studio.tasks import read_tasks
+from ajet_studio.run_files import Metrics, read_metrics, read_tasks
 
 Read = TypeVar("Read")
 JOB = "job.yaml"
@@ -42,6 +42,7 @@ _PATIENCE = 10.0
 """Seconds that an address of an episode waits for the index to reach it."""
 _TOKENIZER_GROWS = 8
 """A tokenizer takes about so many times the bytes of its file."""
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +289,26 @@ def _without_own_code(job: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[s
         train["algorithm"] = None
     train["filters"] = [spec for spec in train.get("filters") or () if is_known("filter", spec)]
     return ({**job, "train": train} if job else job), notes
+
+
+class Recent:
+    """Values by key. The least recently used ones are forgotten once all are larger than ``most_bytes``; the last one is
+    kept whatever its size. May be used in any thread; one value is made at a time, which bounds memory."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._guard = threading.RLock()
+        self._values: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
+
+    def get(self, key: Hashable, size: int, make: Callable[[], Value]) -> Value:
+        """The value of a key, made if it is not here; ``size`` is about how many bytes it takes."""
+        with self._guard:
+            if key in self._values:
+                self._values.move_to_end(key)
+            else:
+                self._values[key] = size, make()
+                total = sum(size for size, _ in self._values.values())
+                while total > self._most_bytes and len(self._values) > 1:
+                    total -= self._values.popitem(last=False)[1][0]
+            found: Value = self._values[key][1]
+            return found

@@ -23,11 +23,9 @@ from ajet.chat.messages import REF
 from ajet.rollout.image_folder import image_file
 from ajet.types import AjetError
 from ajet_studio import feedback, live, view_episodes, view_runs, view_search, view_tokens
-from ajet_studio.answers import error, json_answer
+from ajet_studio.answers import Refused, error, json_answer, number, wrong
 from ajet_studio.library import Library
 from ajet_studio.opened import OpenRun
-from ajet_studio.problems import Refused, wrong
-from ajet_studio.queries import number
 from ajet_studio.security import App, Guarded
 
 PAGE = Path(__file__).parent / "page"

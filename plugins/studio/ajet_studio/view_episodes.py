@@ -15,11 +15,10 @@ from ajet.tracker.call import Call, Exchange, MessageNode
 from ajet.tracker.timelines import Timeline
 from ajet.types import Task
 from ajet_studio import live
+from ajet_studio.answers import missing, number, real, wrong
 from ajet_studio.explanations import explain_counter
 from ajet_studio.lines import NotALine, Words, parse_words
 from ajet_studio.opened import Decoded, OpenRun
-from ajet_studio.problems import missing, wrong
-from ajet_studio.queries import number, real
 from ajet_studio.words import matching, texts
 
 MOST_ROWS = 200

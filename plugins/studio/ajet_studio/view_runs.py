@@ -14,13 +14,12 @@ from ajet.rollout.checkpoints import CHECKPOINTS, fault, validation_reward
 from ajet.rollout.recorder import JOURNAL
 from ajet.utils.keys import leaves
 from ajet_studio import live
+from ajet_studio.answers import Refused, missing
 from ajet_studio.explanations import explain_counter, explain_metric
 from ajet_studio.index import faults, torn
 from ajet_studio.library import Library
-from ajet_studio.metrics import Metrics
 from ajet_studio.opened import OpenRun
-from ajet_studio.problems import Refused, missing
-from ajet_studio.state import changed, started, state_of
+from ajet_studio.run_files import Metrics, changed, started, state_of
 
 MOST_POINTS = 2000
 MOST_STEPS = 500

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ajet_studio.answers import missing, wrong
 from ajet_studio.lines import NotALine, parse_words
 from ajet_studio.opened import OpenRun
-from ajet_studio.problems import missing, wrong
 from ajet_studio.view_episodes import query_of
 from ajet_studio.words import excerpt, matching
 

@@ -10,8 +10,8 @@ import numpy as np
 from ajet.learning.credit import advantage_of
 from ajet.tracker.call import Call
 from ajet.tracker.tree import Branch, TokenTree
+from ajet_studio.answers import missing
 from ajet_studio.opened import Decoded, OpenRun
-from ajet_studio.problems import missing
 from ajet_studio.view_episodes import Lanes
 
 MOST_TOKENS = 1000

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ajet.types import AjetError, ConfigError
-from ajet_studio import mirror
-from ajet_studio.opening import open_library
+from ajet_studio import library
+from ajet_studio.library import open_library
 
 from . import runs
 
@@ -25,7 +25,7 @@ from tests.plugins.online.conftest import trace
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store with a conversation of two replies."""
-    monkeypatch.setattr(mirror, "PAUSE", 0.05)
+    monkeypatch.setattr(library, "PAUSE", 0.05)
     found = Store.open(str(tmp_path / "traces.db"))
     now = time.time()
     more = [{"role": "user", "content": "are you <b>sure</b>?"}]

@@ -1,0 +1,157 @@
+"""What a run folder tells besides its journal: the tasks, the metrics, whether the run is still running, and when it began."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ajet.interfaces.base import by_type
+from ajet.rollout.recorder import JOURNAL, METRICS, superseded, surviving
+from ajet.runs.run_dir import RUNNING
+from ajet.types import AjetError, Task
+from ajet_studio.lines import NotALine, finite, parse_whole
+
+MOST_TASKS = 20_000
+MOST_BYTES = 64 << 20
+"""Of a file of tasks; larger ones are not read."""
+_STAMP = re.compile(r"\d{8}-\d{6}")
+_WRITTEN = ("job.yaml", JOURNAL, METRICS)
+_QUIET = 600.0
+"""Seconds without a change after which a run on another machine no longer counts as live."""
+
+
+def read_tasks(run_dir: Path, job: Mapping[str, Any]) -> dict[str, Task]:
+    """The tasks of a run, by id, as far as its job names plain files: other readers may run code or ask other hosts. What cannot be
+    read is left out."""
+    section = job.get("task")
+    if not isinstance(section, Mapping):
+        return {}
+    found: dict[str, Task] = {}
+    for name in ("reader", "validation"):
+        spec = by_type(section.get(name))
+        if isinstance(spec, Mapping) and spec.get("type") == "jsonl":
+            try:
+                found |= {task.id: task for task in _tasks(run_dir, job, spec, f"task.{name}")}
+            except (AjetError, OSError, ValueError, TypeError):
+                continue
+    return found
+
+
+def _tasks(run_dir: Path, job: Mapping[str, Any], spec: Mapping[str, Any], where: str) -> list[Task]:
+    from ajet.interfaces.reader import Reader
+    from ajet.job.config import Layers
+    from ajet.job.prepare import build_plugin
+
+    layers = Layers()
+    layers.add(job, "job.yaml", run_dir)
+    reader: Any = build_plugin(layers, Reader, spec, where)
+    if reader.path.stat().st_size > MOST_BYTES:
+        return []
+    return list(islice(reader.tasks(), MOST_TASKS))
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The lines of a metrics file that count, and what is wrong with others."""
+
+    lines: Sequence[Mapping[str, Any]]
+    problems: Sequence[str]
+
+    def of(self, phase: str) -> list[Mapping[str, Any]]:
+        """The lines of a phase, by step; the last one of each step."""
+        found = {line["step"]: line for line in self.lines if line["type"] == phase}
+        return [line for _, line in sorted(found.items())]
+
+    def phases(self) -> list[str]:
+        """The phases that have metrics, in the order of their first lines."""
+        return list(dict.fromkeys(line["type"] for line in self.lines))
+
+
+def read_metrics(path: Path) -> Metrics:
+    """Read a metrics file; empty if there is none. What cannot be read is reported in the problems."""
+    problems: list[str] = []
+    try:
+        lines = surviving(_lines(path, problems), superseded, lambda line: (line["step"], None))
+    except FileNotFoundError:
+        return Metrics((), ())
+    except OSError as error:
+        return Metrics((), (f"{path.name}: {error.strerror}",))
+    return Metrics(lines, problems)
+
+
+def _lines(path: Path, problems: list[str]) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            if not raw.endswith(b"\n"):  # still being written, or cut off by a kill
+                return
+            try:
+                line = finite(parse_whole(raw))
+            except NotALine as error:
+                problems.append(f"{path.name}: line {number}: {error}; it is left out")
+                continue
+            if _fits(line):
+                yield line
+            else:
+                problems.append(
+                    f"{path.name}: line {number}: not a line of metrics: {json.dumps(line)[:100]}; it is left out"
+                )
+
+
+def _fits(line: Any) -> bool:
+    if not isinstance(line, dict) or not isinstance(line.get("type"), str):
+        return False
+    return isinstance(line.get("from_step" if line["type"] == "superseded" else "step"), int)
+
+
+def state_of(run_dir: Path, steps: int, wanted: int) -> str:
+    """The state of a run that has done ``steps`` of ``wanted`` (0 if it trains nothing): live; finished; failed, if its
+    process was killed or crashed; interrupted, if it was ended before its last step."""
+    try:
+        who = json.loads((run_dir / RUNNING).read_text())
+        pid, host = int(who["pid"]), who["host"]
+    except FileNotFoundError:
+        return "finished" if steps >= wanted else "interrupted"
+    except (OSError, ValueError, LookupError, TypeError):
+        return "failed"
+    if host == socket.gethostname():
+        return "live" if _runs(pid) else "failed"
+    return "live" if time.time() - changed(run_dir) < _QUIET else "failed"
+
+
+def started(run_dir: Path) -> float:
+    """When a run began, in seconds since 1970: from the name of its folder, else from its oldest file."""
+    if stamp := _STAMP.search(run_dir.resolve().name):
+        with suppress(ValueError):
+            return datetime.strptime(stamp[0], "%Y%m%d-%H%M%S").timestamp()
+    return min(filter(None, (_time(run_dir / name) for name in _WRITTEN)), default=0.0)
+
+
+def changed(run_dir: Path) -> float:
+    """When something was last written into a run folder."""
+    return max(_time(run_dir / name) for name in _WRITTEN)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
+def _time(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
