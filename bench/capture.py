@@ -43,13 +43,14 @@ from gateway import (
     rendering_cpu,
 )
 
+from ajet.capture.answers import Answerer
 from ajet.capture.context import passthrough
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.process.install import install
 from ajet.capture.respond import Reply
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer, Session, current_session
+from ajet.capture.session import Session, current_session
 from ajet.capture.targets import Target
 from ajet.capture.wires import Answer
 from ajet.interfaces.workflow import LoadedWorkflow

@@ -354,11 +354,12 @@ def run_aiohttp(pipe: Any, answer: Any) -> None:
 
 def gateway(pipe: Any) -> None:
     """Our gateway, with an engine that answers immediately and a chat with prepared prompts."""
+    from ajet.capture.answers import Answerer
     from ajet.capture.gateway.server import Gateway
     from ajet.capture.portal import Portal
     from ajet.capture.process.garbage import rare_full_collections
     from ajet.capture.sampling import SamplingPolicy
-    from ajet.capture.session import Answerer, Session
+    from ajet.capture.session import Session
     from ajet.capture.targets import Target
     from ajet.capture.wires.builtin import BUILTIN_WIRES
 

@@ -313,7 +313,7 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
             True,
             prompt.parent,
             chat_end=chat_end,
-            basis=prompt.basis,
+            made=prompt,
         )
         record.add(call, answer)
         spent += time.process_time() - start

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from ajet.capture.respond import respond
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer, Session
+from ajet.capture.answers import Answerer
+from ajet.capture.session import Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import ChatRequest, Piece
 from ajet.capture.wires.chat_completions import ChatCompletions

@@ -21,7 +21,8 @@ import openai
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer, Session, current_session
+from ajet.capture.answers import Answerer
+from ajet.capture.session import Session, current_session
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine

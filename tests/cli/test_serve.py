@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer
+from ajet.capture.answers import Answerer
 from ajet.capture.targets import Target
 from ajet.runs.serve import Sessions
 from tests.patience import PATIENCE
@@ -145,7 +145,7 @@ def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
     [
         (["--engine", "nothing"], "--engine: unknown engine 'nothing'"),
         (["--set", "threds=1"], "threds: unknown key; did you mean 'threads'"),
-        (["--key", "naïve"], "--key must be printable ASCII"),
+        (["--key", "naïve"], "--key: use printable ASCII"),
         (["--tool-calls", "parse"], "rollout.tool_calls: input should be 'read' or 'text'"),
         (["--call-example", "no call"], "rollout.call_example: "),
     ],

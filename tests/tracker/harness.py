@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ajet.capture.answers import Answerer
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer, Session
+from ajet.capture.session import Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import ChatRequest
 from ajet.chat.renderer import Chat

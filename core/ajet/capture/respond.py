@@ -12,10 +12,11 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
+from ajet.capture.answers import Choice
 from ajet.capture.limits import LARGE_BODY
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
-from ajet.capture.session import Choice, Session
+from ajet.capture.session import Session
 from ajet.capture.wires import ChatRequest, Events, Piece, Refused, Wire
 from ajet.utils.ids import new_id
 

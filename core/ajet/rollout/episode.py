@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ajet.capture.answers import Answerer
 from ajet.capture.context import passing_through
 from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.process.printed import Printed, printed_by_episode
 from ajet.capture.process.uncaptured import Listener, Missed
-from ajet.capture.session import Answerer, Session, current_session
+from ajet.capture.session import Session, current_session
 from ajet.environments.client import Leases, current_leases
 from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.workflow import LoadedWorkflow, Tuner, coerce_output

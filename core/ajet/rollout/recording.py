@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
+from ajet.capture.answers import logprobs_for_client
 from ajet.capture.judge_calls import JudgeCall
-from ajet.capture.session import logprobs_for_client
 from ajet.capture.wires import Answer, Refused
 from ajet.types import AjetError, ConfigError, FinishReason, Task
 from ajet.utils.files import write_whole

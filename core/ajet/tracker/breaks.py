@@ -341,9 +341,9 @@ def _rendered_anew(call: Call, held: MessageNode) -> tuple[Call, Difference] | N
         for answer in held.path()
         if any(c.end.length > token and earlier.end.starts_with(c.end) for c in answer.ends)
     )
-    basis = call.basis
-    if basis is not None and (basis.was or basis.now):
-        return earlier, Difference(call.cause, answer.depth - 1, excerpt(basis.was), excerpt(basis.now), -1)
+    made = call.made
+    if made is not None and (made.was or made.now):
+        return earlier, Difference(call.cause, answer.depth - 1, excerpt(made.was), excerpt(made.now), -1)
     text = answer.message.get("content") or ""
     return earlier, Difference(
         call.cause or "retokenised", answer.depth - 1, excerpt(text), excerpt(text), -1

@@ -21,11 +21,18 @@ _SHORT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """How the prompt of a call was made."""
+class Prompt:
+    """The engine's prompt, and how it was made."""
 
+    node: Node
+    parent: int | None = None
+    """The call that it continues by stored ids."""
+    cause: str = ""
+    """Why a recognised conversation could not be continued that way."""
+    drift: int = 0
+    """How often the stored ids differ in form from what the client sent (policy ``text``)."""
     rendered: Written | None = None
-    """What the chat format knows about the prompt's rendering."""
+    """What the chat format knows about its rendering."""
     rendered_messages: int = 0
     """Messages at the beginning that were rendered; those after them follow stored ids."""
     sent: Mapping[int, Message] = field(default_factory=dict)
@@ -101,7 +108,7 @@ class Call(Exchange):
     """The call whose conversation this prompt continued by stored ids."""
     cause: str = ""
     """Why a recognised conversation could not be continued by its stored ids."""
-    basis: Basis | None = None
+    made: Prompt | None = None
     """How the prompt was made; None for a call read from a journal."""
 
 

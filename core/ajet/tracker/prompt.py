@@ -7,14 +7,13 @@ write anything else differently, the client's messages are rendered again, and t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ajet.chat.continuing import REWRITTEN
 from ajet.chat.renderer import Chat, Increment, Turn
-from ajet.tracker.call import Basis, Call, Message, MessageNode
+from ajet.tracker.call import Call, Message, MessageNode, Prompt
 from ajet.tracker.conversations import Recognised
 from ajet.tracker.record import EpisodeRecord, as_ids
-from ajet.tracker.tree import Node
 from ajet.types import AjetError
 
 HIDDEN = "stop string hidden"
@@ -25,20 +24,6 @@ TAIL = 64
 APART = "prefill sent apart"
 REASONING = "thinking stripped"
 EDITED = "answer edited"
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The engine's prompt. ``parent`` is the call that it continues by stored ids, ``cause`` the reason why a
-    recognised conversation could not be continued that way, ``drift`` how often the stored ids differ in form
-    from what the client sent (policy ``text``)."""
-
-    node: Node
-    chat_end: MessageNode
-    parent: int | None = None
-    cause: str = ""
-    drift: int = 0
-    basis: Basis = field(default_factory=Basis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +63,9 @@ def _within_turn(
     for call in _replies(chat_end, client_chat):
         if _shows_all(chat, call, chat_end):
             node = tree.extend(call.prompt, as_ids(_without_stop(chat, call)))
-            basis = call.basis or Basis()
-            basis = replace(basis, answered_at=_answered_at(call, basis))
-            return Prompt(node, chat_end, call.number, drift=client_chat.recognised.drift, basis=basis)
+            made, drift = _made(call), client_chat.recognised.drift
+            at = _answered_at(call, made)
+            return replace(made, node=node, parent=call.number, cause="", drift=drift, answered_at=at)
     before = _new_turn(record, chat, key, client_chat, chat_end.parent, tools)
     begun = chat.prefill(as_sent(chat_end, sent), tools, before.node.ids().tolist())
     node, held = tree.extend(tree.root, as_ids(begun.ids or [])), chat_end.parent.held()
@@ -88,14 +73,15 @@ def _within_turn(
     rewritten = begun.cause or ("" if kept else REWRITTEN)
     hidden = HIDDEN if _replies(chat_end, client_chat) else APART if chat_end.ends else ""
     cause = hidden or rewritten
-    basis = Basis(None, chat_end.depth - 1, sent, begun.was, begun.now) if rewritten else before.basis
-    return Prompt(
-        node,
-        chat_end,
-        None if cause else before.parent,
-        before.cause or cause,
-        before.drift,
-        replace(basis, rendered=begun.rendered, begun=chat_end.message["content"]),
+    anew = Prompt(node, rendered_messages=chat_end.depth - 1, sent=sent, was=begun.was, now=begun.now)
+    return replace(
+        anew if rewritten else before,
+        node=node,
+        parent=None if cause else before.parent,
+        cause=before.cause or cause,
+        drift=before.drift,
+        rendered=begun.rendered,
+        begun=chat_end.message["content"],
     )
 
 
@@ -111,24 +97,38 @@ def _new_turn(
     if held is not None:
         replies = _replies(held, client_chat)
         call = replies[0] if replies else held.ends[0]
-        basis, drift = call.basis or Basis(), client_chat.recognised.drift
-        refused = _unlike(basis, held, client_chat) if replies else Increment(None, APART)
-        if call.continues and basis.rendered is None and not refused.cause:
+        made, drift = _made(call), client_chat.recognised.drift
+        refused = _unlike(made, held, client_chat) if replies else Increment(None, APART)
+        if call.continues and made.rendered is None and not refused.cause:
             refused = Increment(None, REWRITTEN)  # what the prompt's text was is not known
         if refused.cause == REASONING and client_chat.by_text:
             refused, drift = Increment(None), drift + 1
         if not refused.cause:
             increment = chat.next_turn(
-                _turn(call, held, chat_end, basis), tools, keep_thinking=client_chat.by_text
+                _turn(call, held, chat_end, made), tools, keep_thinking=client_chat.by_text
             )
             if increment.ids is not None:
                 node = tree.extend(call.end, as_ids(increment.ids))
-                now = Basis(increment.rendered, basis.rendered_messages, basis.sent)
-                return Prompt(node, chat_end, call.number, drift=drift + bool(increment.cause), basis=now)
+                return Prompt(
+                    node,
+                    call.number,
+                    drift=drift + bool(increment.cause),
+                    rendered=increment.rendered,
+                    rendered_messages=made.rendered_messages,
+                    sent=made.sent,
+                )
             refused = increment
-    ids, rendered = chat.begin(as_sent(chat_end, client_chat.recognised.sent), tools)
-    basis = Basis(rendered, chat_end.depth, client_chat.recognised.sent, refused.was, refused.now)
-    return Prompt(tree.extend(tree.root, ids), chat_end, cause=refused.cause, basis=basis)
+    sent = client_chat.recognised.sent
+    ids, rendered = chat.begin(as_sent(chat_end, sent), tools)
+    return Prompt(
+        tree.extend(tree.root, ids),
+        cause=refused.cause,
+        rendered=rendered,
+        rendered_messages=chat_end.depth,
+        sent=sent,
+        was=refused.was,
+        now=refused.now,
+    )
 
 
 def _replies(answer: MessageNode, client_chat: ClientChat) -> list[Call]:
@@ -138,37 +138,41 @@ def _replies(answer: MessageNode, client_chat: ClientChat) -> list[Call]:
     return sorted(found, key=lambda call: call.number != client_chat.named)
 
 
-def _unlike(basis: Basis, held: MessageNode, client_chat: ClientChat) -> Increment:
+def _made(call: Call) -> Prompt:
+    return call.made or Prompt(call.prompt)
+
+
+def _unlike(made: Prompt, held: MessageNode, client_chat: ClientChat) -> Increment:
     """Why the stored ids of a call do not match what the client sent before its answer, if they do not."""
-    sent = {index: m for index, m in client_chat.recognised.sent.items() if index < basis.rendered_messages}
-    if sent == basis.sent:
+    sent = {index: m for index, m in client_chat.recognised.sent.items() if index < made.rendered_messages}
+    if sent == made.sent:
         return Increment(None)
     path = held.chat()
-    index = next(i for i in sorted(sent.keys() | basis.sent.keys()) if sent.get(i) != basis.sent.get(i))
-    was, now = (forms.get(index, path[index]) for forms in (basis.sent, sent))
+    index = next(i for i in sorted(sent.keys() | made.sent.keys()) if sent.get(i) != made.sent.get(i))
+    was, now = (forms.get(index, path[index]) for forms in (made.sent, sent))
     differs = was.get("reasoning_content") != now.get("reasoning_content")
     return Increment(None, REASONING if differs else EDITED)
 
 
-def _turn(call: Call, held: MessageNode, chat_end: MessageNode, basis: Basis) -> Turn:
-    at, answer = _answered_at(call, basis), held.message
+def _turn(call: Call, held: MessageNode, chat_end: MessageNode, made: Prompt) -> Turn:
+    at, answer = _answered_at(call, made), held.message
     ids = call.end.ids(max(0, at - TAIL)).tolist()
-    if basis.begun:
-        answer = {**answer, "content": answer["content"][len(basis.begun) :]}
+    if made.begun:
+        answer = {**answer, "content": answer["content"][len(made.begun) :]}
     return Turn(
         prompt_tail=ids[: min(at, TAIL)],
         completion=ids[min(at, TAIL) :],
         answer=answer,
         new=chat_end.messages_after(held),
         count=chat_end.depth,
-        whole=lambda: as_sent(chat_end, basis.sent),
-        rendered=basis.rendered,
+        whole=lambda: as_sent(chat_end, made.sent),
+        rendered=made.rendered,
     )
 
 
-def _answered_at(call: Call, basis: Basis) -> int:
+def _answered_at(call: Call, made: Prompt) -> int:
     """The length of what came before the answer; if the answer continues an earlier one, before that."""
-    return call.prompt.length if basis.answered_at is None else basis.answered_at
+    return call.prompt.length if made.answered_at is None else made.answered_at
 
 
 def as_sent(chat_end: MessageNode, sent: Mapping[int, Message]) -> list[Message]:

@@ -16,12 +16,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
+from ajet.capture.answers import Answerer, Choice
 from ajet.capture.gateway.metrics import exposition, labelled
 from ajet.capture.gateway.server import Gateway
 from ajet.capture.off_loop import off_loop
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
-from ajet.capture.session import Answerer, Choice, Session
+from ajet.capture.session import Session
 from ajet.capture.stream_buffer import Emit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires import Answer, ChatRequest, Refused
@@ -192,11 +193,11 @@ class ExplorerSession(Session):
             raise _unavailable(error) from error
 
     def _trace(self, name: str, call: Call, choice: Choice, request: ChatRequest) -> Trace:
-        assert choice.sampled
+        assert choice.sampling
         parent = self._held.get(call.parent) if call.parent is not None else None
         if parent and (call.continues or parent.call.continues):
             parent = None  # a reply that goes on with a message does not answer what is before it
-        message, sampling = choice.answer.message, choice.sampled.sampling
+        message, sampling = choice.answer.message, choice.sampling
         tools = normalise_tools(request.tools)
         chat, messages = "", []
         if call.chat_end:

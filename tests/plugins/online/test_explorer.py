@@ -13,7 +13,7 @@ import pytest
 
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer
+from ajet.capture.answers import Answerer
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
