@@ -69,8 +69,8 @@ PATIENT = 4
 """So many times the deadlines apply without a GPU, where other programs may use the same cores."""
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 """The beginning of a traceback's last line."""
-END = 60
-"""Lines of a failed part's output."""
+END = 250
+"""Lines of a failed part's output. Below the error of a worker, vLLM prints the tracebacks of three processes."""
 
 
 def main() -> None:
